@@ -1,0 +1,76 @@
+"""Row equality over Arrow columns of any type.
+
+Two rows are equal when every column is: null equals null, NaN equals NaN (their bits are compared),
+and nested values are equal element by element. A hash only says where to look; this says whether.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Mask = npt.NDArray[np.bool_]
+
+_FLOAT_BITS = {pa.float16(): pa.int16(), pa.float32(): pa.int32(), pa.float64(): pa.int64()}
+
+
+def rows_equal(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Mask:
+    """Row i of ``left`` equals row i of ``right``: bool[n] for columns of n rows each.
+
+    >>> rows_equal([pa.array([1, None, 3])], [pa.array([1, None, 4])]).tolist()
+    [True, True, False]
+    """
+    equal = np.ones(len(left[0]), dtype=np.bool_)
+    for left_column, right_column in zip(left, right, strict=True):
+        equal &= arrays_equal(left_column, right_column)
+    return equal
+
+
+def arrays_equal(left: pa.Array, right: pa.Array) -> Mask:
+    """Element i of ``left`` equals element i of ``right``, for arrays of one type and length."""
+    both_null = _null(left) & _null(right)
+    type_ = left.type
+    if pa.types.is_null(type_):
+        return both_null
+    if pa.types.is_struct(type_):
+        equal = ~(_null(left) | _null(right))
+        for field in range(type_.num_fields):
+            equal &= arrays_equal(pc.struct_field(left, field), pc.struct_field(right, field))
+    elif pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_map(type_):
+        equal = _lists_equal(_as_list(left), _as_list(right))
+    else:
+        bits = _FLOAT_BITS.get(type_)
+        if bits is not None:
+            left, right = left.view(bits), right.view(bits)
+        equal = pc.equal(left, right).fill_null(False).to_numpy(zero_copy_only=False)
+    return equal | both_null
+
+
+def _lists_equal(left: pa.Array, right: pa.Array) -> Mask:
+    left_length = pc.list_value_length(left).fill_null(-1).to_numpy(zero_copy_only=False)
+    right_length = pc.list_value_length(right).fill_null(-1).to_numpy(zero_copy_only=False)
+    equal = (left_length == right_length) & (left_length >= 0)
+    aligned = pa.array(equal)
+    elements = arrays_equal(left.filter(aligned).flatten(), right.filter(aligned).flatten())
+    differing = np.concatenate(([0], np.cumsum(~elements)))
+    end = np.cumsum(left_length[equal])
+    start = end - left_length[equal]
+    equal[equal] = differing[end] == differing[start]
+    return equal
+
+
+def _as_list(array: pa.Array) -> pa.Array:
+    if not pa.types.is_map(array.type):
+        return array
+    entry = pa.struct([array.type.key_field, array.type.item_field])
+    return array.cast(pa.list_(entry))
+
+
+def _null(array: pa.Array) -> Mask:
+    if array.null_count == 0:
+        return np.zeros(len(array), dtype=np.bool_)
+    return array.is_null().to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]

@@ -1,0 +1,204 @@
+"""The events of one bucket and micro-batch, laid out by key and then by arrival.
+
+Kernels never move values. They work on integers that say where a row lies:
+
+- a *source* is one input table of the stage, by its number;
+- a *row* is an index into that source's rows of the batch;
+- a *group* is one distinct key of the batch, by its number in (hash, first seen) order;
+- a *reference* names a row version of a source: ``ABSENT`` (-1) for none, ``group`` for the version
+  stored before the batch (0 <= reference < groups), ``groups + row`` for a row of the batch.
+
+Values are gathered once, at the very end, with Arrow's ``take``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dovetail.kernels.equality import rows_equal
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+ABSENT = -1
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one source in a batch, in the order they were read.
+
+    ``keys``: the key columns, n rows each, without nulls; ``hash``, ``event_time_us``: int64[n];
+    ``deleted``: bool[n]; ``partition``: int64[n], non-decreasing, the input partition of each row;
+    ``sequence``: int64[n], the row's position in a log that all sources share, or None.
+    """
+
+    keys: Sequence[pa.Array]
+    hash: Ints
+    event_time_us: Ints
+    deleted: Mask
+    partition: Ints
+    sequence: Ints | None = None
+
+    def __len__(self) -> int:
+        return len(self.hash)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """n events ordered by (group, arrival).
+
+    ``source``, ``row``, ``group``, ``arrival``, ``event_time_us``: int64[n]; ``deleted``: bool[n];
+    ``start``: int64[groups], the first event of each group. ``arrival`` is a permutation of 0..n-1.
+    ``hash``: int64[groups], non-decreasing; ``keys``: one row per group.
+    """
+
+    source: Ints
+    row: Ints
+    group: Ints
+    arrival: Ints
+    event_time_us: Ints
+    deleted: Mask
+    start: Ints
+    hash: Ints
+    keys: Sequence[pa.Array]
+
+    @property
+    def groups(self) -> int:
+        return len(self.start)
+
+
+def arrival_order(sources: Sequence[Rows]) -> Ints:
+    """The order in which the rows of all sources are processed: a permutation of their concatenation.
+
+    Sources that all carry a ``sequence`` share one log and are read in its order. Otherwise the
+    partition whose next record has the smallest timestamp goes first, on a tie the earlier source,
+    then the lower partition; within a partition rows keep their order (as a Kafka Streams task
+    picks records; DESIGN "Order and time"). The merge is one stable sort by the running maximum of
+    the timestamp within each partition.
+
+    >>> def rows(times):
+    ...     n = len(times)
+    ...     zeros = np.zeros(n, np.int64)
+    ...     return Rows([], zeros, np.array(times), zeros.astype(bool), zeros)
+    >>> arrival_order([rows([10, 5]), rows([7, 10])]).tolist()
+    [2, 0, 1, 3]
+    """
+    sequences = [rows.sequence for rows in sources]
+    if all(sequence is not None for sequence in sequences):
+        return np.argsort(np.concatenate(sequences), kind="stable")  # type: ignore[arg-type]
+    return np.argsort(np.concatenate([_partition_time(rows) for rows in sources]), kind="stable")
+
+
+def _partition_time(rows: Rows) -> Ints:
+    time = np.empty(len(rows), dtype=np.int64)
+    edges = np.flatnonzero(np.diff(rows.partition)) + 1
+    for start, end in zip([0, *edges], [*edges, len(rows)], strict=True):
+        np.maximum.accumulate(rows.event_time_us[start:end], out=time[start:end])
+    return time
+
+
+def timeline(sources: Sequence[Rows]) -> Timeline:
+    """Group the rows of all sources by key, each group in arrival order.
+
+    Equal hashes are only a hint: keys are compared, and keys that collide get groups of their own.
+    """
+    order = arrival_order(sources)
+    hash_ = np.concatenate([rows.hash for rows in sources])[order]
+    by_hash = _stable_argsort(hash_)
+    positions = order[by_hash]
+    sorted_hash = hash_[by_hash]
+    columns = [
+        pa.chunked_array(column).combine_chunks().take(pa.array(positions))
+        for column in zip(*(rows.keys for rows in sources), strict=True)
+    ]
+    new_group = np.ones(len(positions), dtype=np.bool_)
+    new_group[1:] = sorted_hash[1:] != sorted_hash[:-1]
+    same_key = rows_equal([c.slice(1) for c in columns], [c.slice(0, len(c) - 1) for c in columns])
+    if not np.all(same_key | new_group[1:]):
+        split = _split_collisions(columns, np.cumsum(new_group) - 1)
+        positions, by_hash, sorted_hash = positions[split], by_hash[split], sorted_hash[split]
+        columns = [column.take(pa.array(split)) for column in columns]
+        new_group[1:] = ~rows_equal(
+            [c.slice(1) for c in columns], [c.slice(0, len(c) - 1) for c in columns]
+        )
+    start = np.flatnonzero(new_group)
+    first = np.cumsum([0, *(len(rows) for rows in sources)])
+    source = np.repeat(np.arange(len(sources)), np.diff(first))[positions]
+    return Timeline(
+        source=source,
+        row=positions - first[source],
+        group=np.cumsum(new_group) - 1,
+        arrival=by_hash,
+        event_time_us=np.concatenate([rows.event_time_us for rows in sources])[positions],
+        deleted=np.concatenate([rows.deleted for rows in sources])[positions],
+        start=start,
+        hash=sorted_hash[start],
+        keys=[column.take(pa.array(start)) for column in columns],
+    )
+
+
+def _stable_argsort(values: Ints) -> Ints:
+    """``np.argsort(values, kind="stable")`` by two unstable sorts, which numpy vectorises."""
+    order = np.argsort(values)
+    ordered = values[order]
+    rank = np.zeros(len(values), dtype=np.int64)
+    np.cumsum(ordered[1:] != ordered[:-1], out=rank[1:])
+    return np.sort((rank << 32) | order) & 0xFFFFFFFF  # type: ignore[no-any-return]
+
+
+def _split_collisions(columns: Sequence[pa.Array], group: Ints) -> Ints:
+    """A stable order of the rows that puts equal keys of one hash group side by side.
+
+    Each pass gives the rows that differ from the first of their (group, part) a part of their own,
+    so there are as many passes as distinct keys under the most crowded hash.
+    """
+    part = np.zeros(len(group), dtype=np.int64)
+    order = np.arange(len(group))
+    while True:
+        fresh = np.ones(len(order), dtype=np.bool_)
+        fresh[1:] = (np.diff(group[order]) != 0) | (np.diff(part[order]) != 0)
+        first = order[np.flatnonzero(fresh)][np.cumsum(fresh) - 1]
+        differs = ~rows_equal(
+            [c.take(pa.array(order)) for c in columns], [c.take(pa.array(first)) for c in columns]
+        )
+        if not differs.any():
+            return order
+        part[order[differs]] += 1
+        order = np.lexsort((part, group))
+
+
+def versions(timeline: Timeline, source: int, stored: Mask) -> tuple[Ints, Ints]:
+    """The version of ``source``'s row at each event's key just before and just after the event.
+
+    ``stored``: bool[groups], whether the key has a row from earlier batches. Returns two reference
+    arrays of n events. A later arrival replaces an earlier one, a tombstone makes it ABSENT.
+
+    """
+    n = len(timeline.row)
+    events = np.arange(n)
+    own = timeline.source == source
+    start = timeline.start[timeline.group]
+    last_own = np.maximum.accumulate(np.where(own, events, -1))
+    initial = np.where(stored, np.arange(timeline.groups), ABSENT)[timeline.group]
+    version = np.where(timeline.deleted, ABSENT, timeline.groups + timeline.row)
+    after = np.where(last_own >= start, version[last_own], initial)
+    before = after
+    if own.any():
+        before = after.copy()
+        previous = after[np.maximum(events - 1, 0)]
+        before[own] = np.where(events > start, previous, initial)[own]
+    return before, after
+
+
+def last_of_source(timeline: Timeline, source: int) -> Ints:
+    """The last event of ``source`` in each group that has one: event numbers, ascending."""
+    events = np.flatnonzero(timeline.source == source)
+    if len(events) == 0:
+        return events
+    group = timeline.group[events]
+    return events[np.append(group[1:] != group[:-1], True)]

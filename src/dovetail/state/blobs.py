@@ -1,0 +1,38 @@
+"""Where a bucket keeps its bytes: named blobs, written once or replaced whole.
+
+On Spark they live in the query's state store (``runtime.spark``), which commits them with the batch;
+in the test driver and in batch runs they live in memory.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Blobs(Protocol):
+    """Named blobs of one bucket."""
+
+    def get(self, name: str) -> bytes | None:
+        """The blob, or None where there is none."""
+
+    def put(self, name: str, blob: bytes) -> None:
+        """Store or replace a blob."""
+
+    def delete(self, name: str) -> None:
+        """Remove a blob that exists."""
+
+
+class MemoryBlobs:
+    """Blobs in a dictionary; the twin that tests and batch runs use."""
+
+    def __init__(self, blobs: dict[str, bytes] | None = None) -> None:
+        self.blobs = {} if blobs is None else blobs
+
+    def get(self, name: str) -> bytes | None:
+        return self.blobs.get(name)
+
+    def put(self, name: str, blob: bytes) -> None:
+        self.blobs[name] = blob
+
+    def delete(self, name: str) -> None:
+        del self.blobs[name]
