@@ -10,90 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from dovetail.columns import DELETED, EVENT_TIME, HASH, LOG_PARTITION, SEQUENCE
 from dovetail.kernels.equality import rows_equal
-from dovetail.kernels.table_join import (
-    Changes,
-    Stored,
-    Tree,
-    join_tables,
-    leaves,
-    net_changes,
-)
+from dovetail.kernels.table_join import Changes, Stored, join_tables, leaves, net_changes
 from dovetail.kernels.timeline import ABSENT, Ints, Rows, Timeline, last_of_source, timeline
+from dovetail.plan.spec import SourceSpec, StageSpec
 from dovetail.state import manifest as manifests
 from dovetail.state.blobs import Blobs
-from dovetail.state.segment import DELETED, EVENT_TIME, HASH, SegmentCache
+from dovetail.state.segment import SegmentCache
 from dovetail.state.table_state import Located, TableState
 
-Emit: TypeAlias = Literal["change", "batch"]
-
-SEQUENCE, LOG_PARTITION = "_sequence", "_log_partition"
-POSITION, VISIBLE = "_position", "_visible"
-
 _COMPACTION_BYTES_MIN = 256 << 10
-
-
-@dataclass(frozen=True)
-class SourceSpec:
-    """An input table of a stage: its name, and the columns ``_hash``, ``_event_time``, ``_deleted``,
-    keys, values, which are also what is stored; then, in a batch, ``_sequence`` and
-    ``_log_partition`` where the source names them."""
-
-    name: str
-    schema: pa.Schema
-    sequence: bool = False
-    log_partition: bool = False
-
-    @property
-    def wire_schema(self) -> pa.Schema:
-        """The columns of a batch's rows."""
-        schema = self.schema
-        for name, carried in ((SEQUENCE, self.sequence), (LOG_PARTITION, self.log_partition)):
-            if carried:
-                schema = schema.append(pa.field(name, pa.int64()))
-        return schema
-
-
-@dataclass(frozen=True)
-class StageSpec:
-    """What a stage computes. ``topology`` is the fingerprint that its state is bound to; ``keys``
-    the number of key columns, which every source has in the same order and types."""
-
-    topology: str
-    buckets: int
-    sources: tuple[SourceSpec, ...]
-    keys: int
-    tree: Tree
-    emit: Emit
-
-    @property
-    def output_schema(self) -> pa.Schema:
-        """Keys; per leaf its values as ``_<leaf>_<number>``; then ``_deleted``, ``_event_time``,
-        ``_position`` and ``_visible``, a bit per leaf whether it contributes a row."""
-        first = self.sources[0].schema
-        fields = [first.field(i).with_nullable(True) for i in range(3, 3 + self.keys)]
-        for leaf, source in enumerate(leaves(self.tree)):
-            schema = self.sources[source].schema
-            for number in range(3 + self.keys, len(schema)):
-                name = value_name(leaf, number - 3 - self.keys)
-                fields.append(pa.field(name, schema.field(number).type))
-        fields += [
-            pa.field(DELETED, pa.bool_()),
-            pa.field(EVENT_TIME, pa.int64()),
-            pa.field(POSITION, pa.int64()),
-            pa.field(VISIBLE, pa.int64()),
-        ]
-        return pa.schema(fields)
-
-
-def value_name(leaf: int, number: int) -> str:
-    """The output column that holds value ``number`` of a leaf."""
-    return f"_{leaf}_{number}"
 
 
 @dataclass(frozen=True)
@@ -266,7 +197,7 @@ class _Gather:
     def values(self, leaf: int, refs: Ints) -> list[pa.Array]:
         """The value columns of a leaf for these references, null where ABSENT."""
         source = list(leaves(self.spec.tree))[leaf]
-        values = range(3 + self.spec.keys, len(self.spec.sources[source].schema))
+        values = self.spec.value_fields(source)
         groups = self.events.groups
         rows = self.tables[source].select(values)
         stored = np.unique(refs[(refs >= 0) & (refs < groups)])

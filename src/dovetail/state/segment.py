@@ -23,11 +23,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dovetail.columns import HASH
 from dovetail.errors import StateError
 
 Ints = npt.NDArray[np.int64]
 
-HASH, EVENT_TIME, DELETED = "_hash", "_event_time", "_deleted"
 FORMAT_VERSION = 1
 
 _STORED = pa.ipc.IpcWriteOptions(compression="lz4")

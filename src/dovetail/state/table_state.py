@@ -14,13 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dovetail.columns import DELETED, EVENT_TIME, HASH
 from dovetail.kernels.equality import rows_equal
 from dovetail.state.blobs import Blobs
 from dovetail.state.runs import Merge, Run, Runs
 from dovetail.state.segment import (
-    DELETED,
-    EVENT_TIME,
-    HASH,
     Segment,
     SegmentCache,
     describe,

@@ -1,0 +1,41 @@
+"""The names of the columns that dovetail adds to a user's own, in one place.
+
+Inside a stage: ``_hash`` (xxhash64 of the key), ``_event_time`` (microseconds), ``_deleted``, and
+``_sequence`` and ``_log_partition`` where a source names them. On a stage's way out: the values of
+leaf 0 as ``_0_0``, ``_0_1`` and so on, ``_position``, and ``_visible``, a bit per leaf.
+In a changelog: ``_change``, ``_timestamp``, ``_position``.
+"""
+
+from __future__ import annotations
+
+import re
+
+HASH, EVENT_TIME, DELETED = "_hash", "_event_time", "_deleted"
+SEQUENCE, LOG_PARTITION = "_sequence", "_log_partition"
+POSITION, VISIBLE = "_position", "_visible"
+CHANGE, TIMESTAMP = "_change", "_timestamp"
+
+UPSERT, DELETE = "upsert", "delete"
+
+_OWN = (
+    HASH,
+    EVENT_TIME,
+    DELETED,
+    SEQUENCE,
+    LOG_PARTITION,
+    POSITION,
+    VISIBLE,
+    CHANGE,
+    TIMESTAMP,
+)
+_VALUE = re.compile(r"_\d+_\d+")
+
+
+def value_name(leaf: int, number: int) -> str:
+    """The column that holds value ``number`` of a leaf in a stage's output."""
+    return f"_{leaf}_{number}"
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a user's column may not have this name."""
+    return name.lower() in _OWN or _VALUE.fullmatch(name) is not None

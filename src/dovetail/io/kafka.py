@@ -1,0 +1,307 @@
+"""Kafka topics as frames, and changelogs as Kafka topics.
+
+Functions on DataFrames over Spark's own Kafka connector. A record's key and value are read as text,
+as bytes, or as JSON objects of a declared schema, and written in the same three formats: what
+``write_topic`` writes, ``read_topic`` reads back unchanged.
+
+JSON is exact: integers and decimals are JSON numbers of any length, timestamps ISO 8601 in UTC
+with microseconds, binary is base64, fields that are null are written as null. Nothing depends on
+the session's time zone.
+
+Event time travels in a header, ``dovetail.timestamp_us``: microseconds since 1970 in UTC, as
+decimal text. A record's own timestamp says when it was written: Spark's Kafka sink cannot set it,
+and it could not hold microseconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal, TypeAlias
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegralType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from dovetail.errors import PlanError
+
+ReadFormat: TypeAlias = Literal["string", "bytes"] | StructType | Mapping[str, DataType]
+"""How bytes become columns: ``"string"`` and ``"bytes"`` give one, named ``key`` or ``value``; a
+schema gives its fields, read from a JSON object."""
+
+WriteFormat: TypeAlias = Literal["string", "bytes", "json"]
+"""How columns become bytes: ``"string"`` takes one column of text or integers, ``"bytes"`` one of
+binary, ``"json"`` any number of any type, the fields of an object."""
+
+_Declared: TypeAlias = Literal["string", "bytes"] | StructType
+
+TIMESTAMP_HEADER: Final = "dovetail.timestamp_us"
+
+_TAKES: Final[Mapping[str, tuple[type[DataType], ...]]] = {
+    "string": (StringType, IntegralType),
+    "bytes": (BinaryType,),
+}
+_METADATA: Final = ("_deleted", "_timestamp", "_partition", "_offset", "_malformed")
+_JSON_READ: Final = {
+    "mode": "PERMISSIVE",
+    "columnNameOfCorruptRecord": "_malformed",
+    "allowSingleQuotes": "false",
+    "timeZone": "UTC",
+}
+_JSON_WRITTEN: Final = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "timeZone": "UTC",
+}
+
+
+def read_topic(
+    spark: SparkSession,
+    topic: str,
+    *,
+    servers: str,
+    key: ReadFormat,
+    value: ReadFormat,
+    starting: str = "earliest",
+    max_per_trigger: int | None = None,
+    streaming: bool = True,
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """A topic as a frame: a row for each record, each partition's in the order of their offsets.
+
+    The columns are the key's, the value's, and
+
+    - ``_deleted`` boolean: the record is a tombstone, its value null;
+    - ``_timestamp`` timestamp: event time, from the header ``dovetail.timestamp_us``, or where a
+      record has none its own timestamp, in milliseconds;
+    - ``_partition`` int, ``_offset`` long: where the record lies;
+    - ``_malformed`` string: null, or the text of a key or value that cannot be read (the key's,
+      where neither can). All columns of that key or value are then null.
+
+    Malformed is text that is not UTF-8, and JSON other than one object whose fields fit the
+    schema. Absent fields are null, unknown ones ignored. A timestamp without a zone is in UTC, one
+    that is a number counts seconds; digits beyond a decimal's scale are rounded.
+
+    :param servers: the brokers, ``host:port``, separated by commas.
+    :param starting: ``earliest``, ``latest`` or offsets as Spark writes them in JSON; a query that
+        restarts goes on from its checkpoint instead.
+    :param max_per_trigger: how many records a micro-batch takes at most, over all partitions.
+    :param streaming: False reads what the topic holds now, for backfills and tests.
+    :param options: further options of Spark's Kafka source; they overrule the arguments. Those that
+        divide a partition (``minPartitions``, ``maxRecordsPerPartition``) give up its order.
+    :raises PlanError: two columns would have the same name, or an argument has no meaning.
+    """
+    formats = {"key": _declared("key", key), "value": _declared("value", value)}
+    names = {part: _names(part, declared) for part, declared in formats.items()}
+    _refuse_repeated(names["key"] + names["value"])
+    if max_per_trigger is not None and not streaming:
+        raise PlanError(
+            "read_topic",
+            "max_per_trigger limits a micro-batch, and streaming=False reads everything at once",
+            "Give one of the two",
+        )
+
+    source = {
+        "kafka.bootstrap.servers": servers,
+        "subscribe": topic,
+        "startingOffsets": starting,
+        "includeHeaders": "true",
+    }
+    if max_per_trigger is not None:
+        source["maxOffsetsPerTrigger"] = str(max_per_trigger)
+    source |= options or {}
+    reader = spark.readStream if streaming else spark.read
+    records = reader.format("kafka").options(**source).load()
+
+    parsed = records.select(
+        "*", *(_parsed(*part).alias(f"{part[0]}_json") for part in formats.items())
+    )
+    rows = parsed.select("*", *(_row(*part).alias(f"{part[0]}_row") for part in formats.items()))
+    return rows.select(
+        *(F.col(f"{part}_row")[name].alias(name) for part in formats for name in names[part]),
+        F.col("value").isNull().alias("_deleted"),
+        _event_time().alias("_timestamp"),
+        F.col("partition").alias("_partition"),
+        F.col("offset").alias("_offset"),
+        F.coalesce(*(_malformed(part) for part in formats)).alias("_malformed"),
+    )
+
+
+def write_topic(
+    changes: DataFrame,
+    *,
+    key_columns: Sequence[str],
+    value_columns: Sequence[str],
+    topic: str,
+    servers: str,
+    key: WriteFormat = "json",
+    value: WriteFormat = "json",
+    options: Mapping[str, str] | None = None,
+) -> DataStreamWriter:
+    """The writer of a streaming changelog to a topic; it lacks a checkpoint, a trigger, a start.
+
+    Its records are those of ``to_records``. Spark's sink is at-least-once: a task or micro-batch
+    that fails is written again from its beginning.
+
+    :param servers: the brokers, ``host:port``, separated by commas.
+    :param options: further options of Spark's Kafka sink; they overrule the arguments.
+    :raises PlanError: as ``to_records``.
+    """
+    records = to_records(
+        changes, key_columns=key_columns, value_columns=value_columns, key=key, value=value
+    )
+    sink = {"kafka.bootstrap.servers": servers, "topic": topic} | dict(options or {})
+    return records.writeStream.format("kafka").outputMode("append").options(**sink)
+
+
+def to_records(
+    changes: DataFrame,
+    *,
+    key_columns: Sequence[str],
+    value_columns: Sequence[str],
+    key: WriteFormat = "json",
+    value: WriteFormat = "json",
+) -> DataFrame:
+    """A changelog as Kafka records: ``key``, ``value`` and ``headers``, which Spark's sink takes.
+
+    An upsert is a record with its value, a delete a tombstone; rows keep their order and partition.
+    ``_timestamp`` becomes the header ``dovetail.timestamp_us``.
+
+    A null key is written as null, in JSON as ``{"k":null}``. Only JSON can tell an upsert of null
+    from a delete: with ``"string"`` or ``"bytes"`` such an upsert fails the query.
+
+    :raises PlanError: a column is missing, or does not suit its format.
+    """
+    _require_columns(changes, (*key_columns, *value_columns, "_change", "_timestamp"))
+    upserted = _encoded("value", value, value_columns, changes.schema)
+    if value != "json":
+        null = f'an upsert of null would read as a delete with value="{value}"'
+        upserted = F.coalesce(upserted, _failure(F.lit(f'{null}. Write it with value="json".')))
+    change = F.col("_change")
+    tombstone = F.lit(None)
+    unknown = F.concat(
+        F.lit("a change is upsert or delete, not "), F.coalesce(change, F.lit("null"))
+    )
+    event_time = F.unix_micros("_timestamp").cast("string").cast("binary")
+    header = F.struct(F.lit(TIMESTAMP_HEADER).alias("key"), event_time.alias("value"))
+    return changes.select(
+        _encoded("key", key, key_columns, changes.schema).alias("key"),
+        F.when(change == "upsert", upserted)
+        .when(change == "delete", tombstone)
+        .otherwise(_failure(unknown))
+        .alias("value"),
+        F.array(header).alias("headers"),
+    )
+
+
+def _declared(part: str, declared: ReadFormat) -> _Declared:
+    """The format as it was given, a mapping of types as the schema it stands for."""
+    if isinstance(declared, Mapping):
+        return StructType([StructField(name, kind) for name, kind in declared.items()])
+    if isinstance(declared, StructType) or declared in ("string", "bytes"):
+        return declared
+    raise PlanError(
+        "read_topic",
+        f"{part}={declared!r} is not a format",
+        'Give "string", "bytes", or the schema of a JSON object',
+    )
+
+
+def _names(part: str, declared: _Declared) -> list[str]:
+    return declared.names if isinstance(declared, StructType) else [part]
+
+
+def _refuse_repeated(names: Iterable[str]) -> None:
+    """Names are compared as Spark resolves them, whatever their case."""
+    uses = Counter(name.lower() for name in (*names, *_METADATA))
+    repeated = sorted(name for name, count in uses.items() if count > 1)
+    if repeated:
+        raise PlanError(
+            "read_topic",
+            f"more than one column would be named {', '.join(repeated)}",
+            "Leave a field that key and value share out of value=, and avoid the names "
+            + ", ".join(_METADATA),
+        )
+
+
+def _parsed(part: str, declared: _Declared) -> Column:
+    """What ``from_json`` makes of a key or value; null where it is not JSON.
+
+    The text is made the only element of an array: whatever follows the object is then an error,
+    where ``from_json`` by itself would ignore it.
+    """
+    if not isinstance(declared, StructType):
+        return F.lit(None)
+    array = StructType(
+        [StructField("elements", ArrayType(declared)), StructField("_malformed", StringType())]
+    )
+    text = F.col(part).cast("string")
+    return F.from_json(F.concat(F.lit('{"elements":['), text, F.lit("]}")), array, _JSON_READ)
+
+
+def _row(part: str, declared: _Declared) -> Column:
+    """The columns of a key or value as a struct; null where it is null or cannot be read."""
+    text = F.col(part).cast("string")
+    if declared == "bytes":
+        return F.struct(F.col(part))
+    if declared == "string":
+        return F.when(F.is_valid_utf8(text), F.struct(text.alias(part)))
+    json = F.col(f"{part}_json")
+    readable = F.is_valid_utf8(text) & json["_malformed"].isNull() & (F.size(json["elements"]) == 1)
+    return F.when(readable, F.get(json["elements"], F.lit(0)))
+
+
+def _malformed(part: str) -> Column:
+    unread = F.col(part).isNotNull() & F.col(f"{part}_row").isNull()
+    return F.when(unread, F.make_valid_utf8(F.col(part).cast("string")))
+
+
+def _event_time() -> Column:
+    """What the timestamp header says, else the record's own timestamp."""
+    place = F.nullif(F.array_position("headers.key", TIMESTAMP_HEADER), F.lit(0)).cast("int")
+    micros = F.try_element_at(F.col("headers.value"), place).cast("string").try_cast("long")
+    return F.coalesce(F.timestamp_micros(micros), F.col("timestamp"))
+
+
+def _require_columns(changes: DataFrame, names: Iterable[str]) -> None:
+    missing = [name for name in names if name not in changes.columns]
+    if missing:
+        raise PlanError(
+            "write_topic",
+            f"no column {', '.join(missing)} among {', '.join(changes.columns)}",
+            "Give a changelog, and name its columns",
+        )
+
+
+def _failure(message: Column) -> Column:
+    return F.raise_error(F.concat(F.lit("write_topic: "), message))
+
+
+def _encoded(part: str, form: WriteFormat, names: Sequence[str], schema: StructType) -> Column:
+    """The named columns in one; null only where a column of text or bytes is."""
+    columns = [F.col(f"`{name.replace('`', '``')}`") for name in names]
+    if form == "json":
+        return F.to_json(F.struct(*columns), _JSON_WRITTEN)
+    if form not in _TAKES:
+        raise PlanError(
+            "write_topic", f"{part}={form!r} is not a format", 'Give "string", "bytes" or "json"'
+        )
+    kinds = [schema[name].dataType for name in names]
+    if len(kinds) != 1 or not isinstance(kinds[0], _TAKES[form]):
+        given = ", ".join(f"{n} {k.simpleString()}" for n, k in zip(names, kinds, strict=True))
+        raise PlanError(
+            "write_topic",
+            f'{part}="{form}" does not suit the columns {given}',
+            f'Write them with {part}="json"',
+        )
+    return columns[0].cast("string" if form == "string" else "binary")

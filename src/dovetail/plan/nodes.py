@@ -1,0 +1,170 @@
+"""The plan: frozen nodes that say what a topology means, not how it runs.
+
+A node knows its key columns and its value columns with their types, so every mistake in names and
+types is found when the node is built. ``plan.stages`` turns nodes into stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+    VariantType,
+)
+
+from dovetail.columns import CHANGE, POSITION, TIMESTAMP, is_reserved
+from dovetail.errors import PlanError
+from dovetail.kernels.table_join import How
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A table read from a changelog: one row of ``frame`` is one upsert or tombstone of a key.
+
+    ``key`` and ``values``: the columns, in order. ``timestamp``: the event time. ``deleted``: null or
+    false for an upsert. ``sequence`` with ``log_partition``: the row's place in its input partition;
+    ``sequence`` alone: its place in one log that all sources share. ``frame`` is None for a table
+    that only the test driver feeds.
+    """
+
+    name: str
+    key: StructType
+    values: StructType
+    frame: DataFrame | None = None
+    timestamp: Column | None = None
+    deleted: Column | None = None
+    sequence: Column | None = None
+    log_partition: Column | None = None
+
+    def __post_init__(self) -> None:
+        operator = f"table {self.name}"
+        if not self.key.fields:
+            raise PlanError(operator, "no key column is given", "Name at least one in key=")
+        names = [*self.key.names, *self.values.names]
+        for name in names:
+            if is_reserved(name):
+                raise PlanError(
+                    operator,
+                    f"column {name!r} has a name that changelogs use themselves",
+                    "Rename it with withColumnRenamed before from_changelog",
+                )
+        refuse_duplicates(operator, names, "Rename one of them before from_changelog")
+        for key_field in self.key:
+            refuse_key_type(operator, key_field)
+
+
+@dataclass(frozen=True)
+class Selected:
+    """One value column of a join's result: ``ref`` names a column of a side as ``left.x``, or
+    ``column`` is a Spark expression over the joined row."""
+
+    name: str
+    ref: tuple[str, str] | None
+    column: Column | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, eq=False)
+class TableJoin:
+    """A primary-key join of two tables: the key is the left side's, in name and order."""
+
+    left: Node
+    right: Node
+    how: How
+    select: tuple[Selected, ...]
+    values: StructType
+
+    @property
+    def name(self) -> str:
+        return f"{self.how} join of {self.left.name} and {self.right.name}"
+
+    @property
+    def key(self) -> StructType:
+        return self.left.key
+
+
+Node: TypeAlias = Source | TableJoin
+
+
+def sources(node: Node) -> Iterator[Source]:
+    """The tables a node reads, from left to right; one that is used twice comes twice."""
+    if isinstance(node, Source):
+        yield node
+    else:
+        yield from sources(node.left)
+        yield from sources(node.right)
+
+
+def refuse_duplicates(operator: str, names: Sequence[str], remedy: str) -> None:
+    """Spark compares column names without case, so ``ID`` and ``id`` are one name."""
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise PlanError(operator, f"column {name!r} occurs twice", remedy)
+        seen.add(name.lower())
+
+
+def refuse_key_type(operator: str, key: StructField) -> None:
+    """Keys must be comparable and hashable: no maps, variants or intervals, at any depth."""
+    offending = next(_unorderable(key.dataType), None)
+    if offending is not None:
+        raise PlanError(
+            operator,
+            f"key column {key.name!r} of type {key.dataType.simpleString()} cannot be a key, "
+            f"{offending.simpleString()} has no order",
+            "Key the table by columns of plain types, for instance by the map's own entries",
+        )
+
+
+def refuse_differing_keys(operator: str, left: Node, right: Node) -> None:
+    """Both sides of a join need the same key types, in the same order; names may differ."""
+    left_types = [f.dataType for f in left.key]
+    right_types = [f.dataType for f in right.key]
+    if left_types != right_types:
+        raise PlanError(
+            operator,
+            f"the key of {left.name} is {_signature(left.key)}, of {right.name} "
+            f"{_signature(right.key)}",
+            "Cast one side's key columns so that both have the same types in the same order",
+        )
+
+
+def _signature(key: StructType) -> str:
+    return "(" + ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in key) + ")"
+
+
+def _unorderable(type_: DataType) -> Iterator[DataType]:
+    if isinstance(type_, (MapType, VariantType, CalendarIntervalType)):
+        yield type_
+    elif isinstance(type_, ArrayType):
+        yield from _unorderable(type_.elementType)
+    elif isinstance(type_, StructType):
+        for inner in type_:
+            yield from _unorderable(inner.dataType)
+
+
+def changelog_schema(node: Node) -> StructType:
+    """The columns of a changelog: key, values, ``_change``, ``_timestamp``, ``_position``."""
+    return StructType(
+        [
+            *node.key.fields,
+            *(StructField(f.name, f.dataType, True) for f in node.values),
+            StructField(CHANGE, StringType(), False),
+            StructField(TIMESTAMP, TimestampType(), False),
+            StructField(POSITION, LongType(), False),
+        ]
+    )

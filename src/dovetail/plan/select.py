@@ -1,0 +1,170 @@
+"""What a join's result holds: the default columns, or those a user selects from the joined row.
+
+The joined row has the key, ``left`` and ``right``. A selection names columns of it (``"left.amount"``,
+or ``"amount"`` where only one side has one) or computes with them (Spark expressions, in the JVM).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from pyspark.sql.types import StructField, StructType
+
+from dovetail.errors import PlanError
+from dovetail.plan.nodes import Node, Selected, refuse_duplicates
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+Selection: TypeAlias = "Sequence[str | Column] | Mapping[str, str | Column]"
+
+SIDES = ("left", "right")
+
+
+def select_all(operator: str, left: Node, right: Node) -> tuple[Selected, ...]:
+    """All value columns of the left, then of the right."""
+    both = {name.lower() for name in left.values.names} & {n.lower() for n in right.values.names}
+    if both:
+        name = next(n for n in left.values.names if n.lower() in both)
+        raise PlanError(
+            operator,
+            f"both sides have a value column {name!r}",
+            f"Choose and rename with select=, for instance select={{'left_{name}': 'left.{name}', "
+            f"'right_{name}': 'right.{name}'}}",
+        )
+    for name in (*left.values.names, *right.values.names):
+        _refuse_key_name(operator, name, left)
+    return tuple(
+        Selected(name, (side, name))
+        for side, node in zip(SIDES, (left, right), strict=True)
+        for name in node.values.names
+    )
+
+
+def resolve(
+    operator: str, left: Node, right: Node, selection: Selection
+) -> tuple[tuple[Selected, ...], StructType]:
+    """A selection checked against the joined row, with the value columns it makes."""
+    if isinstance(selection, str):
+        raise PlanError(operator, "select= is a string", f"Write select=[{selection!r}]")
+    items: Iterable[tuple[str | None, str | Column]] = (
+        selection.items()
+        if isinstance(selection, Mapping)
+        else ((None, item) for item in selection)
+    )
+    selected = tuple(
+        _named(operator, left, right, name, item)
+        if isinstance(item, str)
+        else Selected(name or "", None, item)
+        for name, item in items
+    )
+    if any(item.column is not None for item in selected):
+        selected, computed = _analysed(operator, left, right, selected)
+    else:
+        computed = {}
+    selected = tuple(s for s in selected if s.name not in left.key.names)
+    refuse_duplicates(
+        operator, [*left.key.names, *(s.name for s in selected)], "Give each its own name in select="
+    )
+    fields = [computed.get(s.name) or _field(left, right, s) for s in selected]
+    return selected, StructType(fields)
+
+
+def row_columns(left: Node, right: Node) -> tuple[StructType, dict[str, tuple[str, str]]]:
+    """The joined row as expressions see it, and which of its plain names stand for which column."""
+    plain: dict[str, tuple[str, str]] = {}
+    taken = {name.lower() for name in (*left.key.names, *SIDES)}
+    names = [n.lower() for node in (left, right) for n in node.values.names]
+    for side, node in zip(SIDES, (left, right), strict=True):
+        for name in node.values.names:
+            if name.lower() not in taken and names.count(name.lower()) == 1:
+                plain[name] = (side, name)
+    fields = [*left.key.fields]
+    for side, node in zip(SIDES, (left, right), strict=True):
+        struct = StructType([*node.key.fields, *node.values.fields])
+        fields.append(StructField(side, struct, True))
+    fields += [_field(left, right, Selected(name, ref)) for name, ref in plain.items()]
+    return StructType(fields), plain
+
+
+def _named(
+    operator: str, left: Node, right: Node, name: str | None, text: str
+) -> Selected:
+    side, dot, column = text.partition(".")
+    nodes = dict(zip(SIDES, (left, right), strict=True))
+    if dot and side in nodes:
+        known = [*nodes[side].key.names, *nodes[side].values.names]
+        if column in known:
+            return Selected(name or column, (side, column))
+        raise _unknown(operator, text, [f"{side}.{k}" for k in known])
+    if text in left.key.names:
+        return Selected(name or text, ("left", text))
+    holders = [s for s in SIDES if text in nodes[s].values.names]
+    if len(holders) == 2:
+        raise PlanError(
+            operator,
+            f"column {text!r} in select= is on both sides",
+            f"Write 'left.{text}' or 'right.{text}'",
+        )
+    if not holders:
+        raise _unknown(operator, text, [*left.values.names, *right.values.names])
+    return Selected(name or text, (holders[0], text))
+
+
+def _analysed(
+    operator: str, left: Node, right: Node, selected: tuple[Selected, ...]
+) -> tuple[tuple[Selected, ...], dict[str, StructField]]:
+    """Let Spark resolve the expressions on an empty joined row: names and types, or its complaint."""
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.getActiveSession()
+    if spark is None:
+        raise PlanError(
+            operator,
+            "select= has Spark expressions, and there is no Spark session",
+            "Start one, or name columns only, as in select={'total': 'left.amount'}",
+        )
+    row, _ = row_columns(left, right)
+    empty = spark.createDataFrame([], row)
+    named, computed = [], {}
+    for item in selected:
+        if item.column is None:
+            named.append(item)
+            continue
+        column = item.column.alias(item.name) if item.name else item.column
+        try:
+            (field,) = empty.select(column).schema.fields
+        except AnalysisException as error:
+            raise PlanError(
+                operator,
+                f"an expression in select= does not resolve: {error.getMessage().splitlines()[0]}",
+                "Columns of the joined row are the key, left.<column> and right.<column>",
+            ) from error
+        named.append(Selected(field.name, None, column))
+        computed[field.name] = StructField(field.name, field.dataType, True)
+    return tuple(named), computed
+
+
+def _field(left: Node, right: Node, selected: Selected) -> StructField:
+    assert selected.ref is not None
+    side, name = selected.ref
+    node = left if side == "left" else right
+    schema = node.key if name in node.key.names else node.values
+    return StructField(selected.name, schema[name].dataType, True)
+
+
+def _refuse_key_name(operator: str, name: str, left: Node) -> None:
+    if name.lower() in (key.lower() for key in left.key.names):
+        raise PlanError(
+            operator,
+            f"value column {name!r} has the name of a key column",
+            f"Rename it with select=, for instance select={{'right_{name}': 'right.{name}'}}",
+        )
+
+
+def _unknown(operator: str, text: str, known: Sequence[str]) -> PlanError:
+    return PlanError(
+        operator, f"select= names an unknown column {text!r}", f"Known are {', '.join(known)}"
+    )

@@ -1,0 +1,51 @@
+"""A topology over static frames: the same stage, one batch, state in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dovetail.errors import PlanError
+from dovetail.plan.nodes import Node, sources
+from dovetail.plan.spec import Emit, StageSpec
+from dovetail.plan.stages import plan_stage
+from dovetail.runtime import project, spark
+from dovetail.runtime.pack import to_ipc, unpack_piece
+from dovetail.runtime.stage import process
+from dovetail.state.blobs import MemoryBlobs
+from dovetail.state.segment import SegmentCache
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame
+
+
+def changelog(node: Node, *, emit: Emit) -> DataFrame:
+    """The changelog of a node whose inputs are static, as a static frame."""
+    for source in sources(node):
+        if source.frame is None or source.frame.isStreaming:
+            raise PlanError(
+                f"table {source.name}",
+                "its frame is a streaming one, to_batch() takes static ones",
+                "Read it with spark.read, or run the topology with write_stream()",
+            )
+    session = spark.session_of(node)
+    partitions = int(str(session.conf.get("spark.sql.shuffle.partitions")))
+    stage = plan_stage(node, buckets=partitions, emit=emit)
+    packed = spark.pack_inputs(stage, list(range(partitions)))
+    staged = packed.groupBy("bucket").applyInPandas(_bucket(stage.spec), "changes binary")
+    return project.changelog(spark.unpack_changes(staged, stage), node)
+
+
+def _bucket(spec: StageSpec) -> Any:
+    def run(rows: pd.DataFrame) -> pd.DataFrame:
+        import pandas as pd
+
+        pieces = [
+            unpack_piece(row.source, row.partition, row.number, row.high_time_us, row.payload)
+            for row in rows.itertuples(index=False)
+        ]
+        changes = process(spec, pieces, MemoryBlobs(), SegmentCache())
+        payloads = [] if changes is None else [to_ipc(changes)]
+        return pd.DataFrame({"changes": payloads})
+
+    return run

@@ -1,0 +1,209 @@
+"""Starting a topology as a streaming query: settings, the checkpoint's binding, the sink."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dovetail.errors import CheckpointError, ConfigurationError, PlanError
+from dovetail.plan.nodes import Node, sources
+from dovetail.plan.spec import Emit
+from dovetail.plan.stages import describe, fingerprint, plan_stage
+from dovetail.runtime import project, spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+
+BUCKETS_DEFAULT = 8
+BINDING_VERSION = 1
+
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+class Sink(Protocol):
+    """Where a changelog goes."""
+
+    def writer(self, changes: DataFrame, node: Node) -> DataStreamWriter:
+        """The configured writer; the query adds checkpoint, trigger and name, and starts it."""
+
+
+def settings(partitions: int) -> dict[str, str]:
+    """The Spark SQL settings a query runs under."""
+    return {
+        _PROVIDER: _ROCKSDB,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+        _PARTITIONS: str(partitions),
+    }
+
+
+def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
+    """The node's changelog under the session's own settings."""
+    session = streaming_session(node)
+    if session.conf.get(_PROVIDER) != _ROCKSDB:
+        raise ConfigurationError(
+            node.name,
+            "the session's state store is not RocksDB, which the stage needs",
+            f"Set {_PROVIDER} to {_ROCKSDB}, or use write_stream, which does it for its query",
+        )
+    partitions = int(str(session.conf.get(_PARTITIONS)))
+    return _changelog(node, emit, buckets or BUCKETS_DEFAULT, partitions)
+
+
+def start(
+    node: Node,
+    sink: Sink,
+    *,
+    checkpoint: str,
+    trigger: str | None,
+    emit: Emit,
+    buckets: int | None,
+    name: str | None,
+) -> StreamingQuery:
+    """Start the query, bound to its checkpoint."""
+    session = streaming_session(node)
+    file = CheckpointFile(session, checkpoint)
+    bound = file.read()
+    binding = _binding(node, session, buckets, bound)
+    if bound is None:
+        file.write(binding)
+    partitions = binding["partitions"]
+    with _settings(session, settings(partitions)):
+        changes = _changelog(node, emit, binding["buckets"], partitions)
+        writer = sink.writer(changes, node).option("checkpointLocation", checkpoint)
+        if name is not None:
+            writer = writer.queryName(name)
+        return writer.trigger(**parse_trigger(trigger)).start()
+
+
+def streaming_session(node: Node) -> SparkSession:
+    """The session of a node whose inputs are all streaming frames."""
+    for source in sources(node):
+        if source.frame is None or not source.frame.isStreaming:
+            raise PlanError(
+                f"table {source.name}",
+                "its frame is not a streaming one",
+                "Read it with spark.readStream, or compute the topology with to_batch()",
+            )
+    return spark.session_of(node)
+
+
+def parse_trigger(trigger: str | None) -> dict[str, Any]:
+    """The arguments of Spark's ``trigger``."""
+    if trigger is None:
+        return {"processingTime": "0 seconds"}
+    if trigger == "available now":
+        return {"availableNow": True}
+    if not trigger[:1].isdigit():
+        raise PlanError(
+            "write_stream",
+            f"trigger={trigger!r} is not one",
+            "Use 'available now', an interval such as '10 seconds', or None",
+        )
+    return {"processingTime": trigger}
+
+
+def _changelog(node: Node, emit: Emit, buckets: int, partitions: int) -> DataFrame:
+    stage = plan_stage(node, buckets=buckets, emit=emit)
+    return project.changelog(spark.stage_changes(stage, partitions), node)
+
+
+def _binding(
+    node: Node, session: SparkSession, buckets: int | None, bound: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """What ties a checkpoint to its query; a known one must fit."""
+    if bound is None:
+        count = buckets or BUCKETS_DEFAULT
+        return {
+            "version": BINDING_VERSION,
+            "topology": fingerprint(node),
+            "plan": describe(node),
+            "buckets": count,
+            "partitions": min(count, session.sparkContext.defaultParallelism),
+        }
+    if bound["version"] != BINDING_VERSION:
+        raise CheckpointError(
+            node.name,
+            f"the checkpoint has format {bound['version']}, this version reads {BINDING_VERSION}",
+            "Run the version that wrote it, or start with a new checkpoint",
+        )
+    if bound["topology"] != fingerprint(node):
+        raise CheckpointError(
+            node.name,
+            "the checkpoint belongs to another topology: "
+            + "; ".join(_differences(bound["plan"], describe(node))),
+            "Start with a new checkpoint, or restore the topology it was written by",
+        )
+    if buckets is not None and buckets != bound["buckets"]:
+        raise CheckpointError(
+            node.name,
+            f"the checkpoint has {bound['buckets']} buckets, the query asks for {buckets}",
+            f"Use buckets={bound['buckets']} or leave it out; "
+            "another number needs a new checkpoint",
+        )
+    return dict(bound)
+
+
+def _differences(then: Any, now: Any, where: str = "plan") -> Iterator[str]:
+    """The places where two plans differ, each with what was and what is."""
+    if isinstance(then, dict) and isinstance(now, dict) and then.keys() == now.keys():
+        for part in then:
+            yield from _differences(then[part], now[part], f"{where}.{part}")
+    elif then != now:
+        yield f"{where} was {_short(then)} and is {_short(now)}"
+
+
+def _short(part: Any) -> str:
+    if isinstance(part, dict):
+        return f"a {part['join']} join" if "join" in part else "a table"
+    return json.dumps(part)
+
+
+@contextmanager
+def _settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Settings that hold while a query starts: it keeps a copy of them, the session does not."""
+    before = {key: session.conf.get(key, None) for key in wanted}
+    for key, value in wanted.items():
+        session.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                session.conf.unset(key)
+            else:
+                session.conf.set(key, value)
+
+
+class CheckpointFile:
+    """``dovetail.json`` in a checkpoint directory, on any file system that Spark can write."""
+
+    def __init__(self, session: SparkSession, checkpoint: str) -> None:
+        jvm: Any = session._jvm
+        self._path = jvm.org.apache.hadoop.fs.Path(checkpoint, "dovetail.json")
+        configuration = session._jsparkSession.sessionState().newHadoopConf()
+        self._fs = self._path.getFileSystem(configuration)
+        self._io = jvm.org.apache.commons.io.IOUtils
+
+    def read(self) -> dict[str, Any] | None:
+        """The binding, or None in a new checkpoint."""
+        if not self._fs.exists(self._path):
+            return None
+        stream = self._fs.open(self._path)
+        try:
+            return json.loads(self._io.toString(stream, "UTF-8"))  # type: ignore[no-any-return]
+        finally:
+            stream.close()
+
+    def write(self, binding: Mapping[str, Any]) -> None:
+        """Bind a new checkpoint."""
+        stream = self._fs.create(self._path, True)
+        try:
+            stream.write(json.dumps(binding, indent=1).encode())
+        finally:
+            stream.close()
