@@ -15,13 +15,11 @@ and it could not hold microseconds.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -32,7 +30,12 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from dovetail.columns import CHANGE, DELETE, DELETED, TIMESTAMP, UPSERT
 from dovetail.errors import PlanError
+from dovetail.plan.nodes import refuse_duplicates
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 ReadFormat: TypeAlias = Literal["string", "bytes"] | StructType | Mapping[str, DataType]
 """How bytes become columns: ``"string"`` and ``"bytes"`` give one, named ``key`` or ``value``; a
@@ -45,15 +48,16 @@ binary, ``"json"`` any number of any type, the fields of an object."""
 _Declared: TypeAlias = Literal["string", "bytes"] | StructType
 
 TIMESTAMP_HEADER: Final = "dovetail.timestamp_us"
+PARTITION, OFFSET, MALFORMED = "_partition", "_offset", "_malformed"
 
 _TAKES: Final[Mapping[str, tuple[type[DataType], ...]]] = {
     "string": (StringType, IntegralType),
     "bytes": (BinaryType,),
 }
-_METADATA: Final = ("_deleted", "_timestamp", "_partition", "_offset", "_malformed")
+_METADATA: Final = (DELETED, TIMESTAMP, PARTITION, OFFSET, MALFORMED)
 _JSON_READ: Final = {
     "mode": "PERMISSIVE",
-    "columnNameOfCorruptRecord": "_malformed",
+    "columnNameOfCorruptRecord": MALFORMED,
     "allowSingleQuotes": "false",
     "timeZone": "UTC",
 }
@@ -103,7 +107,12 @@ def read_topic(
     """
     formats = {"key": _declared("key", key), "value": _declared("value", value)}
     names = {part: _names(part, declared) for part, declared in formats.items()}
-    _refuse_repeated(names["key"] + names["value"])
+    refuse_duplicates(
+        "read_topic",
+        [*_METADATA, *names["key"], *names["value"]],
+        "Leave a field that key and value share out of value=, and rename one that is named as the "
+        f"record's own columns are ({', '.join(_METADATA)})",
+    )
     if max_per_trigger is not None and not streaming:
         raise PlanError(
             "read_topic",
@@ -129,11 +138,11 @@ def read_topic(
     rows = parsed.select("*", *(_row(*part).alias(f"{part[0]}_row") for part in formats.items()))
     return rows.select(
         *(F.col(f"{part}_row")[name].alias(name) for part in formats for name in names[part]),
-        F.col("value").isNull().alias("_deleted"),
-        _event_time().alias("_timestamp"),
-        F.col("partition").alias("_partition"),
-        F.col("offset").alias("_offset"),
-        F.coalesce(*(_malformed(part) for part in formats)).alias("_malformed"),
+        F.col("value").isNull().alias(DELETED),
+        _event_time().alias(TIMESTAMP),
+        F.col("partition").alias(PARTITION),
+        F.col("offset").alias(OFFSET),
+        F.coalesce(*(_malformed(part) for part in formats)).alias(MALFORMED),
     )
 
 
@@ -182,22 +191,22 @@ def to_records(
 
     :raises PlanError: a column is missing, or does not suit its format.
     """
-    _require_columns(changes, (*key_columns, *value_columns, "_change", "_timestamp"))
+    _require_columns(changes, (*key_columns, *value_columns, CHANGE, TIMESTAMP))
     upserted = _encoded("value", value, value_columns, changes.schema)
     if value != "json":
         null = f'an upsert of null would read as a delete with value="{value}"'
         upserted = F.coalesce(upserted, _failure(F.lit(f'{null}. Write it with value="json".')))
-    change = F.col("_change")
+    change = F.col(CHANGE)
     tombstone = F.lit(None)
     unknown = F.concat(
-        F.lit("a change is upsert or delete, not "), F.coalesce(change, F.lit("null"))
+        F.lit(f"a change is {UPSERT} or {DELETE}, not "), F.coalesce(change, F.lit("null"))
     )
-    event_time = F.unix_micros("_timestamp").cast("string").cast("binary")
+    event_time = F.unix_micros(TIMESTAMP).cast("string").cast("binary")
     header = F.struct(F.lit(TIMESTAMP_HEADER).alias("key"), event_time.alias("value"))
     return changes.select(
         _encoded("key", key, key_columns, changes.schema).alias("key"),
-        F.when(change == "upsert", upserted)
-        .when(change == "delete", tombstone)
+        F.when(change == UPSERT, upserted)
+        .when(change == DELETE, tombstone)
         .otherwise(_failure(unknown))
         .alias("value"),
         F.array(header).alias("headers"),
@@ -221,19 +230,6 @@ def _names(part: str, declared: _Declared) -> list[str]:
     return declared.names if isinstance(declared, StructType) else [part]
 
 
-def _refuse_repeated(names: Iterable[str]) -> None:
-    """Names are compared as Spark resolves them, whatever their case."""
-    uses = Counter(name.lower() for name in (*names, *_METADATA))
-    repeated = sorted(name for name, count in uses.items() if count > 1)
-    if repeated:
-        raise PlanError(
-            "read_topic",
-            f"more than one column would be named {', '.join(repeated)}",
-            "Leave a field that key and value share out of value=, and avoid the names "
-            + ", ".join(_METADATA),
-        )
-
-
 def _parsed(part: str, declared: _Declared) -> Column:
     """What ``from_json`` makes of a key or value; null where it is not JSON.
 
@@ -243,7 +239,7 @@ def _parsed(part: str, declared: _Declared) -> Column:
     if not isinstance(declared, StructType):
         return F.lit(None)
     array = StructType(
-        [StructField("elements", ArrayType(declared)), StructField("_malformed", StringType())]
+        [StructField("elements", ArrayType(declared)), StructField(MALFORMED, StringType())]
     )
     text = F.col(part).cast("string")
     return F.from_json(F.concat(F.lit('{"elements":['), text, F.lit("]}")), array, _JSON_READ)
@@ -257,7 +253,7 @@ def _row(part: str, declared: _Declared) -> Column:
     if declared == "string":
         return F.when(F.is_valid_utf8(text), F.struct(text.alias(part)))
     json = F.col(f"{part}_json")
-    readable = F.is_valid_utf8(text) & json["_malformed"].isNull() & (F.size(json["elements"]) == 1)
+    readable = F.is_valid_utf8(text) & json[MALFORMED].isNull() & (F.size(json["elements"]) == 1)
     return F.when(readable, F.get(json["elements"], F.lit(0)))
 
 

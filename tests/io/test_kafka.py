@@ -1,0 +1,308 @@
+"""Topics read and written through a real broker: exact values, exact sequences, no silent loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType
+
+from dovetail.errors import PlanError
+from dovetail.io.kafka import ReadFormat, WriteFormat, read_topic, to_records, write_topic
+
+NewTopic = Callable[[int], str]
+Record = tuple[bytes | None, bytes | None]
+
+EARLY = datetime(1, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
+BEFORE_1970 = datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=timezone.utc)
+SKIPPED_HOUR = datetime(2024, 3, 10, 2, 30, 0, 1, tzinfo=timezone.utc)
+LATE = datetime(9999, 12, 30, 23, 59, 59, 999999, tzinfo=timezone.utc)
+
+KEY = "id long, part struct<name: string, at: timestamp>"
+VALUE = (
+    "i64 long, i32 int, i16 short, i8 byte, tiny decimal(38, 38), huge decimal(38, 0), "
+    "f64 double, f32 float, flag boolean, text string, blob binary, day date, at timestamp, "
+    "wall timestamp_ntz, list array<struct<n: long, at: timestamp>>, map map<string, decimal(9, 3)>"
+)
+EVERY_TYPE: list[tuple[Any, ...]] = [
+    (2**53 + 1, ("a", SKIPPED_HOUR), 2**63 - 1, 2**31 - 1, 2**15 - 1, 127, Decimal("1e-38"),
+     Decimal("9" * 38), 0.1 + 0.2, 0.10000000149011612, True, 'é漢🕊 " \\ \n\0', bytes(range(256)),
+     date(1, 1, 1), SKIPPED_HOUR, SKIPPED_HOUR.replace(tzinfo=None),
+     [(2**53 + 1, BEFORE_1970), None, (None, None)], {"a.b": Decimal("1.000"), "": None},
+     SKIPPED_HOUR),
+    (-1, None, -(2**63), -(2**31), -(2**15), -128, Decimal("-0." + "9" * 38),
+     Decimal("-" + "9" * 38), float("-inf"), 3.4028234663852886e38, False, "", b"",
+     date(9999, 12, 31), LATE, EARLY.replace(tzinfo=None), [], {}, EARLY),
+    (None, (None, None), *[None] * 16, BEFORE_1970),
+]  # fmt: skip
+
+
+def test_json_is_exact_whatever_the_time_zone(
+    kafka_spark: SparkSession, kafka_servers: str, new_topic: NewTopic
+) -> None:
+    topic = new_topic(1)
+    key, value = schema(KEY), schema(VALUE)
+    written = kafka_spark.createDataFrame(EVERY_TYPE, f"{KEY}, {VALUE}, _timestamp timestamp")
+    with time_zone(kafka_spark, "America/New_York"):
+        changes = written.coalesce(1).withColumn("_change", F.lit("upsert"))
+        records = to_records(changes, key_columns=key.names, value_columns=value.names)
+        append(records, topic, kafka_servers)
+    with time_zone(kafka_spark, "Asia/Kolkata"):
+        read = stored(kafka_spark, topic, kafka_servers, key, value).orderBy("_offset").toArrow()
+        assert read.select(written.columns).equals(written.toArrow())
+    metadata = ["_deleted", "_partition", "_offset", "_malformed"]
+    assert read.select(metadata).to_pylist() == [
+        dict(zip(metadata, (False, 0, offset, None), strict=True))
+        for offset in range(len(EVERY_TYPE))
+    ]
+    assert set(read.column_names) == {*written.columns, *metadata}
+    text = stored(kafka_spark, topic, kafka_servers, "string", "string")
+    assert rows(text, "value")[2][0] == (
+        "{" + ",".join(f'"{name}":null' for name in value.names) + "}"
+    )
+
+
+def test_a_stream_keeps_each_keys_sequence_through_restarts(
+    kafka_spark: SparkSession, kafka_servers: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    source, target = new_topic(3), new_topic(4)
+    history = [(f"k{n % 5}", None if n % 4 == 3 else f"v{n}") for n in range(40)]
+
+    def run_what_is_there() -> int:
+        """Runs the query over what the source holds, and counts its micro-batches."""
+        read = read_topic(
+            kafka_spark, source, servers=kafka_servers, key="string", value="string",
+            max_per_trigger=7,
+        )  # fmt: skip
+        change = F.when(F.col("_deleted"), "delete").otherwise("upsert")
+        query = (
+            write_topic(
+                read.withColumn("_change", change), key_columns=["key"], value_columns=["value"],
+                topic=target, servers=kafka_servers,
+            )
+            .trigger(availableNow=True)
+            .option("checkpointLocation", str(tmp_path))
+            .start()
+        )  # fmt: skip
+        query.awaitTermination()
+        return sum(progress["numInputRows"] > 0 for progress in query.recentProgress)
+
+    micro_batches = 0
+    for part in (history[:25], history[25:]):
+        produce(kafka_spark, source, kafka_servers, [utf8(*record) for record in part])
+        micro_batches += run_what_is_there()
+    assert micro_batches >= 7
+
+    columns = ("key", "value", "_deleted", "_timestamp", "_malformed")
+    read = rows(stored(kafka_spark, source, kafka_servers, "string", "string"), *columns)
+    objects = stored(
+        kafka_spark, target, kafka_servers, {"key": StringType()}, {"value": StringType()}
+    )
+    written = rows(objects, *columns)
+    for key in {key for key, _ in history}:
+        sequence = [record for record in read if record[0] == key]
+        assert [record[1] for record in sequence] == [value for k, value in history if k == key]
+        assert [record for record in written if record[0] == key] == sequence
+    assert len(written) == len(history)
+
+
+OBJECT = {"a": IntegerType(), "t": StringType()}
+MALFORMED = [
+    "", "  ", "null", "1", '"text"', "[]", '[{"a":1}]', '{"a":1', '{"a":1}}', '{"a":1}]', "{'a':1}",
+    '{"a":1} and more', '{"a":1}\n{"a":2}', '{"a":1},{"a":2}', '{"a":1,}', '{"a":"x","t":"y"}',
+    '{"a":1.5}', '{"a":4294967296}',
+]  # fmt: skip
+WELL_FORMED = {
+    ' {"a": 1, "t": "x"}\n': (1, "x"),
+    '{"a":null,"other":[{}]}': (None, None),
+    '{"t":{"u":[1, 2]}}': (None, '{"u":[1,2]}'),
+    "{}": (None, None),
+}
+
+
+def test_what_does_not_parse_is_told_apart_from_null(
+    kafka_spark: SparkSession, kafka_servers: str, new_topic: NewTopic
+) -> None:
+    topic = new_topic(1)
+    records = [
+        *((b'{"k":"bad"}', text.encode()) for text in MALFORMED),
+        *((b'{"k":"good"}', text.encode()) for text in WELL_FORMED),
+        (b'{"k":"gone"}', None),
+        (b'{"k":"not UTF-8"}', b'{"t":"\xff"}'),
+        (b"bad key", b'{"a":1}'),
+        (b"bad key", None),
+        (b"bad key", b"and value"),
+        (None, b'{"a":1}'),
+    ]
+    produce(kafka_spark, topic, kafka_servers, records)
+    read = stored(kafka_spark, topic, kafka_servers, {"k": StringType()}, OBJECT)
+    assert rows(read, "k", "a", "t", "_deleted", "_malformed") == [
+        *(("bad", None, None, False, text) for text in MALFORMED),
+        *(("good", *fields, False, None) for fields in WELL_FORMED.values()),
+        ("gone", None, None, True, None),
+        ("not UTF-8", None, None, False, '{"t":"\ufffd"}'),
+        (None, 1, None, False, "bad key"),
+        (None, None, None, True, "bad key"),
+        (None, None, None, False, "bad key"),
+        (None, 1, None, False, None),
+    ]
+
+
+def test_text_and_bytes(kafka_spark: SparkSession, kafka_servers: str, new_topic: NewTopic) -> None:
+    topic = new_topic(1)
+    changes = kafka_spark.createDataFrame(
+        [
+            (2**53 + 1, b"\xff\0", "upsert", LATE),
+            (2**53 + 1, b"", "upsert", None),
+            (2**53 + 1, b"old row", "delete", EARLY),
+            (None, b"{}", "upsert", EARLY),
+        ],
+        "id long, row binary, _change string, _timestamp timestamp",
+    ).coalesce(1)
+    records = to_records(
+        changes, key_columns=["id"], value_columns=["row"], key="string", value="bytes"
+    )
+    append(records, topic, kafka_servers)
+
+    records_own_time = (
+        kafka_spark.read.format("kafka")
+        .options(**{"kafka.bootstrap.servers": kafka_servers, "subscribe": topic})
+        .load()
+        .orderBy("offset")
+        .selectExpr("unix_micros(timestamp)")
+        .collect()
+    )
+    read = stored(kafka_spark, topic, kafka_servers, "string", "bytes")
+    columns = ("key", "value", "_deleted", "_malformed", "unix_micros(_timestamp)")
+    assert rows(read, *columns) == [
+        ("9007199254740993", b"\xff\0", False, None, micros_since_1970(LATE)),
+        ("9007199254740993", b"", False, None, records_own_time[1][0]),
+        ("9007199254740993", None, True, None, micros_since_1970(EARLY)),
+        (None, b"{}", False, None, micros_since_1970(EARLY)),
+    ]
+    read = stored(kafka_spark, topic, kafka_servers, "string", "string")
+    assert rows(read, "value", "_deleted", "_malformed") == [
+        (None, False, "\ufffd\0"),
+        ("", False, None),
+        (None, True, None),
+        ("{}", False, None),
+    ]
+
+
+def test_an_upsert_that_would_read_as_a_delete_fails(spark: SparkSession) -> None:
+    changes = spark.sql(
+        "select 'k' as k, cast(null as string) as v, _change, current_timestamp() as _timestamp "
+        "from values ('delete'), ('upsert'), ('retract') as (_change)"
+    )
+
+    def values(change: str, value: WriteFormat) -> list[str | None]:
+        chosen = changes.where(F.col("_change") == change)
+        records = to_records(chosen, key_columns=["k"], value_columns=["v"], value=value)
+        return [record.value for record in records.collect()]
+
+    assert values("delete", "string") == [None]
+    assert values("delete", "json") == [None]
+    assert values("upsert", "json") == ['{"v":null}']
+    with pytest.raises(PySparkException, match=r'write_topic: .* with value="json"'):
+        values("upsert", "string")
+    with pytest.raises(PySparkException, match="upsert or delete, not retract"):
+        values("retract", "json")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"value": {"key": LongType()}}, "'key' occurs twice"),
+        ({"key": {"id": LongType()}, "value": {"ID": LongType()}}, "'ID' occurs twice"),
+        ({"value": {"_deleted": LongType()}}, "'_deleted' occurs twice"),
+        ({"key": "text"}, "key='text' is not a format"),
+        ({"max_per_trigger": 1, "streaming": False}, "max_per_trigger limits a micro-batch"),
+    ],
+)
+def test_a_read_that_makes_no_sense_is_refused(
+    spark: SparkSession, arguments: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(PlanError, match=told):
+        read_topic(
+            spark, "t", servers="nowhere:1", **({"key": "string", "value": "string"} | arguments)
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"key_columns": ["id", "at"], "key": "string"}, "id bigint, at timestamp"),
+        ({"key_columns": ["at"], "key": "string"}, "at timestamp"),
+        ({"key_columns": ["id"], "key": "bytes"}, 'key="bytes" does not suit'),
+        ({"key_columns": ["no"]}, "no column no among id, at, v"),
+        ({"key_columns": ["id"], "value": "avro"}, "value='avro' is not a format"),
+    ],
+)
+def test_a_write_that_makes_no_sense_is_refused(
+    spark: SparkSession, arguments: dict[str, Any], told: str
+) -> None:
+    changes = spark.createDataFrame(
+        [], "id long, at timestamp, v string, _change string, _timestamp timestamp"
+    )
+    with pytest.raises(PlanError, match=told):
+        to_records(changes, **({"value_columns": ["v"]} | arguments))
+
+
+def schema(ddl: str) -> StructType:
+    parsed = StructType.fromDDL(ddl)
+    assert isinstance(parsed, StructType)
+    return parsed
+
+
+def stored(
+    spark: SparkSession, topic: str, servers: str, key: ReadFormat, value: ReadFormat
+) -> DataFrame:
+    """What the topic holds now."""
+    return read_topic(spark, topic, servers=servers, key=key, value=value, streaming=False)
+
+
+def rows(frame: DataFrame, *expressions: str) -> list[tuple[Any, ...]]:
+    """The expressions over each record, in the topic's order."""
+    ordered = frame.orderBy("_partition", "_offset").selectExpr(*expressions)
+    return [tuple(row) for row in ordered.collect()]
+
+
+def produce(spark: SparkSession, topic: str, servers: str, records: Sequence[Record]) -> None:
+    append(
+        spark.createDataFrame(list(records), "key binary, value binary").coalesce(1),
+        topic,
+        servers,
+    )
+
+
+def append(records: DataFrame, topic: str, servers: str) -> None:
+    options = {"kafka.bootstrap.servers": servers, "topic": topic}
+    records.write.format("kafka").options(**options).save()
+
+
+def utf8(key: str, value: str | None) -> Record:
+    return key.encode(), None if value is None else value.encode()
+
+
+def micros_since_1970(time: datetime) -> int:
+    return (time - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
+
+
+@contextmanager
+def time_zone(spark: SparkSession, zone: str) -> Iterator[None]:
+    """The session in another time zone, for as long as the block lasts."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    assert before is not None
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        yield
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
