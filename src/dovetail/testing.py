@@ -1,0 +1,502 @@
+"""Run a topology inside the process, row by row: no Spark session, no Java, no files.
+
+What ``TopologyTestDriver`` is to Kafka Streams. A ``Driver`` runs the code that Spark's workers
+run, on the same stored bytes; what a query does with a record, the driver does with it too.
+
+>>> import pyarrow as pa
+>>> orders = table("orders", key="id", schema={"id": pa.int64(), "amount": pa.int64()})
+>>> payments = table("payments", key="id", schema={"id": pa.int64(), "paid": pa.bool_()})
+>>> driver = Driver(orders.join(payments, how="left"))
+>>> driver.pipe(orders, {"id": 1, "amount": 5}, timestamp=3)
+[<id=1: amount=5, paid=None @3>]
+>>> driver.pipe(payments, {"id": 1, "paid": True}, timestamp=2)
+[<id=1: amount=5, paid=True @3>]
+>>> driver.pipe(orders, {"id": 1}, timestamp=7, deleted=True)
+[<id=1: deleted @7>]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from dovetail.columns import DELETED, EVENT_TIME, HASH, POSITION, SEQUENCE, value_name
+from dovetail.errors import CheckpointError, DataError, PlanError
+from dovetail.plan.nodes import Node, Source, sources
+from dovetail.plan.select import SIDES
+from dovetail.plan.stages import plan_stage
+from dovetail.runtime.pack import Packer, unpack_piece
+from dovetail.runtime.stage import Piece, process
+from dovetail.state import manifest
+from dovetail.state.blobs import MemoryBlobs
+from dovetail.state.segment import SegmentCache
+from dovetail.table import Table
+
+if TYPE_CHECKING:
+    from dovetail.plan.spec import Emit
+
+Schema: TypeAlias = "pa.Schema | StructType | Mapping[str, pa.DataType]"
+Row: TypeAlias = "Mapping[str, Any]"
+Timestamp: TypeAlias = "datetime | int"
+Hash: TypeAlias = "Callable[[Sequence[pa.Array]], npt.NDArray[np.int64]]"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_SNAPSHOT = pa.schema([("bucket", pa.int32()), ("name", pa.string()), ("blob", pa.binary())])
+_SNAPSHOT_VERSION = 1
+
+
+def table(name: str, *, key: str | Sequence[str], schema: Schema) -> Table:
+    """A table that a ``Driver`` feeds; it joins like any other.
+
+    ``schema``: all its columns, key included, as a pyarrow schema, a Spark ``StructType``, or a
+    mapping of names to pyarrow types. Raises ``PlanError`` for types that Spark does not have and
+    for a key that is not among the columns.
+    """
+    keys = [key] if isinstance(key, str) else list(key)
+    columns = _struct(name, schema)
+    for column in keys:
+        if column not in columns.names:
+            raise PlanError(
+                f"table {name}",
+                f"key= names an unknown column {column!r}",
+                f"Known are {', '.join(columns.names)}",
+            )
+    return Table(
+        Source(
+            name=name,
+            key=StructType([columns[column] for column in keys]),
+            values=StructType([field for field in columns if field.name not in keys]),
+        )
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class Change:
+    """One change of a topology's result.
+
+    ``key``: the key columns; ``values``: the value columns, None for a tombstone;
+    ``timestamp_us``: event time in microseconds; ``change``: what the row says of its key;
+    ``position``: orders the changes of a key.
+    """
+
+    key: dict[str, Any]
+    values: dict[str, Any] | None
+    timestamp_us: int
+    change: Literal["upsert", "delete"]
+    position: int
+
+    @property
+    def timestamp(self) -> datetime:
+        """The event time in UTC."""
+        return _EPOCH + timedelta(microseconds=self.timestamp_us)
+
+    def __repr__(self) -> str:
+        values = "deleted" if self.values is None else _show(self.values)
+        return f"<{_show(self.key)}: {values} @{self.timestamp_us}>"
+
+
+class Driver:
+    """One topology, fed by hand: each ``pipe`` is a micro-batch, read in the order given.
+
+    ``emit``: as in ``Table.write_stream``. ``buckets``: into how many parts the key space is cut;
+    the changes of a micro-batch come bucket by bucket, so with one, the default, they come in the
+    order of the records that cause them. ``key_hash``: the function from key columns to int64 that
+    places keys; tests give a constant one to make all keys collide.
+
+    ``dropped`` counts the rows dropped for a null in their key.
+    """
+
+    def __init__(
+        self,
+        topology: Table,
+        *,
+        emit: Emit = "change",
+        buckets: int = 1,
+        key_hash: Hash | None = None,
+    ) -> None:
+        node = _node(topology)
+        stage = plan_stage(node, buckets=buckets, emit=emit)
+        in_order = tuple(
+            replace(source, sequence=True, log_partition=False) for source in stage.spec.sources
+        )
+        self._node = node
+        self._inputs = stage.inputs
+        self._spec = replace(stage.spec, sources=in_order)
+        self._columns = _value_columns(node, 0)
+        self._hash = stable_hash if key_hash is None else key_hash
+        self._blobs = [MemoryBlobs() for _ in range(buckets)]
+        self._cache = SegmentCache()
+        self._unread: list[Change] = []
+        self._held: list[tuple[int, pa.RecordBatch]] | None = None
+        self._sequence = 0
+        self.dropped = 0
+
+    def pipe(
+        self,
+        table: Table,
+        rows: Row | Sequence[Row],
+        *,
+        timestamp: Timestamp | Sequence[Timestamp | None] | None,
+        deleted: bool = False,
+    ) -> list[Change]:
+        """Feed rows of one table; returns the changes they cause (inside ``batch``: none yet).
+
+        ``rows``: one row or several, which make one micro-batch; a value column that a row leaves
+        out is null. ``timestamp``: a datetime (naive ones are UTC) or microseconds, one for all
+        rows or one each. ``deleted``: the rows are tombstones and need no more than their key.
+
+        Raises ``PlanError`` for a table that the topology does not read, ``DataError`` for a null
+        timestamp, an unknown column or a value of the wrong type; then nothing has happened.
+        """
+        number = self._number(table)
+        given = [rows] if isinstance(rows, Mapping) else list(rows)
+        times = list(timestamp) if isinstance(timestamp, Sequence) else [timestamp] * len(given)
+        if len(times) != len(given):
+            raise DataError(
+                f"table {self._inputs[number].name}",
+                f"{len(given)} rows come with {len(times)} timestamps",
+                "Give one timestamp for all rows, or one each",
+            )
+        kept, dropped = self._wire_rows(number, given, times, deleted)
+        pieces = self._pack(number, [kept])
+        self._sequence += kept.num_rows
+        self.dropped += dropped
+        if self._held is None:
+            return self._run(pieces)
+        self._held.append((number, kept))
+        return []
+
+    @contextmanager
+    def batch(self) -> Iterator[list[Change]]:
+        """Group what is piped in the block into one micro-batch, run when the block ends.
+
+        Yields a list that then holds the changes. A block that raises leaves everything as it was.
+        """
+        if self._held is not None:
+            raise _inside_batch("batch()")
+        changes: list[Change] = []
+        self._held = []
+        try:
+            yield changes
+            held = self._held
+        finally:
+            self._held = None
+        pieces = [
+            piece
+            for number in range(len(self._inputs))
+            for piece in self._pack(number, [rows for source, rows in held if source == number])
+        ]
+        changes += self._run(pieces)
+
+    def advance(self, timestamp: Timestamp) -> list[Change]:
+        """Move the stream time of all tables to ``timestamp``, by a batch without rows."""
+        if self._held is not None:
+            raise _inside_batch("advance()")
+        time = _microseconds(timestamp)
+        beats = [Piece(number, 0, 0, time, None) for number in range(len(self._inputs))]
+        return self._run([(bucket, beat) for bucket in range(len(self._blobs)) for beat in beats])
+
+    def read(self) -> list[Change]:
+        """All changes since the last ``read``."""
+        changes, self._unread = self._unread, []
+        return changes
+
+    def cut(self) -> bytes:
+        """The stored state after the last micro-batch, as a query's checkpoint would hold it."""
+        if self._held is not None:
+            raise _inside_batch("cut()")
+        rows = [
+            (bucket, name, blob)
+            for bucket, blobs in enumerate(self._blobs)
+            for name, blob in sorted(blobs.blobs.items())
+        ]
+        stored = pa.Table.from_pylist(
+            [dict(zip(_SNAPSHOT.names, row, strict=True)) for row in rows], schema=_SNAPSHOT
+        )
+        stored = stored.replace_schema_metadata({"buckets": str(len(self._blobs))})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, stored.schema) as writer:
+            writer.write_table(stored)
+        return bytes([_SNAPSHOT_VERSION]) + sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+    @classmethod
+    def restore(
+        cls,
+        topology: Table,
+        snapshot: bytes,
+        *,
+        emit: Emit = "change",
+        key_hash: Hash | None = None,
+    ) -> Driver:
+        """A driver that goes on from a snapshot as a restarted query does, in any process.
+
+        ``topology`` may be built anew from tables of the same types; if it is not the one that was
+        cut, ``CheckpointError`` is raised. Unread changes and ``dropped`` do not travel.
+        """
+        if snapshot[:1] != bytes([_SNAPSHOT_VERSION]):
+            raise CheckpointError(
+                "driver snapshot",
+                "these bytes are not one of this version's",
+                "Give restore() what cut() returned",
+            )
+        stored = pa.ipc.open_stream(pa.py_buffer(snapshot)[1:]).read_all()
+        buckets = int(stored.schema.metadata[b"buckets"])
+        driver = cls(topology, emit=emit, buckets=buckets, key_hash=key_hash)
+        for row in stored.to_pylist():
+            driver._blobs[row["bucket"]].put(row["name"], row["blob"])
+        spec = driver._spec
+        for blobs in driver._blobs:
+            manifest.load(blobs, spec.topology, spec.buckets, len(spec.sources))
+        return driver
+
+    def _number(self, table: Table) -> int:
+        for number, source in enumerate(self._inputs):
+            if source is _node(table):
+                return number
+        raise PlanError(
+            "pipe",
+            f"{table!r} is not an input of the topology",
+            f"Its inputs are {', '.join(source.name for source in self._inputs)}",
+        )
+
+    def _wire_rows(
+        self,
+        number: int,
+        rows: Sequence[Row],
+        times: Sequence[Timestamp | None],
+        deleted: bool,
+    ) -> tuple[pa.RecordBatch, int]:
+        """The rows as the stage reads them, and how many were dropped for a null in the key."""
+        source = self._inputs[number]
+        schema = self._spec.sources[number].wire_schema
+        _check_columns(source, rows)
+        names = [*source.key.names, *source.values.names]
+        columns = {name: _array(source, name, rows, schema.field(name).type) for name in names}
+        keys = [_canonical(columns[name]) for name in source.key.names]
+        columns |= zip(source.key.names, keys, strict=True)
+        columns[HASH] = pa.array(self._hash(keys), pa.int64())
+        time = [None if moment is None else _microseconds(moment) for moment in times]
+        columns[EVENT_TIME] = pa.array(time, pa.int64())
+        columns[DELETED] = pa.array([deleted] * len(rows), pa.bool_())
+        columns[SEQUENCE] = pa.array(np.arange(self._sequence, self._sequence + len(rows)))
+        batch = pa.record_batch([columns[field.name] for field in schema], schema=schema)
+        for name in source.key.names:
+            batch = batch.filter(batch.column(name).is_valid())
+        return batch, len(rows) - batch.num_rows
+
+    def _pack(self, number: int, batches: Sequence[pa.RecordBatch]) -> list[tuple[int, Piece]]:
+        """What every bucket gets of these rows, through the bytes that Spark would move."""
+        packer = Packer(number, self._spec.sources[number], range(len(self._blobs)))
+        return [
+            (
+                row["bucket"],
+                unpack_piece(
+                    row["source"],
+                    row["partition"],
+                    row["number"],
+                    row["high_time_us"],
+                    row["payload"],
+                ),
+            )
+            for packed in packer(iter(batches), 0)
+            for row in packed.to_pylist()
+        ]
+
+    def _run(self, pieces: Sequence[tuple[int, Piece]]) -> list[Change]:
+        """One micro-batch."""
+        changes: list[Change] = []
+        for number, blobs in enumerate(self._blobs):
+            own = [piece for bucket, piece in pieces if bucket == number]
+            output = process(self._spec, own, blobs, self._cache) if own else None
+            if output is not None:
+                changes += self._changes(output)
+        self._unread += changes
+        return changes
+
+    def _changes(self, output: pa.Table) -> Iterator[Change]:
+        held = next(sources(self._node)).key.names
+        keys = dict(zip(self._node.key.names, held, strict=True))
+        for row in output.to_pylist():
+            deleted = row[DELETED]
+            values = {name: row[column] for name, column in self._columns.items()}
+            yield Change(
+                key={name: row[column] for name, column in keys.items()},
+                values=None if deleted else values,
+                timestamp_us=row[EVENT_TIME],
+                change="delete" if deleted else "upsert",
+                position=row[POSITION],
+            )
+
+
+def stable_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
+    """A hash of each row's key that is the same in every process and release: int64[n].
+
+    Each value becomes 64-bit words (a fixed-width one its bytes; a string, a list or a binary a
+    polynomial of its elements), mixed by the finaliser of SplitMix64. Columnar throughout.
+    """
+    mixed = np.zeros(len(keys[0]), dtype=np.uint64)
+    for column in keys:
+        mixed = _mix(mixed + _hash_array(column))
+    return mixed.astype(np.int64)
+
+
+_Words: TypeAlias = "npt.NDArray[np.uint64]"
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _mix(words: _Words) -> _Words:
+    words = words + _FACTOR
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: _Words = words ^ (words >> np.uint64(31))
+    return mixed
+
+
+def _hash_array(array: pa.Array) -> _Words:
+    """A word per element, 0 for null."""
+    type_ = array.type
+    words = np.zeros(len(array), dtype=np.uint64)
+    if array.null_count == len(array):
+        return words
+    if pa.types.is_struct(type_):
+        for field in range(type_.num_fields):
+            words = _mix(words + _hash_array(pc.struct_field(array, field)))
+    elif pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+        words = _hash_runs(_hash_array(array.flatten()), lengths.astype(np.int64))
+    elif type_ in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary()):
+        array = array.cast(pa.large_binary())
+        _, offsets, data = array.buffers()
+        end = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+        elements = np.frombuffer(data or b"", np.uint8)[end[0] : end[-1]]
+        words = _hash_runs(elements.astype(np.uint64), np.diff(end))
+    else:
+        words = _hash_bytes(array.cast(pa.uint8()) if pa.types.is_boolean(type_) else array)
+    valid = array.is_valid().to_numpy(zero_copy_only=False)
+    return np.where(valid, words, np.uint64(0))
+
+
+def _hash_runs(elements: _Words, lengths: npt.NDArray[np.int64]) -> _Words:
+    """A word per run of elements: their polynomial, mixed with the run's length."""
+    end = np.cumsum(lengths)
+    start = end - lengths
+    powers = np.full(int(lengths.max()) + 1, _FACTOR)
+    powers[0] = 1
+    np.cumprod(powers, out=powers)
+    place = np.arange(len(elements)) - np.repeat(start, lengths)
+    terms = np.zeros(len(elements) + 1, dtype=np.uint64)
+    np.cumsum((elements + np.uint64(1)) * powers[place], out=terms[1:])
+    return _mix(terms[end] - terms[start] + lengths.astype(np.uint64))
+
+
+def _hash_bytes(array: pa.Array) -> _Words:
+    """A word per element of a fixed-width type."""
+    width = array.type.bit_width // 8
+    stored = np.frombuffer(array.buffers()[1], np.uint8)
+    stored = stored[array.offset * width : (array.offset + len(array)) * width]
+    padded = np.zeros((len(array), -(-width // 8) * 8), dtype=np.uint8)
+    padded[:, :width] = stored.reshape(len(array), width)
+    words = np.zeros(len(array), dtype=np.uint64)
+    for word in padded.view("<u8").T:
+        words = _mix(words + word)
+    return words
+
+
+def _node(table: Table) -> Node:
+    return table._node  # noqa: SLF001
+
+
+def _struct(name: str, schema: Schema) -> StructType:
+    if isinstance(schema, StructType):
+        return schema
+    try:
+        arrow = schema if isinstance(schema, pa.Schema) else pa.schema(list(schema.items()))
+        return from_arrow_schema(arrow, prefer_timestamp_ntz=True)
+    except PySparkException as error:
+        raise PlanError(
+            f"table {name}",
+            f"schema= has a type that Spark does not have: {error}",
+            "Use a type that a Spark column can have, for instance pa.timestamp('us', 'UTC')",
+        ) from error
+
+
+def _value_columns(node: Node, first_leaf: int) -> dict[str, str]:
+    """Per value column of a node the column of the stage's output that holds it."""
+    if isinstance(node, Source):
+        return {name: value_name(first_leaf, i) for i, name in enumerate(node.values.names)}
+    held = next(sources(node)).key.names
+    sides: dict[str, dict[str, str]] = {}
+    for side, child in zip(SIDES, (node.left, node.right), strict=True):
+        sides[side] = _value_columns(child, first_leaf)
+        sides[side] |= zip(child.key.names, held, strict=True)
+        first_leaf += sum(1 for _ in sources(child))
+    columns = {}
+    for selected in node.select:
+        if selected.ref is None:
+            raise PlanError(
+                node.name,
+                f"select= computes {selected.name!r} with a Spark expression, which needs Spark",
+                "Run the topology with to_batch() or write_stream(), or name columns only",
+            )
+        side, name = selected.ref
+        columns[selected.name] = sides[side][name]
+    return columns
+
+
+def _check_columns(source: Source, rows: Sequence[Row]) -> None:
+    known = {*source.key.names, *source.values.names}
+    for row in rows:
+        unknown = sorted(row.keys() - known)
+        missing = [name for name in source.key.names if name not in row]
+        if unknown or missing:
+            what = f"unknown columns {', '.join(unknown)}" if unknown else "no key column"
+            raise DataError(
+                f"table {source.name}",
+                f"a row has {what}{'' if unknown else ' ' + ', '.join(missing)}",
+                f"Its columns are {', '.join([*source.key.names, *source.values.names])}",
+            )
+
+
+def _array(source: Source, name: str, rows: Sequence[Row], type_: pa.DataType) -> pa.Array:
+    try:
+        return pa.array([row.get(name) for row in rows], type_)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise DataError(
+            f"table {source.name}",
+            f"column {name!r} is of type {type_}: {error}",
+            "Give a value of that type",
+        ) from error
+
+
+def _canonical(key: pa.Array) -> pa.Array:
+    """Equal keys have equal bits: one NaN, and no negative zero (as on Spark)."""
+    if not pa.types.is_floating(key.type):
+        return key
+    key = pc.if_else(pc.is_nan(key), pa.scalar(float("nan"), key.type), key)
+    return pc.if_else(pc.equal(key, pa.scalar(0.0, key.type)), pa.scalar(0.0, key.type), key)
+
+
+def _microseconds(moment: Timestamp) -> int:
+    if not isinstance(moment, datetime):
+        return moment
+    aware = moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment
+    return (aware - _EPOCH) // timedelta(microseconds=1)
+
+
+def _inside_batch(call: str) -> PlanError:
+    return PlanError(call, "a batch is open", "Call it after the with block")
+
+
+def _show(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in values.items())
