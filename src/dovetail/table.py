@@ -28,7 +28,7 @@ from dovetail.runtime import batch, query
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from dovetail.kernels.table_join import How
     from dovetail.runtime.query import Sink
@@ -123,10 +123,12 @@ class Table:
             )
         name = f"{how} join of {self._node.name} and {right._node.name}"
         if how not in ("inner", "left", "outer"):
-            remedy = "Use 'inner', 'left' or 'outer'"
-            if how == "right":
-                remedy = "Swap the sides: right.join(left, how='left')"
-            raise PlanError(name, f"how={how!r} is not a join of tables by key", remedy)
+            raise PlanError(
+                name,
+                f"how={how!r} is not a join of tables by key",
+                "Use 'inner', 'left' or 'outer'; for a right join swap the sides: "
+                "right.join(left, how='left')",
+            )
         refuse_differing_keys(name, self._node, right._node)
         if select is None:
             selected = select_all(name, self._node, right._node)

@@ -10,7 +10,7 @@ from dovetail.plan.nodes import Node
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import DataStreamWriter
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,10 @@ class FormatSink:
 
     def writer(self, changes: DataFrame, node: Node) -> DataStreamWriter:
         """The configured writer."""
-        return changes.writeStream.format(self.format).outputMode("append").options(
-            **dict(self.options)
+        return (
+            changes.writeStream.format(self.format)
+            .outputMode("append")
+            .options(**dict(self.options))
         )
 
 

@@ -47,7 +47,7 @@ def arrays_equal(left: pa.Array, right: pa.Array) -> Mask:
         if bits is not None:
             left, right = left.view(bits), right.view(bits)
         equal = pc.equal(left, right).fill_null(False).to_numpy(zero_copy_only=False)
-    return equal | both_null
+    return np.asarray(equal | both_null)
 
 
 def _lists_equal(left: pa.Array, right: pa.Array) -> Mask:

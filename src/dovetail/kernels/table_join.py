@@ -7,6 +7,8 @@ for a record that changes the row of one side from ``old`` to ``new`` while the 
 
 - a side is *preserved* when its rows appear without a match (left join: the left; outer: both);
 - a result is emitted when ``other``, or when the record's side is preserved and ``new or old``;
+  where the record's table is on both sides, ``other`` before the record counts too, so that a row
+  that goes takes the result with it;
 - it is a row when both sides are present or one that is preserved is; otherwise a tombstone;
 - its timestamp is the record's or, where present, the other side's, whichever is larger.
 
@@ -114,11 +116,13 @@ def join_tables(
     for occurrence, source in enumerate(leaves(tree)):
         events = np.flatnonzero(timeline.source == source)
         before_refs, after_refs = after[source]
+        now = {s: refs[1][events] for s, refs in after.items()}
         trail = _Trail(
             events=events,
             event_time_us=timeline.event_time_us[events],
-            old=before_refs[events] != ABSENT,
-            now={s: refs[1][events] for s, refs in after.items()},
+            source=source,
+            before={**now, source: before_refs[events]},
+            now=now,
             times=times,
         )
         emitted, side, _ = trail.climb(tree, occurrence)
@@ -160,7 +164,8 @@ class _Trail:
 
     events: Ints
     event_time_us: Ints
-    old: Mask
+    source: int
+    before: Mapping[int, Ints]
     now: Mapping[int, Ints]
     times: Mapping[int, Ints]
 
@@ -168,21 +173,22 @@ class _Trail:
         """What leaf number ``occurrence`` of ``tree`` makes it emit: (emitted, row, had a row)."""
         if isinstance(tree, Leaf):
             side = _state(tree, self.now, self.times)
+            old = self.before[tree.source] != ABSENT
             everything = np.ones(len(self.events), dtype=np.bool_)
-            return everything, _Side(side.present, self.event_time_us, side.reference), self.old
+            return everything, _Side(side.present, self.event_time_us, side.reference), old
         width = sum(1 for _ in leaves(tree.left))
         from_right = occurrence >= width
-        if from_right:
-            emitted, own, old = self.climb(tree.right, occurrence - width)
-            other = _state(tree.left, self.now, self.times)
-        else:
-            emitted, own, old = self.climb(tree.left, occurrence)
-            other = _state(tree.right, self.now, self.times)
+        own_tree, other_tree = (tree.right, tree.left) if from_right else (tree.left, tree.right)
+        emitted, own, old = self.climb(own_tree, occurrence - width if from_right else occurrence)
+        other = _state(other_tree, self.now, self.times)
+        other_old = other.present
+        if self.source in leaves(other_tree):
+            other_old = _state(other_tree, self.before, self.times).present
         keeps = preserved(tree.how)
-        emitted = emitted & (other.present | (keeps[from_right] & (own.present | old)))
+        emitted = emitted & (other.present | other_old | (keeps[from_right] & (own.present | old)))
         row = _combine(other, own, keeps) if from_right else _combine(own, other, keeps)
         had_row = (
-            (old & other.present) | (old & keeps[from_right]) | (other.present & keeps[not from_right])
+            (old & other_old) | (old & keeps[from_right]) | (other_old & keeps[not from_right])
         )
         return emitted, row, had_row
 

@@ -148,7 +148,7 @@ def _stable_argsort(values: Ints) -> Ints:
     ordered = values[order]
     rank = np.zeros(len(values), dtype=np.int64)
     np.cumsum(ordered[1:] != ordered[:-1], out=rank[1:])
-    return np.sort((rank << 32) | order) & 0xFFFFFFFF  # type: ignore[no-any-return]
+    return np.sort((rank << 32) | order) & 0xFFFFFFFF
 
 
 def _split_collisions(columns: Sequence[pa.Array], group: Ints) -> Ints:
@@ -201,4 +201,5 @@ def last_of_source(timeline: Timeline, source: int) -> Ints:
     if len(events) == 0:
         return events
     group = timeline.group[events]
-    return events[np.append(group[1:] != group[:-1], True)]
+    last: Ints = events[np.append(group[1:] != group[:-1], True)]
+    return last

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-
 @dataclass(frozen=True, eq=False)
 class Source:
     """A table read from a changelog: one row of ``frame`` is one upsert or tombstone of a key.

@@ -65,7 +65,9 @@ def resolve(
         computed = {}
     selected = tuple(s for s in selected if s.name not in left.key.names)
     refuse_duplicates(
-        operator, [*left.key.names, *(s.name for s in selected)], "Give each its own name in select="
+        operator,
+        [*left.key.names, *(s.name for s in selected)],
+        "Give each its own name in select=",
     )
     fields = [computed.get(s.name) or _field(left, right, s) for s in selected]
     return selected, StructType(fields)
@@ -88,9 +90,7 @@ def row_columns(left: Node, right: Node) -> tuple[StructType, dict[str, tuple[st
     return StructType(fields), plain
 
 
-def _named(
-    operator: str, left: Node, right: Node, name: str | None, text: str
-) -> Selected:
+def _named(operator: str, left: Node, right: Node, name: str | None, text: str) -> Selected:
     side, dot, column = text.partition(".")
     nodes = dict(zip(SIDES, (left, right), strict=True))
     if dot and side in nodes:

@@ -30,7 +30,9 @@ class Packer:
     source: SourceSpec
     labels: Sequence[int]
 
-    def __call__(self, batches: Iterator[pa.RecordBatch], partition: int) -> Iterator[pa.RecordBatch]:
+    def __call__(
+        self, batches: Iterator[pa.RecordBatch], partition: int
+    ) -> Iterator[pa.RecordBatch]:
         """Rows of ``source.wire_schema`` in, rows of ``PACKED`` out."""
         held: list[pa.RecordBatch] = []
         held_bytes = 0

@@ -15,7 +15,8 @@ from dovetail.runtime import project, spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 BUCKETS_DEFAULT = 8
 BINDING_VERSION = 1
@@ -37,7 +38,8 @@ def settings(partitions: int) -> dict[str, str]:
     return {
         _PROVIDER: _ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+        "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
         _PARTITIONS: str(partitions),
     }
 
@@ -167,17 +169,17 @@ def _short(part: Any) -> str:
 @contextmanager
 def _settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
     """Settings that hold while a query starts: it keeps a copy of them, the session does not."""
-    before = {key: session.conf.get(key, None) for key in wanted}
+    before: dict[str, str | None] = {key: session.conf.get(key, None) for key in wanted}
     for key, value in wanted.items():
         session.conf.set(key, value)
     try:
         yield
     finally:
-        for key, value in before.items():
-            if value is None:
+        for key, old in before.items():
+            if old is None:
                 session.conf.unset(key)
             else:
-                session.conf.set(key, value)
+                session.conf.set(key, old)
 
 
 class CheckpointFile:

@@ -15,16 +15,20 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
+    DateType,
+    DecimalType,
     DoubleType,
     FloatType,
     LongType,
+    NumericType,
     StringType,
     StructField,
     StructType,
+    TimestampType,
 )
 
 from dovetail.columns import (
@@ -49,16 +53,33 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 _OUTPUT_ROWS_MAX = 100_000
+_PAYLOAD = StructType([StructField("changes", BinaryType())])
+_FLAT = (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    NumericType,
+    StringType,
+    TimestampType,
+)
 
 
 def stage_changes(stage: Stage, partitions: int) -> DataFrame:
-    """The stage's changes as a streaming frame with ``output_type(stage)``'s columns."""
+    """The stage's changes as a streaming frame with ``output_type(stage)``'s columns.
+
+    Flat columns leave the stage as they are. Others, which pandas' Arrow types do not carry through,
+    leave it in blobs that a second step unpacks.
+    """
     spark = session_of(stage.node)
     packed = pack_inputs(stage, bucket_labels(spark, stage.spec.buckets, partitions))
+    output = output_type(stage)
+    flat = all(isinstance(f.dataType, _FLAT) for f in output)
+    emitted = _as_longs(output) if flat else _PAYLOAD
     staged = packed.groupBy("bucket").transformWithStateInPandas(
-        BucketProcessor(stage.spec), "changes binary", "append", "none"
+        BucketProcessor(stage.spec, flat=flat), emitted, "append", "none"
     )
-    return unpack_changes(staged, stage)
+    return _as_timestamps(staged, output) if flat else unpack_changes(staged, stage)
 
 
 def pack_inputs(stage: Stage, labels: Sequence[int]) -> DataFrame:
@@ -164,8 +185,9 @@ def _field_in_timezone(field: pa.Field, timezone: str) -> pa.Field:
 class BucketProcessor(StatefulProcessor):
     """Runs a stage for each bucket of a partition; its one state variable holds the blobs."""
 
-    def __init__(self, spec: StageSpec) -> None:
+    def __init__(self, spec: StageSpec, *, flat: bool) -> None:
         self._spec = spec
+        self._emitted = _flat_frame if flat else _payload_frame
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state variable."""
@@ -178,11 +200,12 @@ class BucketProcessor(StatefulProcessor):
         )
 
     def handleInputRows(  # noqa: N802
-        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any  # noqa: N803
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
         """One micro-batch of one bucket."""
-        import pandas as pd
-
         pieces = [
             unpack_piece(row.source, row.partition, row.number, row.high_time_us, row.payload)
             for frame in rows
@@ -191,11 +214,51 @@ class BucketProcessor(StatefulProcessor):
         changes = process(self._spec, pieces, self._blobs, segment_cache())
         if changes is not None:
             for start in range(0, changes.num_rows, _OUTPUT_ROWS_MAX):
-                payload = to_ipc(changes.slice(start, _OUTPUT_ROWS_MAX))
-                yield pd.DataFrame({"changes": [payload]})
+                yield self._emitted(changes.slice(start, _OUTPUT_ROWS_MAX))
 
     def close(self) -> None:
         """Nothing to release: what is open belongs to the worker process."""
+
+
+def _payload_frame(changes: pa.Table) -> pd.DataFrame:
+    """One row, the changes as an Arrow IPC stream."""
+    import pandas as pd
+
+    return pd.DataFrame({"changes": [to_ipc(changes)]})
+
+
+def _flat_frame(changes: pa.Table) -> pd.DataFrame:
+    """The changes as pandas columns of Arrow types, timestamps as their microseconds."""
+    import pandas as pd
+
+    schema = pa.schema(
+        [
+            f.with_type(pa.int64()) if pa.types.is_timestamp(f.type) else f
+            for f in changes.schema
+        ]
+    )
+    return changes.cast(schema).to_pandas(types_mapper=pd.ArrowDtype)
+
+
+def _as_longs(output: StructType) -> StructType:
+    """The schema with timestamps as whole microseconds."""
+    return StructType(
+        [
+            StructField(f.name, LongType() if isinstance(f.dataType, TimestampType) else f.dataType)
+            for f in output
+        ]
+    )
+
+
+def _as_timestamps(frame: DataFrame, output: StructType) -> DataFrame:
+    return frame.select(
+        *(
+            F.timestamp_micros(_quoted(f.name)).alias(f.name)
+            if isinstance(f.dataType, TimestampType)
+            else F.col(_quoted(f.name))
+            for f in output
+        )
+    )
 
 
 class StoreBlobs:

@@ -72,9 +72,7 @@ def process(
     return output
 
 
-def _rows_of(
-    source: SourceSpec, pieces: Sequence[Piece], number: int
-) -> tuple[pa.Table, Ints]:
+def _rows_of(source: SourceSpec, pieces: Sequence[Piece], number: int) -> tuple[pa.Table, Ints]:
     """The rows of one source in the order they were read, and the input partition of each."""
     own = sorted(
         (piece for piece in pieces if piece.source == number and piece.rows is not None),
@@ -179,9 +177,7 @@ class _Gather:
     events: Timeline
 
     def output(self, changes: Changes, position: int) -> pa.Table:
-        columns = [
-            key.take(pa.array(self.events.group[changes.event])) for key in self.events.keys
-        ]
+        columns = [key.take(pa.array(self.events.group[changes.event])) for key in self.events.keys]
         visible = np.zeros(len(changes.event), dtype=np.int64)
         for leaf, refs in enumerate(changes.reference):
             columns += self.values(leaf, refs)

@@ -178,7 +178,9 @@ class TableState:
         )
         if left <= 2 * size_bytes:
             return int(_LAST_HASH)
-        return min(int(_LAST_HASH), start + int((int(_LAST_HASH) - start) * (size_bytes / left)) + 1)
+        return min(
+            int(_LAST_HASH), start + int((int(_LAST_HASH) - start) * (size_bytes / left)) + 1
+        )
 
     def _slice(self, run: Run, start: int, end: int) -> pa.Table:
         last = end == _LAST_HASH
