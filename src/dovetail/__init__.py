@@ -10,8 +10,12 @@ from dovetail.errors import (
     PlanError,
     StateError,
 )
+from dovetail.io.delta import to_delta
+from dovetail.io.kafka import read_topic
 from dovetail.io.sinks import to_function, to_memory, to_parquet
+from dovetail.io.topics import to_topic
 from dovetail.runtime.query import settings
+from dovetail.stream import Stream
 from dovetail.table import Table
 
 __version__ = "0.1.0"
@@ -23,9 +27,13 @@ __all__ = [
     "DovetailError",
     "PlanError",
     "StateError",
+    "Stream",
     "Table",
+    "read_topic",
     "settings",
+    "to_delta",
     "to_function",
     "to_memory",
     "to_parquet",
+    "to_topic",
 ]

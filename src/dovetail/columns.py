@@ -39,3 +39,8 @@ def value_name(leaf: int, number: int) -> str:
 def is_reserved(name: str) -> bool:
     """Whether a user's column may not have this name."""
     return name.lower() in _OWN or _VALUE.fullmatch(name) is not None
+
+
+def quoted(name: str) -> str:
+    """A column name as Spark reads it whatever its characters: dots and backticks are its own."""
+    return "`" + name.replace("`", "``") + "`"

@@ -414,7 +414,7 @@ def _hash_bytes(array: pa.Array) -> _Words:
 
 
 def _node(table: Table) -> Node:
-    return table._node  # noqa: SLF001
+    return table.plan
 
 
 def _struct(name: str, schema: Schema) -> StructType:

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from dovetail.columns import CHANGE, DELETE, DELETED, TIMESTAMP, UPSERT
+from dovetail.columns import CHANGE, DELETE, DELETED, TIMESTAMP, UPSERT, quoted
 from dovetail.errors import PlanError
 from dovetail.plan.nodes import refuse_duplicates
 
@@ -285,7 +285,7 @@ def _failure(message: Column) -> Column:
 
 def _encoded(part: str, form: WriteFormat, names: Sequence[str], schema: StructType) -> Column:
     """The named columns in one; null only where a column of text or bytes is."""
-    columns = [F.col(f"`{name.replace('`', '``')}`") for name in names]
+    columns = [F.col(quoted(name)) for name in names]
     if form == "json":
         return F.to_json(F.struct(*columns), _JSON_WRITTEN)
     if form not in _TAKES:

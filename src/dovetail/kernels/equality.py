@@ -47,7 +47,8 @@ def arrays_equal(left: pa.Array, right: pa.Array) -> Mask:
         if bits is not None:
             left, right = left.view(bits), right.view(bits)
         equal = pc.equal(left, right).fill_null(False).to_numpy(zero_copy_only=False)
-    return np.asarray(equal | both_null)
+    same: Mask = equal | both_null
+    return same
 
 
 def _lists_equal(left: pa.Array, right: pa.Array) -> Mask:

@@ -2,8 +2,8 @@
 
 A tree of joins over the tables of one stage is evaluated as a whole, so that a chain keeps no
 intermediate result: what a join stores is a function of what its tables store. The law of one join,
-for a record that changes the row of one side from ``old`` to ``new`` while the ``other`` side stands
-(each a presence bit), as KIP-77's suggested table has it and Kafka Streams does it:
+for a record that changes the row of one side from ``old`` to ``new`` while the ``other`` side
+stands (each a presence bit), as KIP-77's suggested table has it and Kafka Streams does it:
 
 - a side is *preserved* when its rows appear without a match (left join: the left; outer: both);
 - a result is emitted when ``other``, or when the record's side is preserved and ``new or old``;
@@ -115,7 +115,7 @@ def join_tables(
     parts = []
     for occurrence, source in enumerate(leaves(tree)):
         events = np.flatnonzero(timeline.source == source)
-        before_refs, after_refs = after[source]
+        before_refs, _ = after[source]
         now = {s: refs[1][events] for s, refs in after.items()}
         trail = _Trail(
             events=events,

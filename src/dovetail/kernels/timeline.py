@@ -69,11 +69,13 @@ class Timeline:
 
     @property
     def groups(self) -> int:
+        """How many distinct keys there are."""
         return len(self.start)
 
 
 def arrival_order(sources: Sequence[Rows]) -> Ints:
-    """The order in which the rows of all sources are processed: a permutation of their concatenation.
+    """The order in which the rows of all sources are processed: a permutation of their
+    concatenation.
 
     Sources that all carry a ``sequence`` share one log and are read in its order. Otherwise the
     partition whose next record has the smallest timestamp goes first, on a tie the earlier source,

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 class Source:
     """A table read from a changelog: one row of ``frame`` is one upsert or tombstone of a key.
 
-    ``key`` and ``values``: the columns, in order. ``timestamp``: the event time. ``deleted``: null or
-    false for an upsert. ``sequence`` with ``log_partition``: the row's place in its input partition;
+    ``key`` and ``values``: the columns, in order. ``timestamp``: the event time. ``deleted``: null
+    or false for an upsert. ``sequence`` with ``log_partition``: the row's place in its input
+    partition;
     ``sequence`` alone: its place in one log that all sources share. ``frame`` is None for a table
     that only the test driver feeds.
     """
@@ -70,7 +71,8 @@ class Source:
 @dataclass(frozen=True)
 class Selected:
     """One value column of a join's result: ``ref`` names a column of a side as ``left.x``, or
-    ``column`` is a Spark expression over the joined row."""
+    ``column`` is a Spark expression over the joined row.
+    """
 
     name: str
     ref: tuple[str, str] | None
@@ -89,10 +91,12 @@ class TableJoin:
 
     @property
     def name(self) -> str:
+        """What errors call it."""
         return f"{self.how} join of {self.left.name} and {self.right.name}"
 
     @property
     def key(self) -> StructType:
+        """The key columns: the left side's."""
         return self.left.key
 
 

@@ -1,7 +1,8 @@
 """What a join's result holds: the default columns, or those a user selects from the joined row.
 
-The joined row has the key, ``left`` and ``right``. A selection names columns of it (``"left.amount"``,
-or ``"amount"`` where only one side has one) or computes with them (Spark expressions, in the JVM).
+The joined row has the key, ``left`` and ``right``. A selection names columns of it
+(``"left.amount"``, or ``"amount"`` where only one side has one) or computes with them (Spark
+expressions, in the JVM).
 """
 
 from __future__ import annotations
@@ -115,7 +116,9 @@ def _named(operator: str, left: Node, right: Node, name: str | None, text: str) 
 def _analysed(
     operator: str, left: Node, right: Node, selected: tuple[Selected, ...]
 ) -> tuple[tuple[Selected, ...], dict[str, StructField]]:
-    """Let Spark resolve the expressions on an empty joined row: names and types, or its complaint."""
+    """Let Spark resolve the expressions on an empty joined row: names and types, or its
+    complaint.
+    """
     from pyspark.errors import AnalysisException
     from pyspark.sql import SparkSession
 

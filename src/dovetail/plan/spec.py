@@ -23,9 +23,10 @@ Emit: TypeAlias = Literal["change", "batch"]
 
 @dataclass(frozen=True)
 class SourceSpec:
-    """An input table of a stage: its name, and the columns ``_hash``, ``_event_time``, ``_deleted``,
-    keys, values, which are also what is stored; then, in a batch, ``_sequence`` and
-    ``_log_partition`` where the source names them."""
+    """An input table of a stage: its name, and the columns ``_hash``, ``_event_time``,
+    ``_deleted``, keys, values, which are also what is stored; then, in a batch, ``_sequence`` and
+    ``_log_partition`` where the source names them.
+    """
 
     name: str
     schema: pa.Schema
@@ -44,9 +45,10 @@ class SourceSpec:
 
 @dataclass(frozen=True)
 class StageSpec:
-    """A stage. ``topology``: the fingerprint that its state is bound to; ``buckets``: how many share
-    the key space; ``keys``: the number of key columns, which every source has in the same order and
-    types; ``tree``: the joins over ``sources``."""
+    """A stage. ``topology``: the fingerprint that its state is bound to; ``buckets``: how many
+    share the key space; ``keys``: the number of key columns, which every source has in the same
+    order and types; ``tree``: the joins over ``sources``.
+    """
 
     topology: str
     buckets: int
@@ -62,7 +64,8 @@ class StageSpec:
     @property
     def output_schema(self) -> pa.Schema:
         """Keys; per leaf its values as ``_<leaf>_<number>``; then ``_deleted``, ``_event_time``,
-        ``_position`` and ``_visible``, a bit per leaf whether it contributes a row."""
+        ``_position`` and ``_visible``, a bit per leaf whether it contributes a row.
+        """
         first = self.sources[0].schema
         fields = [first.field(i) for i in range(3, 3 + self.keys)]
         for leaf, source in enumerate(leaves(self.tree)):

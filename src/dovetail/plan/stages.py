@@ -90,7 +90,9 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def fingerprint(node: Node) -> str:
-    """A short hash of all that gives stored state its meaning: types and joins, not names of tables."""
+    """A short hash of all that gives stored state its meaning: types and joins, not names of
+    tables.
+    """
     text = json.dumps(describe(node), separators=(",", ":"), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

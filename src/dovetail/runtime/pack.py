@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -81,7 +82,9 @@ class Packer:
 def split(
     batches: Sequence[pa.RecordBatch], schema: pa.Schema, buckets: int
 ) -> Iterator[bytes | None]:
-    """One Arrow IPC stream per bucket, or None where the bucket gets no rows; rows keep their order."""
+    """One Arrow IPC stream per bucket, or None where the bucket gets no rows; rows keep their
+    order.
+    """
     table = pa.Table.from_batches(batches, schema=batches[0].schema if batches else schema)
     if not table.schema.equals(schema):
         table = table.cast(schema)
@@ -89,7 +92,7 @@ def split(
     order = np.argsort(bucket, kind="stable")
     edges = np.searchsorted(bucket[order], np.arange(buckets + 1))
     table = table.take(pa.array(order))
-    for start, end in zip(edges[:-1], edges[1:], strict=True):
+    for start, end in pairwise(edges):
         yield to_ipc(table.slice(start, end - start)) if end > start else None
 
 

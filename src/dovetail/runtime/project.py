@@ -54,7 +54,7 @@ def _project(
     for side, child, leaf in zip(SIDES, (node.left, node.right), (first_leaf, middle), strict=True):
         frame, sides[side] = _project(frame, child, leaf, keys)
         held = zip(child.key.names, keys.values(), strict=True)
-        sides[side] |= {key: column for key, column in held}
+        sides[side] |= dict(held)
     columns = {s.name: sides[s.ref[0]][s.ref[1]] for s in node.select if s.ref is not None}
     computed = [s for s in node.select if s.column is not None]
     if computed:

@@ -186,9 +186,9 @@ class CheckpointFile:
     """``dovetail.json`` in a checkpoint directory, on any file system that Spark can write."""
 
     def __init__(self, session: SparkSession, checkpoint: str) -> None:
-        jvm: Any = session._jvm
+        jvm: Any = session._jvm  # noqa: SLF001 -- Hadoop's file systems have no Python face
         self._path = jvm.org.apache.hadoop.fs.Path(checkpoint, "dovetail.json")
-        configuration = session._jsparkSession.sessionState().newHadoopConf()
+        configuration = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
         self._fs = self._path.getFileSystem(configuration)
         self._io = jvm.org.apache.commons.io.IOUtils
 

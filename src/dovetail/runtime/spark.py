@@ -39,6 +39,7 @@ from dovetail.columns import (
     POSITION,
     SEQUENCE,
     VISIBLE,
+    quoted,
     value_name,
 )
 from dovetail.plan.nodes import Node, Source, sources
@@ -68,8 +69,8 @@ _FLAT = (
 def stage_changes(stage: Stage, partitions: int) -> DataFrame:
     """The stage's changes as a streaming frame with ``output_type(stage)``'s columns.
 
-    Flat columns leave the stage as they are. Others, which pandas' Arrow types do not carry through,
-    leave it in blobs that a second step unpacks.
+    Flat columns leave the stage as they are. Others, which pandas' Arrow types do not carry
+    through, leave it in blobs that a second step unpacks.
     """
     spark = session_of(stage.node)
     packed = pack_inputs(stage, bucket_labels(spark, stage.spec.buckets, partitions))
@@ -100,14 +101,14 @@ def wire_rows(source: Source, name: str) -> DataFrame:
     assert frame is not None
     assert source.timestamp is not None
     keys = [_canonical(name, source.key[name].dataType).alias(name) for name in source.key.names]
-    no_key = reduce(lambda a, b: a | b, [F.col(_quoted(k)).isNull() for k in source.key.names])
+    no_key = reduce(lambda a, b: a | b, [F.col(quoted(k)).isNull() for k in source.key.names])
     deleted = F.lit(False) if source.deleted is None else F.coalesce(source.deleted, F.lit(False))
     columns = [
         F.xxhash64(*keys).alias(HASH),
         F.unix_micros(source.timestamp).alias(EVENT_TIME),
         deleted.alias(DELETED),
         *keys,
-        *(F.col(_quoted(name)) for name in source.values.names),
+        *(F.col(quoted(name)) for name in source.values.names),
     ]
     for role, column in ((SEQUENCE, source.sequence), (LOG_PARTITION, source.log_partition)):
         if column is not None:
@@ -232,10 +233,7 @@ def _flat_frame(changes: pa.Table) -> pd.DataFrame:
     import pandas as pd
 
     schema = pa.schema(
-        [
-            f.with_type(pa.int64()) if pa.types.is_timestamp(f.type) else f
-            for f in changes.schema
-        ]
+        [f.with_type(pa.int64()) if pa.types.is_timestamp(f.type) else f for f in changes.schema]
     )
     return changes.cast(schema).to_pandas(types_mapper=pd.ArrowDtype)
 
@@ -253,9 +251,9 @@ def _as_longs(output: StructType) -> StructType:
 def _as_timestamps(frame: DataFrame, output: StructType) -> DataFrame:
     return frame.select(
         *(
-            F.timestamp_micros(_quoted(f.name)).alias(f.name)
+            F.timestamp_micros(quoted(f.name)).alias(f.name)
             if isinstance(f.dataType, TimestampType)
-            else F.col(_quoted(f.name))
+            else F.col(quoted(f.name))
             for f in output
         )
     )
@@ -303,13 +301,9 @@ def session_of(node: Node) -> SparkSession:
 
 def _canonical(name: str, type_: Any) -> Column:
     """A key column in which equal values have equal bits: one NaN, and no negative zero."""
-    column = F.col(_quoted(name))
+    column = F.col(quoted(name))
     if isinstance(type_, (FloatType, DoubleType)):
         zero = F.lit(0.0).cast(type_)
         nan = F.lit(float("nan")).cast(type_)
         return F.when(F.isnan(column), nan).when(column == zero, zero).otherwise(column)
     return column
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -1,9 +1,9 @@
 """One stage on one bucket: decode a batch's rows, run the kernels over state, emit, store.
 
 No Spark here: the same code runs under ``transformWithState`` (``runtime.spark``), in a batch run
-(``runtime.batch``) and in the test driver (``dovetail.testing``); what differs is where the blobs lie.
-A stage joins tables that share a key. Each table's rows are stored once, however many joins of the
-stage read them.
+(``runtime.batch``) and in the test driver (``dovetail.testing``); what differs is where the blobs
+lie. A stage joins tables that share a key. Each table's rows are stored once, however many joins
+of the stage read them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where a bucket keeps its bytes: named blobs, written once or replaced whole.
 
-On Spark they live in the query's state store (``runtime.spark``), which commits them with the batch;
-in the test driver and in batch runs they live in memory.
+On Spark they live in the query's state store (``runtime.spark``), which commits them with the
+batch; in the test driver and in batch runs they live in memory.
 """
 
 from __future__ import annotations
@@ -29,10 +29,13 @@ class MemoryBlobs:
         self.blobs = {} if blobs is None else blobs
 
     def get(self, name: str) -> bytes | None:
+        """The blob, or None where there is none."""
         return self.blobs.get(name)
 
     def put(self, name: str, blob: bytes) -> None:
+        """Store or replace a blob."""
         self.blobs[name] = blob
 
     def delete(self, name: str) -> None:
+        """Remove a blob that exists."""
         del self.blobs[name]

@@ -1,11 +1,12 @@
 """Sorted runs of a table's state and the order in which they are merged.
 
-A *run* is a list of segments with disjoint, ascending hash ranges. A batch appends one run of tier 0.
-When a tier holds ``FANOUT`` runs they are merged into one of the next tier, the newest row of a key
-winning (where that leaves less than half of them, the result stays in its tier: it holds mostly the
-same keys again). A tombstone is dropped once nothing older can lie below it. A merge proceeds by
-slices of the hash space, a bounded piece in each batch, and its inputs stand until it is complete;
-so the work of a batch is in proportion to what the batch wrote, however large the state has grown.
+A *run* is a list of segments with disjoint, ascending hash ranges. A batch appends one run of tier
+0. When a tier holds ``FANOUT`` runs they are merged into one of the next tier, the newest row of a
+key winning (where that leaves less than half of them, the result stays in its tier: it holds
+mostly the same keys again). A tombstone is dropped once nothing older can lie below it. A merge
+proceeds by slices of the hash space, a bounded piece in each batch, and its inputs stand until it
+is complete; so the work of a batch is in proportion to what the batch wrote, however large the
+state has grown.
 
 All values here are immutable; ``table_state`` holds the current ones and does the work.
 """
@@ -28,17 +29,15 @@ class Run:
 
     @property
     def size_bytes(self) -> int:
+        """The size of the local form."""
         return sum(segment.size_bytes for segment in self.segments)
-
-    @property
-    def rows(self) -> int:
-        return sum(segment.rows for segment in self.segments)
 
 
 @dataclass(frozen=True)
 class Merge:
     """An unfinished merge: the oldest ``inputs`` runs of ``tier``; hashes below ``next_hash`` are
-    merged into ``done``."""
+    merged into ``done``.
+    """
 
     tier: int
     inputs: int
@@ -54,12 +53,15 @@ class Runs:
     merges: tuple[Merge, ...] = field(default=())
 
     def append(self, segments: tuple[Segment, ...]) -> Runs:
+        """These runs and, as the newest, a batch's own."""
         return replace(self, runs=(*self.runs, Run(0, segments)))
 
     def of_tier(self, tier: int) -> tuple[Run, ...]:
+        """The runs of one tier, oldest first."""
         return tuple(run for run in self.runs if run.tier == tier)
 
     def tiers(self) -> int:
+        """How many tiers there are, empty ones below the highest included."""
         return self.runs[0].tier + 1 if self.runs else 0
 
     def is_oldest(self, merge: Merge) -> bool:
@@ -67,6 +69,7 @@ class Runs:
         return self.runs[0].tier == merge.tier
 
     def inputs(self, merge: Merge) -> tuple[Run, ...]:
+        """The runs that a merge reads."""
         return self.of_tier(merge.tier)[: merge.inputs]
 
     def due(self, first_hash: int) -> Runs:
@@ -80,6 +83,7 @@ class Runs:
         return replace(self, merges=(*self.merges, *fresh))
 
     def advanced(self, old: Merge, new: Merge) -> Runs:
+        """These runs with a merge carried on."""
         return replace(self, merges=tuple(new if m is old else m for m in self.merges))
 
     def completed(self, merge: Merge) -> Runs:
@@ -94,8 +98,3 @@ class Runs:
         return Runs(
             runs=(*older, *result, *newer), merges=tuple(m for m in self.merges if m is not merge)
         )
-
-    def segments(self) -> tuple[Segment, ...]:
-        of_runs = (segment for run in self.runs for segment in run.segments)
-        of_merges = (segment for merge in self.merges for segment in merge.done)
-        return (*of_runs, *of_merges)

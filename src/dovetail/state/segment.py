@@ -107,7 +107,7 @@ class SegmentCache:
         handle, name = tempfile.mkstemp(dir=self._directory)
         with os.fdopen(handle, "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
-        os.replace(name, self._directory / segment.id)
+        Path(name).replace(self._directory / segment.id)
         mapped = self._map(segment.id)
         return self._keep(segment.id, table if mapped is None else mapped)
 

@@ -1,8 +1,8 @@
 """The stored rows of one table in one bucket: look up by key, append a batch's changes, compact.
 
 A look-up costs by the keys asked for: a binary search over each run's hash column, newest first,
-then a comparison of the keys themselves. Appending writes one segment. ``compact`` spends a budget in
-bytes that the caller derives from what the batch wrote (``state.runs`` has the policy).
+then a comparison of the keys themselves. Appending writes one segment. ``compact`` spends a budget
+in bytes that the caller derives from what the batch wrote (``state.runs`` has the policy).
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ _FIRST_HASH = np.iinfo(np.int64).min
 
 @dataclass(frozen=True)
 class Located:
-    """Where the current rows of n keys lie: ``segment`` (an index into ``segments``, -1 for none) and
-    ``row``: int64[n]; ``event_time_us``: int64[n]; ``present``: bool[n], false where there is no row
-    or a tombstone."""
+    """Where the current rows of n keys lie: ``segment`` (an index into ``segments``, -1 for none)
+    and
+    ``row``: int64[n]; ``event_time_us``: int64[n]; ``present``: bool[n], false where there is no
+    row or a tombstone.
+    """
 
     segments: tuple[Segment, ...]
     segment: Ints
@@ -54,7 +56,8 @@ class TableState:
         self, schema: pa.Schema, keys: int, runs: Runs, blobs: Blobs, cache: SegmentCache
     ) -> None:
         """``schema``: the stored columns; ``keys``: how many of them, after the three of the
-        segment itself, make the key."""
+        segment itself, make the key.
+        """
         self.runs = runs
         self._schema = schema
         self._key_columns = range(3, 3 + keys)
@@ -138,7 +141,8 @@ class TableState:
 
     def compact(self, budget_bytes: int) -> None:
         """Carry merges on until about ``budget_bytes`` of input are read; one step is at least made
-        for each merge that the budget reaches."""
+        for each merge that the budget reaches.
+        """
         self.runs = self.runs.due(_FIRST_HASH)
         for merge in self.runs.merges:
             while budget_bytes > 0 and merge.next_hash < _LAST_HASH:

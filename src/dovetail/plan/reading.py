@@ -1,0 +1,125 @@
+"""A frame's columns and their roles, checked: from the arguments of a reader to a ``Source``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BooleanType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StructType,
+    TimestampType,
+)
+
+from dovetail.columns import quoted
+from dovetail.errors import PlanError
+from dovetail.plan.nodes import Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_WHOLE_NUMBERS = (ByteType, ShortType, IntegerType, LongType)
+
+
+def source_of(
+    frame: DataFrame,
+    *,
+    key: str | Sequence[str],
+    timestamp: str | Column,
+    deleted: str | Column | None,
+    sequence: str | Column | None,
+    log_partition: str | Column | None,
+    name: str | None,
+) -> Source:
+    """The source that reads ``frame`` so; ``PlanError`` for what cannot serve.
+
+    Columns named as timestamp, deleted, sequence or log_partition are used up; the rest are values.
+    """
+    keys = [key] if isinstance(key, str) else list(key)
+    label = name or f"table[{', '.join(keys)}]"
+    operator = f"table {label}"
+    columns = _Columns(operator, frame)
+    for column in keys:
+        columns.require(column, "key=")
+    if log_partition is not None and sequence is None:
+        raise PlanError(
+            operator,
+            "log_partition= is given without sequence=",
+            "Name the column that orders the rows of a partition in sequence=",
+        )
+    used = {c for c in (timestamp, deleted, sequence, log_partition) if isinstance(c, str)}
+    for column in keys:
+        if column in used:
+            raise PlanError(
+                operator,
+                f"key column {column!r} also has another role",
+                "Copy it with withColumn and name the copy there",
+            )
+    return Source(
+        name=label,
+        key=StructType([frame.schema[k] for k in keys]),
+        values=StructType([f for f in frame.schema if f.name not in used and f.name not in keys]),
+        frame=frame,
+        timestamp=columns.expression(timestamp, "timestamp=", TimestampType),
+        deleted=columns.expression(deleted, "deleted=", BooleanType),
+        sequence=columns.expression(sequence, "sequence=", *_WHOLE_NUMBERS),
+        log_partition=columns.expression(log_partition, "log_partition=", *_WHOLE_NUMBERS),
+    )
+
+
+class _Columns:
+    """A frame's columns, asked for by a reader's arguments."""
+
+    def __init__(self, operator: str, frame: DataFrame) -> None:
+        self._operator = operator
+        self._frame = frame
+
+    def require(self, name: str, argument: str) -> None:
+        """Refuse a name that the frame lacks or has twice."""
+        count = self._frame.columns.count(name)
+        if count == 0:
+            raise PlanError(
+                self._operator,
+                f"{argument} names an unknown column {name!r}",
+                f"Known are {', '.join(self._frame.columns)}",
+            )
+        if count > 1:
+            raise PlanError(
+                self._operator, f"column {name!r} occurs twice", "Drop or rename one of them"
+            )
+
+    def expression(
+        self, given: str | Column | None, argument: str, *types: type[DataType]
+    ) -> Column | None:
+        """The column an argument means, of one of these types."""
+        if given is None:
+            return None
+        if isinstance(given, str):
+            self.require(given, argument)
+            column = F.col(quoted(given))
+        else:
+            column = given
+        try:
+            found = self._frame.select(column).schema[0].dataType
+        except AnalysisException as error:
+            raise PlanError(
+                self._operator,
+                f"{argument} does not resolve: {error.getMessage().splitlines()[0]}",
+                f"Known columns are {', '.join(self._frame.columns)}",
+            ) from error
+        if not isinstance(found, types):
+            wanted = " or ".join(t.typeName() for t in types)
+            shown = given if isinstance(given, str) else "the expression"
+            raise PlanError(
+                self._operator,
+                f"{argument} {shown} is of type {found.simpleString()}, not {wanted}",
+                f"Cast it, for instance with .cast('{types[-1]().simpleString()}')",
+            )
+        return column
