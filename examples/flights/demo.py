@@ -1,0 +1,95 @@
+"""The demo itself: write the history, run every query over it, report, check."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import polars as pl
+from polars import selectors
+
+import dovetail as dt
+from examples.flights import check, joins, report
+from examples.flights.history import ZONE, write_history
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from examples.flights.joins import Query
+
+
+def run(spark: SparkSession, directory: Path, *, rows: int | None = None, slices: int = 12) -> bool:
+    """Run the demo on the first ``rows`` flights, in ``slices`` micro-batches: does it check?"""
+    started = time.monotonic()
+    counts = write_history(directory / "history", rows, slices)
+    print(f"{sum(counts.values()):,} changes of {len(counts)} tables:")
+    print("  " + ", ".join(f"{name} {count:,}" for name, count in counts.items()))
+    report.print_runs([stream(spark, directory, query, counts) for query in joins.QUERIES])
+    show_changes(spark, directory)
+    equal = check_all(spark, directory)
+    print(f"{time.monotonic() - started:.0f} s in all")
+    return equal
+
+
+def stream(
+    spark: SparkSession, directory: Path, query: Query, counts: Mapping[str, int]
+) -> report.Run:
+    """Run one query from its changelogs to Parquet files, until it has read all there is."""
+    history = directory / "history"
+    tables = [joins.changelog(spark, history, name, query.key) for name in query.reads]
+    rows = sum(counts[name] for name in query.reads)
+    checkpoint = directory / "checkpoints" / query.name
+    started = time.monotonic()
+    running = query.topology(*tables).write_stream(
+        dt.to_parquet(str(directory / query.name)),
+        checkpoint=str(checkpoint),
+        trigger="available now",
+        emit=query.emit,
+        name=query.name,
+    )
+    batches = report.follow(running, rows)
+    return report.Run(
+        name=query.name,
+        rows_in=rows,
+        changes_out=changes(spark, directory, query.name).height,
+        batches=batches,
+        seconds=time.monotonic() - started,
+        state_bytes=sum(f.stat().st_size for f in (checkpoint / "state").rglob("*") if f.is_file()),
+    )
+
+
+def changes(spark: SparkSession, directory: Path, query: str) -> pl.DataFrame:
+    """The changelog that a query has written, in the files that Spark has committed."""
+    files = spark.read.parquet(str(directory / query)).inputFiles()
+    # Spark writes instants without their zone, which is UTC, and in nanoseconds.
+    instants = selectors.datetime().dt.replace_time_zone("UTC").dt.cast_time_unit("us")
+    return pl.read_parquet(files).with_columns(instants)
+
+
+def show_changes(spark: SparkSession, directory: Path) -> None:
+    """Print what became of some flights, planes and airlines."""
+    flights = changes(spark, directory, "flights")
+    local = pl.col("_timestamp").dt.convert_time_zone(ZONE)
+    report.print_flights(flights.with_columns(local))
+    sightings = pl.read_parquet(directory / "history" / "sightings" / "*.parquet")
+    report.print_fleet(changes(spark, directory, "fleet"), sightings)
+    report.print_carriers(check.streamed(changes(spark, directory, "carriers"), "carrier"))
+
+
+def check_all(spark: SparkSession, directory: Path) -> bool:
+    """Compare every query's streamed table with the one computed from the final inputs."""
+    rows = 0
+    equal = True
+    for query in joins.QUERIES:
+        expected = check.expected(directory / "history", query.name)
+        streamed = check.streamed(changes(spark, directory, query.name), query.key)
+        differing = check.differences(streamed, expected)
+        rows += expected.height
+        if differing.height:
+            equal = False
+            report.print_table(f"{query.name}: the first differing rows", differing.head(10))
+    print(f"\ncheck: {'equal' if equal else 'NOT equal'} ({rows:,} rows)")
+    return equal

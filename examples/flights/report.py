@@ -1,0 +1,152 @@
+"""What the demo shows: progress on stderr while a query runs, and a report on stdout."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_POLL_S = 1
+_WIDTH_WITHOUT_TERMINAL = 240
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished query in numbers."""
+
+    name: str
+    rows_in: int
+    changes_out: int
+    batches: int
+    seconds: float
+    state_bytes: int
+
+
+def follow(query: StreamingQuery, rows: int) -> int:
+    """Wait until a query has read its ``rows``, showing how far it is; the number of micro-batches.
+
+    On a terminal a bar, elsewhere a line per look at it that finds something new.
+    """
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description:8}"),
+        BarColumn(),
+        TextColumn("{task.completed:9,.0f} of {task.total:9,.0f} records"),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    batches: list[int] = []
+    with bar:
+        task = bar.add_task(query.name or "query", total=rows)
+        running = True
+        while running:
+            running = not query.awaitTermination(_POLL_S)
+            seen = len(batches)
+            batches = [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]]
+            bar.update(task, completed=sum(batches))
+            if len(batches) > seen and not console.is_terminal:
+                line = f"{query.name}: {sum(batches):,} of {rows:,} records, {len(batches)} batches"
+                print(line, file=sys.stderr, flush=True)
+    return len(batches)
+
+
+def print_runs(runs: Iterable[Run]) -> None:
+    """A line per query."""
+    lines = [
+        {
+            "query": run.name,
+            "records in": run.rows_in,
+            "changes out": run.changes_out,
+            "batches": run.batches,
+            "seconds": run.seconds,
+            "records/s": round(run.rows_in / run.seconds),
+            "state, MB": run.state_bytes / 1e6,
+        }
+        for run in runs
+    ]
+    print_table("Queries", pl.DataFrame(lines))
+
+
+def print_flights(changes: pl.DataFrame) -> None:
+    """The histories of a flight that flew and of a cancelled one, and all changes by kind."""
+    tombstones = changes.filter(pl.col("_change") == "delete").sort("_timestamp", "flight_id")
+    landed = changes.filter(pl.col("status") == "landed")
+    latest = landed.sort("minutes_late", "flight_id", descending=[True, False])
+    for title, flights in (("The latest arrival", latest), ("The first cancellation", tombstones)):
+        for flight in flights["flight_id"].head(1):
+            history = changes.filter(pl.col("flight_id") == flight).sort("_position")
+            shown = (
+                "_timestamp",
+                "_change",
+                "status",
+                "tailnum",
+                "minutes_late",
+                "minutes_made_up",
+            )
+            print_table(f"{title}: {flight}", history.select(shown))
+    kinds = changes.group_by(pl.col("status").fill_null("cancelled (tombstone)")).agg(
+        pl.len().alias("changes")
+    )
+    print_table("Changes of flights", kinds.sort("changes", descending=True))
+
+
+def print_fleet(changes: pl.DataFrame, sightings: pl.DataFrame) -> None:
+    """The planes that changed most often, and how few changes one per micro-batch leaves."""
+    seen = sightings.group_by("tailnum").agg(pl.len().alias("sightings"))
+    kept = (
+        changes.sort("_position")
+        .group_by("tailnum")
+        .agg(
+            pl.len().alias("changes out"),
+            pl.col("flight_id", "airport", "manufacturer", "seats").last(),
+        )
+    )
+    busiest = seen.sort("sightings", "tailnum", descending=[True, False]).head(3)
+    print_table(
+        "The planes seen most often, one change a micro-batch",
+        busiest.join(kept, on="tailnum", maintain_order="left"),
+    )
+
+
+def print_carriers(carriers: pl.DataFrame) -> None:
+    """The airlines that cancelled most."""
+    worst = carriers.sort("percent_cancelled", "carrier", descending=[True, False]).head(3)
+    print_table(
+        "The airlines that cancelled most",
+        worst.select("carrier", "name", "flown", "late", "cancelled", "percent_cancelled"),
+    )
+
+
+def print_table(title: str, frame: pl.DataFrame) -> None:
+    """A frame's rows under a title."""
+    table = Table(box=None, pad_edge=False)
+    for column in frame:
+        table.add_column(column.name, justify="right" if column.dtype.is_numeric() else "left")
+    for row in frame.iter_rows():
+        table.add_row(*(_shown(value) for value in row))
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_WIDTH_WITHOUT_TERMINAL)
+    console.print(f"\n[bold]{title}[/bold]", table, sep="\n", highlight=False)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M}"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
