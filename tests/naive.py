@@ -1,8 +1,8 @@
 """Joins of tables by definition: slow, obvious, and independent of the kernels.
 
-A topology is a table's name or a tuple (left, how, right). A table is a dict from key to row; a row
-is (cells, time), a cell per table: ``(value,)``, or None where the table contributes no row. Nothing
-here is shared with ``src``.
+A topology is a table's name or a tuple (left, how, right). A table is a dict from key to row; a
+row is (cells, time), a cell per table: ``(value,)``, or None where the table contributes no row.
+Nothing here is shared with ``src``.
 """
 
 from __future__ import annotations
@@ -127,9 +127,9 @@ def _through(
 ) -> tuple[Row | None, Row | None, int] | None:
     """(old row, new row, time) that a record gives through one occurrence of its table, or None.
 
-    KIP-77: an inner join answers where the other side is there; the preserved side of a left or outer
-    join also where it has, or had, a row of its own. "There" is before or after the record: they
-    differ only where the record's table is on both sides.
+    KIP-77: an inner join answers where the other side is there; the preserved side of a left or
+    outer join also where it has, or had, a row of its own. "There" is before or after the record:
+    they differ only where the record's table is on both sides.
     """
     if isinstance(topology, str):
         return before[topology].get(record.key), after[topology].get(record.key), record.time

@@ -48,6 +48,7 @@ FILES = pa.schema(
         ("s", pa.int64()),
     ]
 )
+CHANGELOG = ("_change", "unix_millis(_timestamp) as ms", "_position")
 
 
 def one_hash(keys: Sequence[pa.Array]) -> Any:
@@ -144,10 +145,13 @@ def stream(
     emit: Emit = "change",
     restart: bool = False,
 ) -> list[Result]:
-    """A streaming query over files, one per table and micro-batch; ``restart``: one query for each."""
-    joined, columns = joins(topology, _streams(session, folder, topology))
+    """A streaming query over files, one per table and micro-batch.
+
+    ``restart``: a query for each micro-batch, on one checkpoint.
+    """
+    joined, columns = joins(topology, _streams(session, folder, tables(topology)))
     for number in range(len(batches)):
-        write(folder, topology, batches[number], number)
+        write(folder, tables(topology), batches[number], number)
         if restart or number == len(batches) - 1:
             query = joined.write_stream(
                 dt.to_parquet(str(folder / "out")),
@@ -170,7 +174,7 @@ def static(
     emit: Emit = "change",
 ) -> list[Result]:
     """A batch run over static frames; the results of a key in their order, keys in any."""
-    write(folder, topology, records, 0)
+    write(folder, tables(topology), records, 0)
     inputs = {
         name: from_changelog(session.read.parquet(str(folder / name)), name)
         for name in tables(topology)
@@ -197,9 +201,9 @@ def from_changelog(frame: Any, name: str) -> dt.Table:
     )
 
 
-def write(folder: Path, topology: Topology, records: Sequence[Record], number: int) -> None:
+def write(folder: Path, known: Sequence[str], records: Sequence[Record], number: int) -> None:
     """The files of one micro-batch. The file source reads the oldest first, so age is set."""
-    for name in tables(topology):
+    for name in known:
         rows = [
             {"k": r.key, "v": r.value, "t": r.time * 1000, "d": r.deleted, "s": place}
             for place, r in enumerate(records)
@@ -211,9 +215,9 @@ def write(folder: Path, topology: Topology, records: Sequence[Record], number: i
         os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
 
 
-def _streams(session: SparkSession, folder: Path, topology: Topology) -> dict[str, dt.Table]:
+def _streams(session: SparkSession, folder: Path, known: Sequence[str]) -> dict[str, dt.Table]:
     schema = "k string, v string, t timestamp, d boolean, s long"
-    for name in tables(topology):
+    for name in known:
         (folder / name).mkdir(parents=True, exist_ok=True)
     return {
         name: from_changelog(
@@ -222,12 +226,12 @@ def _streams(session: SparkSession, folder: Path, topology: Topology) -> dict[st
             .parquet(str(folder / name)),
             name,
         )
-        for name in tables(topology)
+        for name in known
     }
 
 
 def _collected(frame: Any, columns: Sequence[str]) -> list[Result]:
-    rows = frame.selectExpr("*", "unix_millis(_timestamp) as ms").collect()
+    rows = frame.selectExpr("k", *columns, *CHANGELOG).collect()
     return [
         Result(
             row["k"],

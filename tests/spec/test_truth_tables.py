@@ -1,16 +1,15 @@
 """Every truth table, every join of it, every runner: the exact results in their exact order.
 
-Families: the grid (no operator lacks a table, no transition lacks a row), the definition (the tables
-agree with the slow model), the runners in this process, and the runners on Spark.
+Families: the grid (no operator lacks a table, no transition lacks a row), the definition (the
+tables agree with the slow model), the runners in this process, and the runners on Spark.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +27,8 @@ from naive import (
 )
 from runners import Batches, cut, driver, kernel, one_hash, static, stream
 from truth_tables import TruthTable
+
+from dovetail.plan.spec import Emit
 
 TABLES = truth_tables.read_all()
 CHANGE = [table for table in TABLES if table.emission == "change"]
@@ -109,7 +110,7 @@ def test_every_transition_has_a_row(text: str) -> None:
         ("---", "a border in a table of single changes"),
         ("1 L k 1 A | j A", "invalid literal"),
         ("# join i = L right R", "unknown join right"),
-        ("# join i = (L left R", "pop from empty list"),
+        ("# join i = (L left R", "unbalanced parentheses"),
         ("# join i = L left R)", "unexpected"),
     ],
 )
@@ -217,8 +218,8 @@ def named(table: TruthTable, record: Record) -> Record:
     return record._replace(key=f"{table.name}:{record.key}")
 
 
-def thirds(table: TruthTable) -> Batches:
-    return cut(table.records, -(-len(table.records) // 3))
+def halves(table: TruthTable) -> Batches:
+    return cut(table.records, -(-len(table.records) // 2))
 
 
 def apart(results: list[Result]) -> dict[str, list[Result]]:
@@ -230,56 +231,61 @@ def apart(results: list[Result]) -> dict[str, list[Result]]:
     return found
 
 
-class SparkAnswers:
-    """Runs a query when its first answer is asked for."""
-
-    def __init__(self, session: Any, folder: Path) -> None:
-        self._session = session
-        self._folder = folder
-        self._known: dict[Any, dict[str, list[Result]]] = {}
-
-    def __call__(self, runner: str, topology: Topology, emission: str) -> dict[str, list[Result]]:
-        asked = (runner, topology, emission)
-        if asked not in self._known:
-            tables = [t for t in TABLES if t.emission == emission and topology in t.joins.values()]
-            folder = self._folder / str(len(self._known))
-            if runner == "stream":
-                batches = together(tables, thirds if emission == "change" else batches_of)
-                results = stream(self._session, folder, topology, batches, emit=emission)
-            else:
-                records = flat(together(tables, lambda table: [table.records]))
-                results = static(self._session, folder, topology, records, emit=emission)
-            self._known[asked] = apart(results)
-        return self._known[asked]
-
-
 def batches_of(table: TruthTable) -> Batches:
     return table.batches
 
 
+def tables_of(topology: Topology, emission: str) -> list[TruthTable]:
+    return [t for t in TABLES if t.emission == emission and topology in t.joins.values()]
+
+
 @pytest.fixture(scope="session")
-def spark_answers(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkAnswers]:
-    return SparkAnswers(spark, tmp_path_factory.mktemp("spec"))
+def streamed(
+    spark: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Topology, str], dict[str, list[Result]]]:
+    """Per table the results of one query over all records of a topology's tables."""
+
+    @cache
+    def run(topology: Topology, emission: Emit) -> dict[str, list[Result]]:
+        cutting = halves if emission == "change" else batches_of
+        batches = together(tables_of(topology, emission), cutting)
+        folder = tmp_path_factory.mktemp("streamed")
+        return apart(stream(spark, folder, topology, batches, emit=emission))
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def computed(
+    spark: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Topology, str], dict[str, list[Result]]]:
+    """Per table the results of a batch run over all of a topology's records."""
+
+    @cache
+    def run(topology: Topology, emission: Emit) -> dict[str, list[Result]]:
+        together_ = together(tables_of(topology, emission), lambda table: [table.records])
+        folder = tmp_path_factory.mktemp("computed")
+        return apart(static(spark, folder, topology, flat(together_), emit=emission))
+
+    return run
 
 
 @pytest.mark.parametrize(("table", "join"), per_join(TABLES))
-def test_a_streaming_query(table: TruthTable, join: str, spark_answers: SparkAnswers) -> None:
-    answers = spark_answers("stream", table.joins[join], table.emission)
+def test_a_streaming_query(table: TruthTable, join: str, streamed: Any) -> None:
+    answers = streamed(table.joins[join], table.emission)
     assert answers[table.name] == flat(table.expected[join])
 
 
 @pytest.mark.parametrize(("table", "join"), per_join(CHANGE))
-def test_a_batch_run(table: TruthTable, join: str, spark_answers: SparkAnswers) -> None:
-    answers = spark_answers("static", table.joins[join], "change")
+def test_a_batch_run(table: TruthTable, join: str, computed: Any) -> None:
+    answers = computed(table.joins[join], "change")
     assert by_key(answers[table.name]) == by_key(flat(table.expected[join]))
 
 
 @pytest.mark.parametrize(("table", "join"), per_join(BATCH))
-def test_a_batch_run_gives_the_final_table(
-    table: TruthTable, join: str, spark_answers: SparkAnswers
-) -> None:
+def test_a_batch_run_gives_the_final_table(table: TruthTable, join: str, computed: Any) -> None:
     topology = table.joins[join]
-    answers = spark_answers("static", topology, "batch")[table.name]
+    answers = computed(topology, "batch")[table.name]
     (expected,) = each_batch(topology, [table.records])
     assert by_key(answers) == by_key(seen(expected))
     assert shown({}, answers) == shown({}, flat(table.expected[join]))

@@ -14,8 +14,11 @@ HOWS = ("inner", "left", "outer")
 
 @dataclass(frozen=True)
 class TruthTable:
-    """One file. ``batches``: the records between borders, or all of them as one where the emission is
-    ``change``. ``expected``: per join, per record (``change``) or per batch (``batch``), its results."""
+    """One file.
+
+    ``batches``: the records between borders, or all as one where the emission is ``change``.
+    ``expected``: per join, per record (``change``) or per batch (``batch``), its results.
+    """
 
     name: str
     source: str
@@ -44,29 +47,27 @@ def parse(name: str, text: str) -> TruthTable:
     """A table from its text; mistakes raise ``ValueError`` with the line."""
     header: dict[str, str] = {}
     joins: dict[str, Topology] = {}
-    batches: list[list[Record]] = [[]]
-    expected: dict[str, list[list[Result]]] = {}
+    body = []
     for number, line in enumerate(text.splitlines(), 1):
-        try:
-            if line.startswith("# ") and (found := re.match(r"# (source|emission): (.*)", line)):
-                header[found[1]] = found[2].strip()
-            elif found := re.match(r"# join (\S+) *= *(.*)", line):
-                joins[found[1]] = parse_topology(found[2])
-                expected[found[1]] = []
-            elif line.strip() and not line.startswith("#"):
-                _read_line(line, header["emission"], batches, expected)
-        except (ValueError, KeyError, IndexError) as error:
-            raise ValueError(f"{name}.txt, line {number}: {error!r}: {line}") from error
-    if header["emission"] == "batch":
-        if batches.pop():
-            raise ValueError(f"{name}.txt: the last batch has no border ---")
-    elif header["emission"] != "change":
+        if found := re.match(r"# (source|emission): (.*)", line):
+            header[found[1]] = found[2].strip()
+        elif found := re.match(r"# join (\S+) *= *(.*)", line):
+            joins[found[1]] = parse_topology(found[2])
+        elif line.strip() and not line.startswith("#"):
+            body.append((number, line))
+    if header["emission"] not in ("change", "batch"):
         raise ValueError(f"{name}.txt: unknown emission {header['emission']}")
-    used = {table for topology in joins.values() for table in names(topology)}
-    for record in (r for batch in batches for r in batch):
-        if record.table not in used:
-            raise ValueError(f"{name}.txt: no join reads table {record.table}")
-    return TruthTable(name, header["source"], header["emission"], joins, batches, expected)
+    table = TruthTable(
+        name, header["source"], header["emission"], joins, [[]], {j: [] for j in joins}
+    )
+    for number, line in body:
+        try:
+            _read_line(line, table)
+        except (ValueError, IndexError) as error:  # noqa: PERF203
+            raise ValueError(f"{name}.txt, line {number}: {error!r}: {line}") from error
+    if table.emission == "batch" and table.batches.pop():
+        raise ValueError(f"{name}.txt: the last batch has no border ---")
+    return table
 
 
 def parse_topology(text: str) -> Topology:
@@ -82,7 +83,7 @@ def parse_topology(text: str) -> Topology:
         if token != "(":
             return token
         inner = expression()
-        if tokens.pop(0) != ")":
+        if not tokens or tokens.pop(0) != ")":
             raise ValueError("unbalanced parentheses")
         return inner
 
@@ -101,28 +102,27 @@ def parse_topology(text: str) -> Topology:
     return topology
 
 
-def _read_line(
-    line: str, emission: str, batches: list[list[Record]], expected: dict[str, list[list[Result]]]
-) -> None:
+def _read_line(line: str, table: TruthTable) -> None:
     first, *columns = (part.strip() for part in line.split("|"))
+    key = None
     if first == "---":
-        if emission != "batch":
+        if table.emission != "batch":
             raise ValueError("a border in a table of single changes")
-        batches.append([])
-        key = None
+        table.batches.append([])
     else:
-        _, table, key, time, value = first.split()
-        deleted = value == "∅"
-        batches[-1].append(Record(table, key, int(time), _value(value), deleted))
-        if emission == "batch":
+        _, name, key, time, value = first.split()
+        if not any(name in names(topology) for topology in table.joins.values()):
+            raise ValueError(f"no join reads table {name}")
+        table.batches[-1].append(Record(name, key, int(time), _value(value), value == "∅"))
+        if table.emission == "batch":
             if columns:
                 raise ValueError("results belong on the border")
             return
     given = dict(column.split(None, 1) for column in columns)
-    if given.keys() != expected.keys():
-        raise ValueError(f"results for {sorted(given)}, the joins are {sorted(expected)}")
+    if given.keys() != table.joins.keys():
+        raise ValueError(f"results for {sorted(given)}, the joins are {sorted(table.joins)}")
     for join, results in given.items():
-        expected[join].append([_result(key, r) for r in results.split(", ") if r != "-"])
+        table.expected[join].append([_result(key, r) for r in results.split(", ") if r != "-"])
 
 
 def _result(key: str | None, text: str) -> Result:
