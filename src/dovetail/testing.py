@@ -168,13 +168,13 @@ class Driver:
                 f"{len(given)} rows come with {len(times)} timestamps",
                 "Give one timestamp for all rows, or one each",
             )
-        kept, dropped = self._wire_rows(number, given, times, deleted)
-        pieces = self._pack(number, [kept])
-        self._sequence += kept.num_rows
+        batch = self._wire_rows(number, given, times, deleted)
+        pieces, dropped = self._pack(number, [batch])
+        self._sequence += batch.num_rows
         self.dropped += dropped
         if self._held is None:
             return self._run(pieces)
-        self._held.append((number, kept))
+        self._held.append((number, batch))
         return []
 
     @contextmanager
@@ -195,7 +195,7 @@ class Driver:
         pieces = [
             piece
             for number in range(len(self._inputs))
-            for piece in self._pack(number, [rows for source, rows in held if source == number])
+            for piece in self._pack(number, [rows for source, rows in held if source == number])[0]
         ]
         changes += self._run(pieces)
 
@@ -276,8 +276,8 @@ class Driver:
         rows: Sequence[Row],
         times: Sequence[Timestamp | None],
         deleted: bool,
-    ) -> tuple[pa.RecordBatch, int]:
-        """The rows as the stage reads them, and how many were dropped for a null in the key."""
+    ) -> pa.RecordBatch:
+        """The rows as the stage reads them."""
         source = self._inputs[number]
         schema = self._spec.sources[number].wire_schema
         _check_columns(source, rows)
@@ -290,15 +290,18 @@ class Driver:
         columns[EVENT_TIME] = pa.array(time, pa.int64())
         columns[DELETED] = pa.array([deleted] * len(rows), pa.bool_())
         columns[SEQUENCE] = pa.array(np.arange(self._sequence, self._sequence + len(rows)))
-        batch = pa.record_batch([columns[field.name] for field in schema], schema=schema)
-        for name in source.key.names:
-            batch = batch.filter(batch.column(name).is_valid())
-        return batch, len(rows) - batch.num_rows
+        return pa.record_batch([columns[field.name] for field in schema], schema=schema)
 
-    def _pack(self, number: int, batches: Sequence[pa.RecordBatch]) -> list[tuple[int, Piece]]:
-        """What every bucket gets of these rows, through the bytes that Spark would move."""
-        packer = Packer(number, self._spec.sources[number], range(len(self._blobs)))
-        return [
+    def _pack(
+        self, number: int, batches: Sequence[pa.RecordBatch]
+    ) -> tuple[list[tuple[int, Piece]], int]:
+        """What every bucket gets of these rows, through the bytes that Spark would move, and how
+        many rows were dropped for a null in the key.
+        """
+        source = self._spec.sources[number]
+        packer = Packer(number, source, self._spec.keys, range(len(self._blobs)))
+        packed = [row for rows in packer(iter(batches), 0) for row in rows.to_pylist()]
+        pieces = [
             (
                 row["bucket"],
                 unpack_piece(
@@ -309,9 +312,9 @@ class Driver:
                     row["payload"],
                 ),
             )
-            for packed in packer(iter(batches), 0)
-            for row in packed.to_pylist()
+            for row in packed
         ]
+        return pieces, sum(row["null_keys"] for row in packed)
 
     def _run(self, pieces: Sequence[tuple[int, Piece]]) -> list[Change]:
         """One micro-batch."""

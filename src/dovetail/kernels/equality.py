@@ -47,14 +47,13 @@ def arrays_equal(left: pa.Array, right: pa.Array) -> Mask:
         if bits is not None:
             left, right = left.view(bits), right.view(bits)
         equal = pc.equal(left, right).fill_null(False).to_numpy(zero_copy_only=False)
-    same: Mask = equal | both_null
-    return same
+    return equal | both_null
 
 
 def _lists_equal(left: pa.Array, right: pa.Array) -> Mask:
     left_length = pc.list_value_length(left).fill_null(-1).to_numpy(zero_copy_only=False)
     right_length = pc.list_value_length(right).fill_null(-1).to_numpy(zero_copy_only=False)
-    equal = (left_length == right_length) & (left_length >= 0)
+    equal: Mask = (left_length == right_length) & (left_length >= 0)
     aligned = pa.array(equal)
     elements = arrays_equal(left.filter(aligned).flatten(), right.filter(aligned).flatten())
     differing = np.concatenate(([0], np.cumsum(~elements)))

@@ -47,7 +47,9 @@ class SourceSpec:
 class StageSpec:
     """A stage. ``topology``: the fingerprint that its state is bound to; ``buckets``: how many
     share the key space; ``keys``: the number of key columns, which every source has in the same
-    order and types; ``tree``: the joins over ``sources``.
+    order and types; ``tree``: the joins over ``sources``; ``visible``: whether the output has the
+    column
+    ``_visible``.
     """
 
     topology: str
@@ -56,6 +58,7 @@ class StageSpec:
     keys: int
     tree: Tree
     emit: Emit
+    visible: bool = True
 
     def value_fields(self, source: int) -> range:
         """The numbers of a source's value columns in its schema."""
@@ -76,6 +79,7 @@ class StageSpec:
             pa.field(DELETED, pa.bool_()),
             pa.field(EVENT_TIME, pa.int64()),
             pa.field(POSITION, pa.int64()),
-            pa.field(VISIBLE, pa.int64()),
         ]
+        if self.visible:
+            fields.append(pa.field(VISIBLE, pa.int64()))
         return pa.schema(fields)

@@ -20,7 +20,7 @@ from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 from dovetail.columns import DELETED, EVENT_TIME, HASH
 from dovetail.errors import PlanError
 from dovetail.kernels.table_join import Join, Leaf, Tree
-from dovetail.plan.nodes import Node, Source, sources
+from dovetail.plan.nodes import Node, Source, TableJoin, sources
 from dovetail.plan.spec import Emit, SourceSpec, StageSpec
 
 
@@ -58,6 +58,7 @@ def plan_stage(node: Node, *, buckets: int, emit: Emit) -> Stage:
         keys=len(node.key.fields),
         tree=_tree(node, inputs),
         emit=emit,
+        visible=_computes(node),
     )
     return Stage(node, tuple(inputs), spec)
 
@@ -105,6 +106,15 @@ def describe(node: Node) -> dict[str, Any]:
             "values": [[f.name, f.dataType.simpleString()] for f in node.values],
         }
     return {"join": node.how, "left": describe(node.left), "right": describe(node.right)}
+
+
+def _computes(node: Node) -> bool:
+    """Whether a selection has expressions, which see which sides are there."""
+    return isinstance(node, TableJoin) and (
+        any(s.column is not None for s in node.select)
+        or _computes(node.left)
+        or _computes(node.right)
+    )
 
 
 def _tree(node: Node, inputs: list[Source]) -> Tree:

@@ -8,122 +8,139 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from dovetail.columns import EVENT_TIME, HASH
+from dovetail.columns import DELETED, EVENT_TIME, HASH
 from dovetail.errors import DataError
 from dovetail.plan.spec import SourceSpec
-from dovetail.runtime.stage import Piece
+from dovetail.runtime.stage import NO_TIME, Piece
 
-PACKED = "bucket int, source int, partition int, number int, high_time_us long, payload binary"
+PACKED = (
+    "bucket int, source int, partition int, number int, high_time_us long, null_keys long, "
+    "payload binary"
+)
 
-_FLUSH_BYTES = 256 << 20
+_PACKED_NAMES = [column.split()[0] for column in PACKED.split(", ")]
+_FLUSH_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
 class Packer:
-    """Packs one source. ``labels[b]`` is the number under which bucket b is shuffled."""
+    """Packs one source. ``labels[b]`` is the number under which bucket b is shuffled; ``keys`` the
+    number of key columns.
+
+    Rows with a null in the key are dropped, and counted in ``null_keys``.
+    """
 
     number: int
     source: SourceSpec
+    keys: int
     labels: Sequence[int]
 
     def __call__(
         self, batches: Iterator[pa.RecordBatch], partition: int
     ) -> Iterator[pa.RecordBatch]:
-        """Rows of ``source.wire_schema`` in, rows of ``PACKED`` out."""
+        """Rows of ``source.wire_schema`` in, ``_deleted`` left out where no row is; rows of
+        ``PACKED`` out, one per bucket and about ``_FLUSH_BYTES`` of input.
+        """
         held: list[pa.RecordBatch] = []
-        held_bytes = 0
-        flushes = 0
-        high_time_us: int | None = None
+        held_bytes = null_keys = number = 0
+        high_time_us = NO_TIME
         for batch in batches:
-            if batch.num_rows == 0:
-                continue
-            time = batch.column(EVENT_TIME)
-            if time.null_count:
-                raise null_timestamp(self.source.name, time.null_count)
-            high = int(time.to_numpy().max())
-            high_time_us = high if high_time_us is None else max(high_time_us, high)
-            held.append(batch)
-            held_bytes += batch.nbytes
+            keyed = self._with_key(batch)
+            null_keys += batch.num_rows - keyed.num_rows
+            if keyed.num_rows:
+                high_time_us = max(high_time_us, self._high_time_us(keyed))
+                held.append(keyed)
+                held_bytes += keyed.nbytes
             if held_bytes >= _FLUSH_BYTES:
-                yield self._flush(held, partition, flushes, high_time_us, heartbeats=False)
-                held, held_bytes, flushes = [], 0, flushes + 1
-        if high_time_us is not None:
-            yield self._flush(held, partition, flushes, high_time_us, heartbeats=True)
+                yield self._pack(held, (partition, number, high_time_us, null_keys))
+                held, held_bytes, null_keys, number = [], 0, 0, number + 1
+        if held or null_keys:
+            yield self._pack(held, (partition, number, high_time_us, null_keys))
 
-    def _flush(
-        self,
-        held: list[pa.RecordBatch],
-        partition: int,
-        number: int,
-        high_time_us: int,
-        *,
-        heartbeats: bool,
+    def _with_key(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        keys = [batch.column(name) for name in self.source.schema.names[3 : 3 + self.keys]]
+        if not any(key.null_count for key in keys):
+            return batch
+        return batch.filter(reduce(pc.and_, (key.is_valid() for key in keys)))
+
+    def _high_time_us(self, batch: pa.RecordBatch) -> int:
+        time = batch.column(EVENT_TIME)
+        if time.null_count:
+            raise DataError(
+                f"table {self.source.name}",
+                f"{time.null_count} rows have a null timestamp, so no place in event time",
+                "Filter them out or give them a time with F.coalesce before from_changelog",
+            )
+        return int(time.to_numpy().max())
+
+    def _pack(
+        self, held: Sequence[pa.RecordBatch], tag: tuple[int, int, int, int]
     ) -> pa.RecordBatch:
-        payloads = dict(enumerate(split(held, self.source.wire_schema, len(self.labels))))
-        sent = [b for b, payload in payloads.items() if heartbeats or payload is not None]
+        buckets = len(self.labels)
+        partition, number, high_time_us, null_keys = tag
         return pa.record_batch(
             [
-                pa.array([self.labels[bucket] for bucket in sent], pa.int32()),
-                pa.array([self.number] * len(sent), pa.int32()),
-                pa.array([partition] * len(sent), pa.int32()),
-                pa.array([number] * len(sent), pa.int32()),
-                pa.array([high_time_us] * len(sent), pa.int64()),
-                pa.array([payloads[bucket] for bucket in sent], pa.binary()),
+                pa.array(self.labels, pa.int32()),
+                pa.array([self.number] * buckets, pa.int32()),
+                pa.array([partition] * buckets, pa.int32()),
+                pa.array([number] * buckets, pa.int32()),
+                pa.array([high_time_us] * buckets, pa.int64()),
+                pa.array([null_keys] + [0] * (buckets - 1), pa.int64()),
+                split(held, self.source.wire_schema, buckets),
             ],
-            names=["bucket", "source", "partition", "number", "high_time_us", "payload"],
+            names=_PACKED_NAMES,
         )
 
 
-def split(
-    batches: Sequence[pa.RecordBatch], schema: pa.Schema, buckets: int
-) -> Iterator[bytes | None]:
-    """One Arrow IPC stream per bucket, or None where the bucket gets no rows; rows keep their
+def split(batches: Sequence[pa.RecordBatch], schema: pa.Schema, buckets: int) -> pa.BinaryArray:
+    """One Arrow IPC stream per bucket, null where the bucket gets no rows; rows keep their
     order.
     """
-    table = pa.Table.from_batches(batches, schema=batches[0].schema if batches else schema)
+    if not batches:
+        return pa.nulls(buckets, pa.binary())
+    table = pa.Table.from_batches(batches)
+    if DELETED not in table.schema.names:
+        none = pa.array(np.zeros(len(table), dtype=np.bool_))
+        table = table.add_column(schema.get_field_index(DELETED), DELETED, none)
     if not table.schema.equals(schema):
         table = table.cast(schema)
     bucket = np.mod(table.column(HASH).to_numpy(), buckets).astype(np.uint16)
     order = np.argsort(bucket, kind="stable")
     edges = np.searchsorted(bucket[order], np.arange(buckets + 1))
     table = table.take(pa.array(order))
+    sink = pa.BufferOutputStream()
+    ends = []
     for start, end in pairwise(edges):
-        yield to_ipc(table.slice(start, end - start)) if end > start else None
+        if end > start:
+            with pa.ipc.new_stream(sink, schema) as writer:
+                writer.write_table(table.slice(start, end - start))
+        ends.append(sink.tell())
+    offsets = pa.py_buffer(np.array([0, *ends], dtype=np.int32))
+    present = pa.array(edges[1:] > edges[:-1]).buffers()[1]
+    return pa.Array.from_buffers(pa.binary(), buckets, [present, offsets, sink.getvalue()])
 
 
 def to_ipc(table: pa.Table) -> bytes:
     """The table as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table.combine_chunks())
+        writer.write_table(table)
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
-
-
-def from_ipc(payload: bytes) -> pa.Table:
-    """The table of an Arrow IPC stream; its columns point into the payload."""
-    return pa.ipc.open_stream(payload).read_all()
 
 
 def unpack_piece(
     source: int, partition: int, number: int, high_time_us: int, payload: bytes | None
 ) -> Piece:
     """A packed row as the stage reads it."""
-    rows = None if payload is None else from_ipc(payload)
+    rows = None if payload is None else pa.ipc.open_stream(payload).read_all()
     return Piece(source, partition, number, high_time_us, rows)
-
-
-def null_timestamp(table: str, count: int) -> DataError:
-    """The error for rows without an event time."""
-    return DataError(
-        f"table {table}",
-        f"{count} rows have a null timestamp, so they have no place in event time",
-        "Filter them out or give them a time with F.coalesce before from_changelog",
-    )
 
 
 def packing(packer: Packer) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -84,37 +84,34 @@ def stage_changes(stage: Stage, partitions: int) -> DataFrame:
 
 
 def pack_inputs(stage: Stage, labels: Sequence[int]) -> DataFrame:
-    """All inputs of a stage as rows of ``PACKED``."""
-    packed = [
-        wire_rows(source, spec.name).mapInArrow(packing(Packer(number, spec, labels)), PACKED)
-        for number, (source, spec) in enumerate(zip(stage.inputs, stage.spec.sources, strict=True))
-    ]
+    """All inputs of a stage as rows of ``PACKED``.
+
+    What is dropped for a null in the key is counted, as observed metric ``<name>.dropped``.
+    """
+    packed = []
+    for number, (source, spec) in enumerate(zip(stage.inputs, stage.spec.sources, strict=True)):
+        packer = Packer(number, spec, stage.spec.keys, labels)
+        rows = wire_rows(source).mapInArrow(packing(packer), PACKED)
+        null_keys = F.coalesce(F.sum("null_keys"), F.lit(0)).alias("null_key")
+        packed.append(rows.observe(f"{spec.name}.dropped", null_keys))
     return reduce(DataFrame.union, packed)
 
 
-def wire_rows(source: Source, name: str) -> DataFrame:
-    """A source's rows with a key, in the columns of ``SourceSpec.wire_schema``.
-
-    Rows with a null in the key are dropped and counted, as observed metric ``<name>.dropped``.
+def wire_rows(source: Source) -> DataFrame:
+    """A source's rows in the columns of ``SourceSpec.wire_schema``; without ``_deleted`` where the
+    source has no tombstones.
     """
-    frame = source.frame
-    assert frame is not None
+    assert source.frame is not None
     assert source.timestamp is not None
     keys = [_canonical(name, source.key[name].dataType).alias(name) for name in source.key.names]
-    no_key = reduce(lambda a, b: a | b, [F.col(quoted(k)).isNull() for k in source.key.names])
-    deleted = F.lit(False) if source.deleted is None else F.coalesce(source.deleted, F.lit(False))
-    columns = [
-        F.xxhash64(*keys).alias(HASH),
-        F.unix_micros(source.timestamp).alias(EVENT_TIME),
-        deleted.alias(DELETED),
-        *keys,
-        *(F.col(quoted(name)) for name in source.values.names),
-    ]
+    columns = [F.xxhash64(*keys).alias(HASH), F.unix_micros(source.timestamp).alias(EVENT_TIME)]
+    if source.deleted is not None:
+        columns.append(F.coalesce(source.deleted, F.lit(False)).alias(DELETED))
+    columns += [*keys, *(F.col(quoted(name)) for name in source.values.names)]
     for role, column in ((SEQUENCE, source.sequence), (LOG_PARTITION, source.log_partition)):
         if column is not None:
             columns.append(column.cast(LongType()).alias(role))
-    counted = frame.observe(f"{name}.dropped", F.count_if(no_key).alias("null_key"))
-    return counted.where(~no_key).select(*columns)
+    return source.frame.select(*columns)
 
 
 def bucket_labels(spark: SparkSession, buckets: int, partitions: int) -> list[int]:
@@ -154,8 +151,9 @@ def output_type(stage: Stage) -> StructType:
         StructField(DELETED, BooleanType()),
         StructField(EVENT_TIME, LongType()),
         StructField(POSITION, LongType()),
-        StructField(VISIBLE, LongType()),
     ]
+    if stage.spec.visible:
+        fields.append(StructField(VISIBLE, LongType()))
     return StructType(fields)
 
 

@@ -24,6 +24,9 @@ from dovetail.state.blobs import Blobs
 from dovetail.state.segment import SegmentCache
 from dovetail.state.table_state import Located, TableState
 
+NO_TIME = int(np.iinfo(np.int64).min)
+"""The high time of a partition that has read no record with a key."""
+
 _COMPACTION_BYTES_MIN = 256 << 10
 
 
@@ -142,6 +145,8 @@ def _advance(
 ) -> tuple[int | None, ...]:
     highest: list[int | None] = list(stream_time_us)
     for piece in pieces:
+        if piece.high_time_us == NO_TIME:
+            continue
         known = highest[piece.source]
         highest[piece.source] = (
             piece.high_time_us if known is None else max(known, piece.high_time_us)
@@ -185,9 +190,10 @@ class _Gather:
         columns += [
             pa.array(~changes.present),
             pa.array(changes.event_time_us),
-            pa.array(np.arange(position, position + len(visible))),
-            pa.array(visible),
+            pa.array(np.arange(position, position + len(changes.event))),
         ]
+        if self.spec.visible:
+            columns.append(pa.array(visible))
         return pa.table(columns, schema=self.spec.output_schema)
 
     def values(self, leaf: int, refs: Ints) -> list[pa.Array]:

@@ -1,0 +1,28 @@
+"""``./dev bench NAME``: runs a benchmark, prints a table and, with ``--json``, one JSON object
+last."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from benchmarks import table_table
+
+BENCHMARKS = {"table-table": table_table}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
+    names = parser.add_subparsers(dest="name", required=True)
+    for name, module in BENCHMARKS.items():
+        one = names.add_parser(name, help=module.__doc__.splitlines()[0])
+        one.add_argument("--json", action="store_true", help="one JSON object as the last line")
+        module.add_arguments(one)
+    arguments = parser.parse_args()
+    figures = BENCHMARKS[arguments.name].run(arguments)
+    if arguments.json:
+        print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

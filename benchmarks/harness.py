@@ -1,0 +1,134 @@
+"""What benchmarks share: a session, timed queries, the memory of all their processes, tables."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+import dovetail as dt
+from dovetail.plan.nodes import Node
+
+CACHE = Path(os.environ.get("DOVETAIL_CACHE", Path.home() / ".cache" / "dovetail"))
+
+
+class Nowhere:
+    """A sink that computes every row and keeps none."""
+
+    def writer(self, changes: DataFrame, node: Node) -> DataStreamWriter:
+        return changes.writeStream.format("noop").outputMode("append")
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A finished query: rows and milliseconds of each micro-batch that read anything."""
+
+    rows: tuple[int, ...]
+    batch_ms: tuple[int, ...]
+
+    @property
+    def rate(self) -> float:
+        """Records a second, planning and commit of each micro-batch included."""
+        return 1000 * sum(self.rows) / sum(self.batch_ms)
+
+
+def session(cores: int = 2) -> SparkSession:
+    """A session as the README has it, with Kafka's jars where they are fetched."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    jars = ",".join(str(jar) for jar in sorted((CACHE / "jars" / "kafka").glob("*.jar")))
+    builder = SparkSession.builder.master(f"local[{cores}]").appName("dovetail benchmarks")
+    for key, value in dt.settings(partitions=cores).items():
+        builder = builder.config(key, value)
+    spark = (
+        builder.config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "6g")
+        .config("spark.log.level", "ERROR")
+        .config("spark.jars", jars)
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+@contextmanager
+def workspace() -> Iterator[Path]:
+    """A directory that is gone afterwards."""
+    directory = Path(tempfile.mkdtemp(prefix="dovetail-bench-"))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def timed(start: Callable[[str], StreamingQuery], checkpoint: Path) -> Timed:
+    """Run a query that stops by itself, by the clock of its own progress reports."""
+    query = start(str(checkpoint))
+    query.awaitTermination()
+    progress = [p for p in query.recentProgress if p["numInputRows"]]
+    return Timed(
+        tuple(p["numInputRows"] for p in progress),
+        tuple(p["durationMs"]["triggerExecution"] for p in progress),
+    )
+
+
+def in_turn(
+    contenders: dict[str, Callable[[str], StreamingQuery]], directory: Path, rounds: int
+) -> dict[str, float]:
+    """The median rate of each contender, all of them in each round, after one round of warming
+    up."""
+    rates: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(rounds + 1):
+        for name, start in contenders.items():
+            checkpoint = directory / f"{name.replace(' ', '-')}-{number}"
+            rate = timed(start, checkpoint).rate
+            shutil.rmtree(checkpoint, ignore_errors=True)
+            note(f"  {'warm-up' if number == 0 else f'round {number}'}: {name} {rate:,.0f}/s")
+            if number:
+                rates[name].append(rate)
+    return {name: median(measured) for name, measured in rates.items()}
+
+
+def peak_memory_mb() -> int:
+    """The peak resident memory of this process and all below it, added up; Linux only."""
+    pages: dict[int, int] = {}
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/status"):
+        try:
+            fields = dict(line.split(":", 1) for line in entry.read_text().splitlines())
+        except OSError:
+            continue
+        number = int(fields["Pid"])
+        pages[number] = int(fields.get("VmHWM", "0 kB").split()[0])
+        children.setdefault(int(fields["PPid"]), []).append(number)
+    found, total = [os.getpid()], 0
+    while found:
+        number = found.pop()
+        total += pages.get(number, 0)
+        found += children.get(number, [])
+    return total // 1024
+
+
+def note(text: str) -> None:
+    """Progress, apart from the results."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def show(title: str, rows: Sequence[tuple[str, ...]]) -> None:
+    """A small table."""
+    print(f"\n{title}")
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        print("  " + "  ".join(cells).rstrip())
