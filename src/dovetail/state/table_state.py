@@ -144,9 +144,10 @@ class TableState:
         for each merge that the budget reaches.
         """
         self.runs = self.runs.due(_FIRST_HASH)
+        size_bytes = min(budget_bytes, SEGMENT_BYTES_MAX)
         for merge in self.runs.merges:
             while budget_bytes > 0 and merge.next_hash < _LAST_HASH:
-                step, read_bytes = self._step(merge, min(budget_bytes, SEGMENT_BYTES_MAX))
+                step, read_bytes = self._step(merge, size_bytes)
                 self.runs = self.runs.advanced(merge, step)
                 merge, budget_bytes = step, budget_bytes - read_bytes
             if merge.next_hash == _LAST_HASH:
@@ -174,12 +175,7 @@ class TableState:
 
         Hashes are uniform, so the share of the remaining rows is the share of the hash space.
         """
-        left = sum(
-            segment.size_bytes
-            for run in inputs
-            for segment in run.segments
-            if segment.last_hash >= start
-        )
+        left = sum(_bytes_above(segment, start) for run in inputs for segment in run.segments)
         if left <= 2 * size_bytes:
             return int(_LAST_HASH)
         return min(
@@ -212,6 +208,14 @@ class TableState:
         for segment in run.segments:
             self._blobs.delete(segment.id)
             self._cache.drop(segment)
+
+
+def _bytes_above(segment: Segment, start: int) -> float:
+    """About how many bytes of a segment lie at ``start`` or above."""
+    if segment.last_hash < start:
+        return 0.0
+    share = (segment.last_hash - start + 1) / (segment.last_hash - segment.first_hash + 1)
+    return segment.size_bytes * min(1.0, share)
 
 
 def newest_of_key(pieces: Sequence[pa.Table], key_columns: Sequence[int]) -> pa.Table:
