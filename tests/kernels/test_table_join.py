@@ -1,0 +1,124 @@
+"""Random topologies over random records, tables used twice among them, against the definition.
+
+The laws: each record's results are the definition's; cutting changes nothing; and
+f(join(T1, T2)) = join(f(T1), f(T2)), where f adds a changelog up to the table it describes.
+"""
+
+from __future__ import annotations
+
+import random
+from itertools import count
+from typing import Any
+
+import pytest
+from naive import (
+    Record,
+    Result,
+    Topology,
+    each_batch,
+    each_record,
+    names,
+    row,
+    seen,
+)
+from runners import cut, kernel, one_hash
+
+SEEDS = range(120)
+
+
+def draw_topology(random_: random.Random, tables: int) -> Topology:
+    if tables == 1:
+        return random_.choice("ABC")
+    left = random_.randint(1, tables - 1)
+    how = random_.choice(["inner", "left", "outer"])
+    return draw_topology(random_, left), how, draw_topology(random_, tables - left)
+
+
+def draw(seed: int) -> tuple[Topology, list[list[Record]]]:
+    """A topology and its records, cut at random."""
+    random_ = random.Random(seed)
+    topology = draw_topology(random_, random_.randint(1, 5))
+    known = sorted(set(names(topology)))
+    serial = count()
+    records = []
+    for _ in range(random_.randint(1, 40)):
+        value = random_.choice([None, "", f"v{next(serial)}"])
+        key, time = random_.choice("xyz"), random_.randint(-9, 9)
+        records.append(Record(random_.choice(known), key, time, value, random_.random() < 0.35))
+    batches = []
+    while records:
+        size = random_.randint(1, 12)
+        batches.append(records[:size])
+        records = records[size:]
+    return topology, batches
+
+
+def flat(parts: Any) -> list[Any]:
+    return [element for part in parts for element in part]
+
+
+@pytest.mark.parametrize("key_hash", [None, one_hash], ids=["hashed", "colliding"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_record_gives_its_own_results(seed: int, key_hash: Any) -> None:
+    topology, batches = draw(seed)
+    options = {} if key_hash is None else {"key_hash": key_hash}
+    expected = [seen(changes) for changes in each_record(topology, flat(batches))]
+    assert flat(kernel(topology, batches, **options)) == flat(expected)
+    assert flat(kernel(topology, [flat(batches)], **options)) == flat(expected)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_batch_gives_its_net_results(seed: int) -> None:
+    topology, batches = draw(seed)
+    expected = [seen(changes) for changes in each_batch(topology, batches)]
+    assert kernel(topology, batches, emit="batch") == expected
+    assert kernel(topology, batches, emit="batch", key_hash=one_hash, restart=True) == expected
+
+
+@pytest.mark.parametrize("emit", ["change", "batch"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_adding_up_and_joining_commute(seed: int, emit: Any) -> None:
+    """After every micro-batch, not only at the end: each commit is a consistent snapshot."""
+    topology, batches = draw(seed)
+    inputs: dict[str, dict[Any, Any]] = {name: {} for name in names(topology)}
+    made: dict[Any, Any] = {}
+    for batch, results in zip(batches, kernel(topology, batches, emit=emit), strict=True):
+        for record in batch:
+            if record.deleted:
+                inputs[record.table].pop(record.key, None)
+            else:
+                inputs[record.table][record.key] = (((record.value,),), record.time)
+        add_up(made, results)
+        joined = {key: row(topology, inputs, key) for key in "xyz"}
+        assert made == {
+            key: tuple(cell and cell[0] for cell in found[0])
+            for key, found in joined.items()
+            if found is not None
+        }
+
+
+def add_up(made: dict[Any, Any], results: list[Result]) -> None:
+    for result in results:
+        if result.values is None:
+            made.pop(result.key, None)
+        else:
+            made[result.key] = result.values
+
+
+def test_many_keys_in_small_batches() -> None:
+    """Enough batches for several tiers of compaction."""
+    random_ = random.Random(1)
+    records = [
+        Record(
+            random_.choice("AB"),
+            f"k{random_.randint(0, 60)}",
+            i,
+            f"v{i}",
+            random_.random() < 0.3,
+        )
+        for i in range(900)
+    ]
+    topology = ("A", "outer", "B")
+    expected = flat(seen(changes) for changes in each_record(topology, records))
+    assert flat(kernel(topology, cut(records, 9))) == expected
+    assert flat(kernel(topology, cut(records, 9), restart=True, key_hash=one_hash)) == expected
