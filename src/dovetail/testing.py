@@ -33,6 +33,7 @@ from pyspark.sql.types import StructType
 
 from dovetail.columns import DELETED, EVENT_TIME, HASH, POSITION, SEQUENCE, value_name
 from dovetail.errors import CheckpointError, DataError, PlanError
+from dovetail.kernels.hashing import stable_hash
 from dovetail.plan.nodes import Node, Source, sources
 from dovetail.plan.select import SIDES
 from dovetail.plan.stages import plan_stage
@@ -340,80 +341,6 @@ class Driver:
                 change="delete" if deleted else "upsert",
                 position=row[POSITION],
             )
-
-
-def stable_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
-    """A hash of each row's key that is the same in every process and release: int64[n].
-
-    Each value becomes 64-bit words (a fixed-width one its bytes; a string, a list or a binary a
-    polynomial of its elements), mixed by the finaliser of SplitMix64. Columnar throughout.
-    """
-    mixed = np.zeros(len(keys[0]), dtype=np.uint64)
-    for column in keys:
-        mixed = _mix(mixed + _hash_array(column))
-    return mixed.astype(np.int64)
-
-
-_Words: TypeAlias = "npt.NDArray[np.uint64]"
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)
-
-
-def _mix(words: _Words) -> _Words:
-    words = words + _FACTOR
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: _Words = words ^ (words >> np.uint64(31))
-    return mixed
-
-
-def _hash_array(array: pa.Array) -> _Words:
-    """A word per element, 0 for null."""
-    type_ = array.type
-    words = np.zeros(len(array), dtype=np.uint64)
-    if array.null_count == len(array):
-        return words
-    if pa.types.is_struct(type_):
-        for field in range(type_.num_fields):
-            words = _mix(words + _hash_array(pc.struct_field(array, field)))
-    elif pa.types.is_list(type_) or pa.types.is_large_list(type_):
-        lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
-        words = _hash_runs(_hash_array(array.flatten()), lengths.astype(np.int64))
-    elif type_ in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary()):
-        array = array.cast(pa.large_binary())
-        _, offsets, data = array.buffers()
-        end = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
-        elements = np.frombuffer(data or b"", np.uint8)[end[0] : end[-1]]
-        words = _hash_runs(elements.astype(np.uint64), np.diff(end))
-    else:
-        words = _hash_bytes(array.cast(pa.uint8()) if pa.types.is_boolean(type_) else array)
-    valid = array.is_valid().to_numpy(zero_copy_only=False)
-    return np.where(valid, words, np.uint64(0))
-
-
-def _hash_runs(elements: _Words, lengths: npt.NDArray[np.int64]) -> _Words:
-    """A word per run of elements: their polynomial, mixed with the run's length."""
-    end = np.cumsum(lengths)
-    start = end - lengths
-    powers = np.full(int(lengths.max()) + 1, _FACTOR)
-    powers[0] = 1
-    np.cumprod(powers, out=powers)
-    place = np.arange(len(elements)) - np.repeat(start, lengths)
-    terms = np.zeros(len(elements) + 1, dtype=np.uint64)
-    np.cumsum((elements + np.uint64(1)) * powers[place], out=terms[1:])
-    return _mix(terms[end] - terms[start] + lengths.astype(np.uint64))
-
-
-def _hash_bytes(array: pa.Array) -> _Words:
-    """A word per element of a fixed-width type."""
-    width = array.type.bit_width // 8
-    stored = np.frombuffer(array.buffers()[1], np.uint8)
-    stored = stored[array.offset * width : (array.offset + len(array)) * width]
-    padded = np.zeros((len(array), -(-width // 8) * 8), dtype=np.uint8)
-    padded[:, :width] = stored.reshape(len(array), width)
-    words = np.zeros(len(array), dtype=np.uint64)
-    for word in padded.view("<u8").T:
-        words = _mix(words + word)
-    return words
 
 
 def _node(table: Table) -> Node:
