@@ -1,0 +1,92 @@
+"""The package's order: imports point downward, every module is reached, explained and short."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[1] / "src"
+LINES_MAX = 500
+
+FILES = sorted(SRC.rglob("*.py"))
+LAYERS = {
+    "errors": set(),
+    "columns": set(),
+    "kernels": {"errors", "columns"},
+    "state": {"errors", "columns", "kernels"},
+    "plan": {"errors", "columns", "kernels"},
+    "runtime": {"errors", "columns", "kernels", "state", "plan"},
+    "io": {"errors", "columns", "plan"},
+    "table": {"errors", "columns", "kernels", "plan", "runtime", "io"},
+    "stream": {"errors", "columns", "plan", "io", "table"},
+    "testing": {"errors", "columns", "kernels", "state", "plan", "runtime", "table", "stream"},
+    "__init__": {"errors", "io", "runtime", "table", "stream"},
+}
+WITHOUT_SPARK = {"errors", "columns", "kernels", "state"}
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {name_of(path): ast.parse(path.read_text("utf-8")) for path in FILES}
+
+
+def imported(module: str) -> Iterator[str]:
+    """Every name that a module imports, in functions and under ``TYPE_CHECKING`` too."""
+    for node in ast.walk(MODULES[module]):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} imports relatively"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def own_imports(module: str) -> set[str]:
+    """The modules of the package that a module imports."""
+    names = {name for name in imported(module) if name.split(".")[0] == "dovetail"}
+    return {name if name in MODULES else name.rpartition(".")[0] for name in names}
+
+
+def layer(module: str) -> str:
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_downward(module: str) -> None:
+    allowed = LAYERS[layer(module)] | {layer(module)}
+    above = [name for name in own_imports(module) if layer(name) not in allowed]
+    assert not above, f"{module} imports {', '.join(above)}"
+
+
+def test_no_cycles_within_a_layer() -> None:
+    waiting = {module: own_imports(module) - {module} for module in MODULES}
+    while free := [module for module, needs in waiting.items() if not needs]:
+        waiting = {m: needs.difference(free) for m, needs in waiting.items() if m not in free}
+    assert not waiting
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if layer(m) in WITHOUT_SPARK])
+def test_the_lower_layers_know_nothing_of_spark(module: str) -> None:
+    assert not [name for name in imported(module) if name.split(".")[0] == "pyspark"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_a_module_is_explained_and_short(path: Path) -> None:
+    assert ast.get_docstring(MODULES[name_of(path)])
+    assert len(path.read_text("utf-8").splitlines()) <= LINES_MAX
+
+
+def test_every_file_is_reached_from_what_users_import() -> None:
+    reached, waiting = set(), {"dovetail", "dovetail.testing"}
+    while waiting:
+        reached |= waiting
+        waiting = set().union(*map(own_imports, waiting)) - reached
+    assert set(MODULES) == reached
+    assert {path.suffix for path in SRC.rglob("*") if path.is_file()} - {".pyc"} <= {
+        ".py",
+        ".typed",
+    }
