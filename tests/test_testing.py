@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 
@@ -15,6 +16,7 @@ from pyspark.sql import types as st
 
 import dovetail.testing
 from dovetail import CheckpointError, DataError, PlanError, Table
+from dovetail.plan.nodes import Selected
 from dovetail.testing import Change, Driver, stable_hash, table
 
 ORDER = {"id": pa.int64(), "amount": pa.int64()}
@@ -277,6 +279,23 @@ def test_every_type_comes_back_as_it_went_in() -> None:
     driver = Driver(everything)
     (change,) = driver.pipe(everything, row, timestamp=1)
     assert change.key | (change.values or {}) == row
+
+
+def test_a_selection_that_computes_needs_spark(orders: Table, payments: Table) -> None:
+    node = orders.join(payments).plan
+    total = Selected("total", None, object())  # what a Spark expression becomes
+    computing = Table(replace(node, select=(total,), values=st.StructType().add("total", "long")))
+    with pytest.raises(PlanError, match=r"computes 'total' .* to_batch\(\) or write_stream\(\)"):
+        Driver(computing)
+
+
+def test_a_table_joined_with_itself(orders: Table) -> None:
+    twice = orders.join(orders, select={"a": "left.amount", "b": "right.amount"})
+    driver = Driver(twice)
+    upserts = driver.pipe(orders, {"id": 1, "amount": 5}, timestamp=1)
+    assert repr(upserts) == "[<id=1: a=5, b=5 @1>, <id=1: a=5, b=5 @1>]"
+    deletes = driver.pipe(orders, {"id": 1}, timestamp=2, deleted=True)
+    assert repr(deletes) == "[<id=1: deleted @2>, <id=1: deleted @2>]"
 
 
 KEYS = [

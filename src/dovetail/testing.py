@@ -126,7 +126,7 @@ class Driver:
         buckets: int = 1,
         key_hash: Hash | None = None,
     ) -> None:
-        node = _node(topology)
+        node = topology.plan
         stage = plan_stage(node, buckets=buckets, emit=emit)
         in_order = tuple(
             replace(source, sequence=True, log_partition=False) for source in stage.spec.sources
@@ -263,7 +263,7 @@ class Driver:
 
     def _number(self, table: Table) -> int:
         for number, source in enumerate(self._inputs):
-            if source is _node(table):
+            if source is table.plan:
                 return number
         raise PlanError(
             "pipe",
@@ -341,10 +341,6 @@ class Driver:
                 change="delete" if deleted else "upsert",
                 position=row[POSITION],
             )
-
-
-def _node(table: Table) -> Node:
-    return table.plan
 
 
 def _struct(name: str, schema: Schema) -> StructType:

@@ -1,0 +1,85 @@
+"""``./dev cases``: lines in, lines out, in one order, errors included."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TOOL = Path(__file__).parents[1] / "tools" / "cases.py"
+
+
+def event(side: str, key: str | None, value: str | None, ts: int) -> dict[str, Any]:
+    return {"side": side, "key": key, "value": value, "ts": ts}
+
+
+def change(value: str | None, ts: int) -> dict[str, Any]:
+    return {"key": "k", "value": value, "ts": ts}
+
+
+EVENTS = [
+    event("L", None, "A", 1),
+    event("L", "k", "A", 2),
+    event("R", "k", "", 1),
+    event("L", "k", None, 3),
+    event("L", "k", None, 3),
+]
+CASES = [
+    {"id": "i", "op": "table_table_inner", "events": EVENTS},
+    {"id": "x", "op": "no_such_op", "events": []},
+    {"id": "l", "op": "table_table_left", "materialized": True, "events": EVENTS},
+    {"id": "v", "op": "table_table_left", "left_versioned_ms": 5, "events": EVENTS},
+    {"id": "o", "op": "table_table_outer", "events": EVENTS},
+    {"id": "e", "op": "table_table_outer", "events": []},
+]
+DROPPED = [1, 0, 0, 0, 0]
+ANSWERS = [
+    {"id": "i", "out": [[], [], [change("A+", 2)], [change(None, 3)], [change(None, 3)]]},
+    {"id": "x", "error": "unknown op no_such_op"},
+    {
+        "id": "l",
+        "out": [
+            [],
+            [change("A+null", 2)],
+            [change("A+", 2)],
+            [change(None, 3)],
+            [change(None, 3)],
+        ],
+    },
+    {"id": "v", "error": "unknown options left_versioned_ms"},
+    {
+        "id": "o",
+        "out": [
+            [],
+            [change("A+null", 2)],
+            [change("A+", 2)],
+            [change("null+", 3)],
+            [change("null+", 3)],
+        ],
+    },
+    {"id": "e", "out": []},
+]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--runner kernel",
+        "--runner kernel --split 1 --restart",
+        "--runner driver --split 2",
+        "--runner driver --restart --split 3",
+    ],
+)
+def test_cases(options: str) -> None:
+    asked = "\n".join(json.dumps(case) for case in CASES)
+    command = [sys.executable, str(TOOL), *options.split(), "--dropped"]
+    told = subprocess.run(command, input=asked, capture_output=True, text=True, check=True)
+    expected = [
+        answer | ({"dropped": DROPPED[: len(answer["out"])]} if "out" in answer else {})
+        for answer in ANSWERS
+    ]
+    assert [json.loads(line) for line in told.stdout.splitlines()] == expected
