@@ -199,6 +199,16 @@ def test_a_snapshot_of_another_topology_is_refused(orders: Table, payments: Tabl
         Driver.restore(orders.join(payments), b"")
 
 
+def test_which_tables_are_one_table_is_part_of_the_topology(orders: Table) -> None:
+    """State of ``A join A`` is not that of ``A join B``, though all types agree."""
+    other = table("other", key="id", schema=ORDER)
+    chosen = {"a": "left.amount", "b": "right.amount"}
+    driver = Driver(orders.join(orders, select=chosen))
+    driver.pipe(orders, {"id": 1, "amount": 5}, timestamp=1)
+    with pytest.raises(CheckpointError, match="holds topology"):
+        Driver.restore(orders.join(other, select=chosen), driver.cut())
+
+
 def test_a_driver_that_was_never_fed_can_be_cut(orders: Table) -> None:
     driver = Driver.restore(orders, Driver(orders, buckets=2).cut())
     assert len(driver.pipe(orders, [{"id": i} for i in range(9)], timestamp=1)) == 9

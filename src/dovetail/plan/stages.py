@@ -91,8 +91,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def fingerprint(node: Node) -> str:
-    """A short hash of all that gives stored state its meaning: types and joins, not names of
-    tables.
+    """A short hash of all that gives stored state its meaning: types, joins, and which of its
+    tables are one table; not their names.
     """
     text = json.dumps(describe(node), separators=(",", ":"), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -100,12 +100,21 @@ def fingerprint(node: Node) -> str:
 
 def describe(node: Node) -> dict[str, Any]:
     """The part of a node that stored state depends on, as plain data."""
+    return _describe(node, list(dict.fromkeys(sources(node))))
+
+
+def _describe(node: Node, inputs: Sequence[Source]) -> dict[str, Any]:
     if isinstance(node, Source):
         return {
+            "table": inputs.index(node) + 1,
             "key": [f.dataType.simpleString() for f in node.key],
             "values": [[f.name, f.dataType.simpleString()] for f in node.values],
         }
-    return {"join": node.how, "left": describe(node.left), "right": describe(node.right)}
+    return {
+        "join": node.how,
+        "left": _describe(node.left, inputs),
+        "right": _describe(node.right, inputs),
+    }
 
 
 def _computes(node: Node) -> bool:
