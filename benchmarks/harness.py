@@ -37,9 +37,9 @@ class Timed:
     batch_ms: tuple[int, ...]
 
     @property
-    def rate(self) -> float:
-        """Records a second, planning and commit of each micro-batch included."""
-        return 1000 * sum(self.rows) / sum(self.batch_ms)
+    def rates(self) -> list[float]:
+        """Each micro-batch's records a second, its planning and commit included."""
+        return [1000 * n / ms for n, ms in zip(self.rows, self.batch_ms, strict=True)]
 
 
 def session(cores: int = 2) -> SparkSession:
@@ -83,19 +83,26 @@ def timed(start: Callable[[str], StreamingQuery], checkpoint: Path) -> Timed:
 
 
 def in_turn(
-    contenders: dict[str, Callable[[str], StreamingQuery]], directory: Path, rounds: int
+    contenders: dict[str, Callable[[str], StreamingQuery]],
+    directory: Path,
+    *,
+    rounds: int,
+    warm_up: int = 0,
 ) -> dict[str, float]:
-    """The median rate of each contender, all of them in each round, after one round of warming
-    up."""
+    """The median rate of each contender's micro-batches, all contenders in each round.
+
+    A first round, and the first ``warm_up`` micro-batches of each query, are not counted.
+    """
     rates: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(rounds + 1):
         for name, start in contenders.items():
             checkpoint = directory / f"{name.replace(' ', '-')}-{number}"
-            rate = timed(start, checkpoint).rate
+            measured = timed(start, checkpoint).rates[warm_up:]
             shutil.rmtree(checkpoint, ignore_errors=True)
-            note(f"  {'warm-up' if number == 0 else f'round {number}'}: {name} {rate:,.0f}/s")
+            label = f"round {number}" if number else "warm-up"
+            note(f"  {label}: {name} {', '.join(f'{rate:,.0f}' for rate in measured)} /s")
             if number:
-                rates[name].append(rate)
+                rates[name] += measured
     return {name: median(measured) for name, measured in rates.items()}
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -32,6 +33,7 @@ import dovetail as dt
 from benchmarks import harness
 
 RECORDS, KEYS = 1_000_000, 100_000
+WARM_UP, COUNTED = 3, 3
 SAMPLE = 20_000
 STATE_KEYS = (100_000, 1_000_000, 10_000_000)
 STATE_BATCHES, STATE_BATCH_RECORDS = 20, 10_000
@@ -40,7 +42,7 @@ PARTS = ("speed", "kafka", "state")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=3, help="counted rounds (3)")
+    parser.add_argument("--rounds", type=int, default=2, help="counted rounds (2)")
     parser.add_argument("--parts", default=",".join(PARTS), help=f"of {','.join(PARTS)} (all)")
 
 
@@ -65,11 +67,16 @@ def write_side(path: Path, side: str, keys: Any, first: int, step: int) -> None:
     number = first + step * np.arange(len(keys))
     path.parent.mkdir(parents=True, exist_ok=True)
     columns = {
-        "k": pa.array([f"k{1_000_000 + key}" for key in keys]),
-        side: pa.array([f"{side}{i}:{PAD}"[:100] for i in number]),
+        "k": joined("k", 1_000_000 + keys),
+        side: pc.utf8_slice_codeunits(joined(side, number, PAD), 0, 100),
         "ts": pa.array(1_600_000_000_000_000 + 1000 * number, pa.timestamp("us", tz="UTC")),
     }
     pq.write_table(pa.table(columns), path)
+
+
+def joined(prefix: str, numbers: Any, suffix: str = "") -> pa.Array:
+    """Text around numbers."""
+    return pc.binary_join_element_wise(prefix, pa.array(numbers).cast(pa.string()), suffix, "")
 
 
 def read_side(spark: SparkSession, directory: Path, side: str) -> DataFrame:
@@ -90,10 +97,12 @@ def stage_query(spark: SparkSession, directory: Path, checkpoint: str) -> Stream
 def speed(spark: SparkSession, directory: Path, rounds: int) -> dict[str, Any]:
     data = directory / "speed"
     rng = np.random.default_rng(42)
-    for first, side in enumerate(("left", "right")):
-        keys = rng.integers(0, KEYS, RECORDS // 2)
-        write_side(data / side / "0.parquet", side, keys, first, 2)
-        write_side(data / "sample" / side / "0.parquet", side, keys[: SAMPLE // 2], first, 2)
+    for side in ("left", "right"):
+        for number in range(WARM_UP + COUNTED):
+            keys = rng.integers(0, KEYS, RECORDS // 2)
+            first = number * RECORDS + (side == "right")
+            write_side(data / side / f"{number}.parquet", side, keys, first, 2)
+        write_side(data / "sample" / side / "0.parquet", side, keys[: SAMPLE // 2], 0, 2)
 
     def native(checkpoint: str) -> StreamingQuery:
         sides = [
@@ -125,13 +134,15 @@ def speed(spark: SparkSession, directory: Path, rounds: int) -> dict[str, Any]:
     rates = harness.in_turn(
         {"native": native, "stage": lambda checkpoint: stage_query(spark, data, checkpoint)},
         directory,
-        rounds,
+        rounds=rounds,
+        warm_up=WARM_UP,
     )
-    rates |= harness.in_turn({"per key": per_key}, directory, 1)
+    rates |= harness.in_turn({"per key": per_key}, directory, rounds=1)
     over_native = rates["stage"] / rates["native"]
     over_per_key = rates["stage"] / rates["per key"]
     harness.show(
-        f"{RECORDS:,} records, {KEYS:,} keys, values of 100 bytes, one micro-batch",
+        f"micro-batches of {RECORDS:,} records, {KEYS:,} keys, values of 100 bytes; "
+        f"the median, {WARM_UP} first not counted",
         [
             ("", "records/s", "stage is"),
             (
@@ -193,7 +204,7 @@ def kafka(spark: SparkSession, directory: Path) -> dict[str, Any]:
         def side(topic: str, name: str) -> dt.Table:
             return dt.Table.from_topic(spark, topic, servers=servers, name=name)
 
-        def joined(checkpoint: str) -> StreamingQuery:
+        def kafka_to_kafka(checkpoint: str) -> StreamingQuery:
             both = side("kv-L", "left").join(
                 side("kv-R", "right"),
                 select={"value": F.concat_ws("+", "left.value", "right.value")},
@@ -221,7 +232,7 @@ def kafka(spark: SparkSession, directory: Path) -> dict[str, Any]:
                 .start()
             )
 
-        rates = harness.in_turn({"copy": copy, "stage": joined}, directory, 2)
+        rates = harness.in_turn({"copy": copy, "stage": kafka_to_kafka}, directory, rounds=2)
         answer = subprocess.run(
             [peer / "bench", "run", "table_table_inner", "nocache"],
             check=True,

@@ -31,11 +31,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from dovetail.columns import DELETED, EVENT_TIME, HASH, POSITION, SEQUENCE, value_name
+from dovetail.columns import DELETED, EVENT_TIME, HASH, POSITION, SEQUENCE
 from dovetail.errors import CheckpointError, DataError, PlanError
 from dovetail.kernels.hashing import stable_hash
-from dovetail.plan.nodes import Node, Source, sources
-from dovetail.plan.select import SIDES
+from dovetail.plan.nodes import Source
 from dovetail.plan.stages import plan_stage
 from dovetail.runtime.pack import Packer, unpack_piece
 from dovetail.runtime.stage import Piece, process
@@ -45,7 +44,8 @@ from dovetail.state.segment import SegmentCache
 from dovetail.table import Table
 
 if TYPE_CHECKING:
-    from dovetail.plan.spec import Emit
+    from dovetail.plan.output import held_columns
+from dovetail.plan.spec import Emit
 
 Schema: TypeAlias = "pa.Schema | StructType | Mapping[str, pa.DataType]"
 Row: TypeAlias = "Mapping[str, Any]"
@@ -128,13 +128,19 @@ class Driver:
     ) -> None:
         node = topology.plan
         stage = plan_stage(node, buckets=buckets, emit=emit)
+        if stage.spec.visible:
+            raise PlanError(
+                node.name,
+                "select= computes with a Spark expression, which needs Spark",
+                "Run the topology with to_batch() or write_stream(), or name columns only",
+            )
         in_order = tuple(
             replace(source, sequence=True, log_partition=False) for source in stage.spec.sources
         )
         self._node = node
         self._inputs = stage.inputs
         self._spec = replace(stage.spec, sources=in_order)
-        self._columns = _value_columns(node, 0)
+        self._held = held_columns(node)
         self._hash = stable_hash if key_hash is None else key_hash
         self._blobs = [MemoryBlobs() for _ in range(buckets)]
         self._cache = SegmentCache()
@@ -329,14 +335,13 @@ class Driver:
         return changes
 
     def _changes(self, output: pa.Table) -> Iterator[Change]:
-        held = next(sources(self._node)).key.names
-        keys = dict(zip(self._node.key.names, held, strict=True))
         for row in output.to_pylist():
             deleted = row[DELETED]
-            values = {name: row[column] for name, column in self._columns.items()}
+            held = {name: row[column] for name, column in self._held.items()}
+            key = {name: held.pop(name) for name in self._node.key.names}
             yield Change(
-                key={name: row[column] for name, column in keys.items()},
-                values=None if deleted else values,
+                key=key,
+                values=None if deleted else held,
                 timestamp_us=row[EVENT_TIME],
                 change="delete" if deleted else "upsert",
                 position=row[POSITION],
@@ -355,29 +360,6 @@ def _struct(name: str, schema: Schema) -> StructType:
             f"schema= has a type that Spark does not have: {error}",
             "Use a type that a Spark column can have, for instance pa.timestamp('us', 'UTC')",
         ) from error
-
-
-def _value_columns(node: Node, first_leaf: int) -> dict[str, str]:
-    """Per value column of a node the column of the stage's output that holds it."""
-    if isinstance(node, Source):
-        return {name: value_name(first_leaf, i) for i, name in enumerate(node.values.names)}
-    held = next(sources(node)).key.names
-    sides: dict[str, dict[str, str]] = {}
-    for side, child in zip(SIDES, (node.left, node.right), strict=True):
-        sides[side] = _value_columns(child, first_leaf)
-        sides[side] |= zip(child.key.names, held, strict=True)
-        first_leaf += sum(1 for _ in sources(child))
-    columns = {}
-    for selected in node.select:
-        if selected.ref is None:
-            raise PlanError(
-                node.name,
-                f"select= computes {selected.name!r} with a Spark expression, which needs Spark",
-                "Run the topology with to_batch() or write_stream(), or name columns only",
-            )
-        side, name = selected.ref
-        columns[selected.name] = sides[side][name]
-    return columns
 
 
 def _check_columns(source: Source, rows: Sequence[Row]) -> None:

@@ -21,6 +21,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
     VariantType,
+    YearMonthIntervalType,
 )
 
 from dovetail.columns import CHANGE, POSITION, TIMESTAMP, is_reserved
@@ -66,6 +67,8 @@ class Source:
         refuse_duplicates(operator, names, "Rename one of them before from_changelog")
         for key_field in self.key:
             refuse_key_type(operator, key_field)
+        for value_field in self.values:
+            refuse_value_type(operator, value_field)
 
 
 @dataclass(frozen=True)
@@ -122,14 +125,29 @@ def refuse_duplicates(operator: str, names: Sequence[str], remedy: str) -> None:
 
 
 def refuse_key_type(operator: str, key: StructField) -> None:
-    """Keys must be comparable and hashable: no maps, variants or intervals, at any depth."""
-    offending = next(_unorderable(key.dataType), None)
+    """Keys are equal where their bytes are: no maps, variants, intervals of months or collations,
+    at any depth.
+    """
+    offending = next((t for t in _within(key.dataType) if _is_no_key(t)), None)
     if offending is not None:
         raise PlanError(
             operator,
             f"key column {key.name!r} of type {key.dataType.simpleString()} cannot be a key, "
-            f"{offending.simpleString()} has no order",
-            "Key the table by columns of plain types, for instance by the map's own entries",
+            f"{offending.simpleString()} is not compared by its bytes",
+            "Key the table by columns of plain types, for instance by the map's own entries or "
+            "by F.lower of a text",
+        )
+
+
+def refuse_value_type(operator: str, value: StructField) -> None:
+    """Values travel as Arrow columns, which have no intervals of months."""
+    offending = next((t for t in _within(value.dataType) if isinstance(t, _MONTHS)), None)
+    if offending is not None:
+        raise PlanError(
+            operator,
+            f"column {value.name!r} of type {value.dataType.simpleString()} cannot be carried, "
+            f"Spark has no Arrow form of {offending.simpleString()}",
+            "Convert it, for instance to a number of months",
         )
 
 
@@ -150,14 +168,25 @@ def _signature(key: StructType) -> str:
     return "(" + ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in key) + ")"
 
 
-def _unorderable(type_: DataType) -> Iterator[DataType]:
-    if isinstance(type_, (MapType, VariantType, CalendarIntervalType)):
-        yield type_
-    elif isinstance(type_, ArrayType):
-        yield from _unorderable(type_.elementType)
+_MONTHS = (CalendarIntervalType, YearMonthIntervalType)
+
+
+def _is_no_key(type_: DataType) -> bool:
+    collated = isinstance(type_, StringType) and not type_.isUTF8BinaryCollation()
+    return collated or isinstance(type_, (MapType, VariantType, *_MONTHS))
+
+
+def _within(type_: DataType) -> Iterator[DataType]:
+    """A type and all types nested in it."""
+    yield type_
+    if isinstance(type_, ArrayType):
+        yield from _within(type_.elementType)
+    elif isinstance(type_, MapType):
+        yield from _within(type_.keyType)
+        yield from _within(type_.valueType)
     elif isinstance(type_, StructType):
         for inner in type_:
-            yield from _unorderable(inner.dataType)
+            yield from _within(inner.dataType)
 
 
 def changelog_schema(node: Node) -> StructType:

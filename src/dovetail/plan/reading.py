@@ -62,10 +62,11 @@ def source_of(
                 f"key column {column!r} also has another role",
                 "Copy it with withColumn and name the copy there",
             )
+    schema = frame.schema.toNullable()
     return Source(
         name=label,
-        key=StructType([frame.schema[k] for k in keys]),
-        values=StructType([f for f in frame.schema if f.name not in used and f.name not in keys]),
+        key=StructType([schema[k] for k in keys]),
+        values=StructType([f for f in schema if f.name not in used and f.name not in keys]),
         frame=frame,
         timestamp=columns.expression(timestamp, "timestamp=", TimestampType),
         deleted=columns.expression(deleted, "deleted=", BooleanType),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail.errors import PlanError
 from dovetail.plan.nodes import Node, sources
+from dovetail.plan.output import Output, output_of
 from dovetail.plan.spec import Emit, StageSpec
 from dovetail.plan.stages import plan_stage
 from dovetail.runtime import project, spark
@@ -32,11 +33,13 @@ def changelog(node: Node, *, emit: Emit) -> DataFrame:
     partitions = int(str(session.conf.get("spark.sql.shuffle.partitions")))
     stage = plan_stage(node, buckets=partitions, emit=emit)
     packed = spark.pack_inputs(stage, list(range(partitions)))
-    staged = packed.groupBy("bucket").applyInPandas(_bucket(stage.spec), "changes binary")
-    return project.changelog(spark.unpack_changes(staged, stage), node)
+    output = output_of(stage)
+    staged = packed.groupBy("bucket").applyInPandas(_bucket(stage.spec, output), "changes binary")
+    rows = spark.unpack(staged, output)
+    return rows if output.held is not None else project.changelog(rows, node)
 
 
-def _bucket(spec: StageSpec) -> Any:
+def _bucket(spec: StageSpec, output: Output) -> Any:
     def run(rows: pd.DataFrame) -> pd.DataFrame:
         import pandas as pd
 
@@ -45,7 +48,7 @@ def _bucket(spec: StageSpec) -> Any:
             for row in rows.itertuples(index=False)
         ]
         changes = process(spec, pieces, MemoryBlobs(), SegmentCache())
-        payloads = [] if changes is None else [to_ipc(changes)]
+        payloads = [] if changes is None else [to_ipc(output.rows(changes))]
         return pd.DataFrame({"changes": payloads})
 
     return run

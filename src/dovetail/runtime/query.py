@@ -11,7 +11,7 @@ from dovetail.errors import CheckpointError, ConfigurationError, PlanError
 from dovetail.plan.nodes import Node, sources
 from dovetail.plan.spec import Emit
 from dovetail.plan.stages import describe, fingerprint, plan_stage
-from dovetail.runtime import project, spark
+from dovetail.runtime import spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -113,7 +113,7 @@ def parse_trigger(trigger: str | None) -> dict[str, Any]:
 
 def _changelog(node: Node, emit: Emit, buckets: int, partitions: int) -> DataFrame:
     stage = plan_stage(node, buckets=buckets, emit=emit)
-    return project.changelog(spark.stage_changes(stage, partitions), node)
+    return spark.changelog(stage, partitions)
 
 
 def _binding(

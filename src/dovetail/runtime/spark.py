@@ -17,8 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
+    DataType,
     DateType,
     DecimalType,
     DoubleType,
@@ -36,15 +38,14 @@ from dovetail.columns import (
     EVENT_TIME,
     HASH,
     LOG_PARTITION,
-    POSITION,
     SEQUENCE,
-    VISIBLE,
     quoted,
-    value_name,
 )
 from dovetail.plan.nodes import Node, Source, sources
+from dovetail.plan.output import Output, output_of
 from dovetail.plan.spec import StageSpec
 from dovetail.plan.stages import Stage
+from dovetail.runtime import project
 from dovetail.runtime.pack import PACKED, Packer, packing, to_ipc, unpack_piece
 from dovetail.runtime.stage import process
 from dovetail.state.segment import SegmentCache
@@ -66,21 +67,24 @@ _FLAT = (
 )
 
 
-def stage_changes(stage: Stage, partitions: int) -> DataFrame:
-    """The stage's changes as a streaming frame with ``output_type(stage)``'s columns.
+def changelog(stage: Stage, partitions: int) -> DataFrame:
+    """The changelog of a stage's node as a streaming frame.
 
     Flat columns leave the stage as they are. Others, which pandas' Arrow types do not carry
     through, leave it in blobs that a second step unpacks.
     """
     spark = session_of(stage.node)
     packed = pack_inputs(stage, bucket_labels(spark, stage.spec.buckets, partitions))
-    output = output_type(stage)
-    flat = all(isinstance(f.dataType, _FLAT) for f in output)
-    emitted = _as_longs(output) if flat else _PAYLOAD
+    output = output_of(stage)
+    flat = all(isinstance(f.dataType, _FLAT) for f in output.columns)
     staged = packed.groupBy("bucket").transformWithStateInPandas(
-        BucketProcessor(stage.spec, flat=flat), emitted, "append", "none"
+        BucketProcessor(stage.spec, output, flat=flat),
+        output.columns if flat else _PAYLOAD,
+        "append",
+        "none",
     )
-    return _as_timestamps(staged, output) if flat else unpack_changes(staged, stage)
+    rows = staged if flat else unpack(staged, output)
+    return rows if output.held is not None else project.changelog(rows, stage.node)
 
 
 def pack_inputs(stage: Stage, labels: Sequence[int]) -> DataFrame:
@@ -103,7 +107,7 @@ def wire_rows(source: Source) -> DataFrame:
     """
     assert source.frame is not None
     assert source.timestamp is not None
-    keys = [_canonical(name, source.key[name].dataType).alias(name) for name in source.key.names]
+    keys = [_canonical(F.col(quoted(f.name)), f.dataType).alias(f.name) for f in source.key]
     columns = [F.xxhash64(*keys).alias(HASH), F.unix_micros(source.timestamp).alias(EVENT_TIME)]
     if source.deleted is not None:
         columns.append(F.coalesce(source.deleted, F.lit(False)).alias(DELETED))
@@ -127,34 +131,18 @@ def bucket_labels(spark: SparkSession, buckets: int, partitions: int) -> list[in
     return [free[bucket % partitions].pop(0) for bucket in range(buckets)]
 
 
-def unpack_changes(staged: DataFrame, stage: Stage) -> DataFrame:
-    """Rows of ``output_type(stage)`` from the blobs that a stage emits."""
+def unpack(staged: DataFrame, output: Output) -> DataFrame:
+    """A stage's rows from the blobs that it emits."""
     timezone = staged.sparkSession.conf.get("spark.sql.session.timeZone")
-    schema = in_timezone(stage.spec.output_schema, str(timezone))
+    schema = in_timezone(output.schema, str(timezone))
 
-    def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for payload in batch.column(0):
                 table = pa.ipc.open_stream(payload.as_buffer()).read_all()
                 yield from table.cast(schema).to_batches()
 
-    return staged.mapInArrow(unpack, output_type(stage))
-
-
-def output_type(stage: Stage) -> StructType:
-    """The columns of ``StageSpec.output_schema`` as Spark types."""
-    fields = [StructField(f.name, f.dataType, True) for f in stage.inputs[0].key]
-    for leaf, source in enumerate(sources(stage.node)):
-        for number, value in enumerate(source.values):
-            fields.append(StructField(value_name(leaf, number), value.dataType, True))
-    fields += [
-        StructField(DELETED, BooleanType()),
-        StructField(EVENT_TIME, LongType()),
-        StructField(POSITION, LongType()),
-    ]
-    if stage.spec.visible:
-        fields.append(StructField(VISIBLE, LongType()))
-    return StructType(fields)
+    return staged.mapInArrow(rows, output.columns)
 
 
 def in_timezone(schema: pa.Schema, timezone: str) -> pa.Schema:
@@ -184,8 +172,9 @@ def _field_in_timezone(field: pa.Field, timezone: str) -> pa.Field:
 class BucketProcessor(StatefulProcessor):
     """Runs a stage for each bucket of a partition; its one state variable holds the blobs."""
 
-    def __init__(self, spec: StageSpec, *, flat: bool) -> None:
+    def __init__(self, spec: StageSpec, output: Output, *, flat: bool) -> None:
         self._spec = spec
+        self._output = output
         self._emitted = _flat_frame if flat else _payload_frame
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -213,7 +202,8 @@ class BucketProcessor(StatefulProcessor):
         changes = process(self._spec, pieces, self._blobs, segment_cache())
         if changes is not None:
             for start in range(0, changes.num_rows, _OUTPUT_ROWS_MAX):
-                yield self._emitted(changes.slice(start, _OUTPUT_ROWS_MAX))
+                rows = self._output.rows(changes.slice(start, _OUTPUT_ROWS_MAX))
+                yield self._emitted(rows)
 
     def close(self) -> None:
         """Nothing to release: what is open belongs to the worker process."""
@@ -227,34 +217,10 @@ def _payload_frame(changes: pa.Table) -> pd.DataFrame:
 
 
 def _flat_frame(changes: pa.Table) -> pd.DataFrame:
-    """The changes as pandas columns of Arrow types, timestamps as their microseconds."""
+    """The changes as pandas columns of Arrow types."""
     import pandas as pd
 
-    schema = pa.schema(
-        [f.with_type(pa.int64()) if pa.types.is_timestamp(f.type) else f for f in changes.schema]
-    )
-    return changes.cast(schema).to_pandas(types_mapper=pd.ArrowDtype)
-
-
-def _as_longs(output: StructType) -> StructType:
-    """The schema with timestamps as whole microseconds."""
-    return StructType(
-        [
-            StructField(f.name, LongType() if isinstance(f.dataType, TimestampType) else f.dataType)
-            for f in output
-        ]
-    )
-
-
-def _as_timestamps(frame: DataFrame, output: StructType) -> DataFrame:
-    return frame.select(
-        *(
-            F.timestamp_micros(quoted(f.name)).alias(f.name)
-            if isinstance(f.dataType, TimestampType)
-            else F.col(quoted(f.name))
-            for f in output
-        )
-    )
+    return changes.to_pandas(types_mapper=pd.ArrowDtype)
 
 
 class StoreBlobs:
@@ -297,11 +263,16 @@ def session_of(node: Node) -> SparkSession:
     return frame.sparkSession
 
 
-def _canonical(name: str, type_: Any) -> Column:
-    """A key column in which equal values have equal bits: one NaN, and no negative zero."""
-    column = F.col(quoted(name))
+def _canonical(column: Column, type_: DataType) -> Column:
+    """A key in which equal values have equal bits: one NaN and no negative zero, at any depth."""
     if isinstance(type_, (FloatType, DoubleType)):
         zero = F.lit(0.0).cast(type_)
         nan = F.lit(float("nan")).cast(type_)
         return F.when(F.isnan(column), nan).when(column == zero, zero).otherwise(column)
+    if isinstance(type_, ArrayType):
+        element_type = type_.elementType
+        return F.transform(column, lambda element: _canonical(element, element_type))
+    if isinstance(type_, StructType):
+        fields = (_canonical(column.getField(f.name), f.dataType).alias(f.name) for f in type_)
+        return F.when(column.isNotNull(), F.struct(*fields))
     return column

@@ -202,13 +202,15 @@ class _Gather:
         values = self.spec.value_fields(source)
         groups = self.events.groups
         rows = self.tables[source].select(values)
-        stored = np.unique(refs[(refs >= 0) & (refs < groups)])
+        old = refs < groups
+        used = np.zeros(groups + 1, dtype=np.bool_)
+        used[refs[old]] = True
+        stored = np.flatnonzero(used[:groups])
         if len(stored):
             fetched = self.states[source].fetch(self.located[source], stored).select(values)
             rows = pa.concat_tables([fetched, rows])
-        old = refs < groups
         index = refs - groups + len(stored)
-        index[old] = np.searchsorted(stored, refs[old])
+        index[old] = (np.cumsum(used) - 1)[refs[old]]
         picked = pa.array(index, mask=refs == ABSENT)
         return [_whole(column.take(picked)) for column in rows.columns]
 

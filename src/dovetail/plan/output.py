@@ -1,0 +1,96 @@
+"""What leaves a stage: the changelog itself, or the columns that a projection makes it of.
+
+Where all selections only name columns, the stage's rows are the changelog's rows, and nothing is
+left for Spark to project. Where one computes, the stage emits its own columns
+(``StageSpec.output_schema``) and ``runtime.project`` does the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.types import BooleanType, LongType, StructField, StructType
+
+from dovetail.columns import (
+    CHANGE,
+    DELETE,
+    DELETED,
+    EVENT_TIME,
+    POSITION,
+    TIMESTAMP,
+    UPSERT,
+    VISIBLE,
+    value_name,
+)
+from dovetail.plan.nodes import Node, Source, changelog_schema, sources
+from dovetail.plan.select import SIDES
+from dovetail.plan.stages import Stage, arrow_schema
+
+
+@dataclass(frozen=True)
+class Output:
+    """The rows a stage sends out. ``held``: where they are the changelog's, the stage column behind
+    each key and value column; None where a projection follows.
+    """
+
+    columns: StructType
+    held: Mapping[str, str] | None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns in Arrow, in UTC."""
+        return arrow_schema(self.columns)
+
+    def rows(self, changes: pa.Table) -> pa.Table:
+        """The rows of ``schema`` from a stage's changes (``StageSpec.output_schema``)."""
+        if self.held is None:
+            return changes
+        change = pa.array([UPSERT, DELETE]).take(changes.column(DELETED).cast(pa.int8()))
+        columns = {name: changes.column(held) for name, held in self.held.items()}
+        columns[CHANGE] = change
+        columns[TIMESTAMP] = changes.column(EVENT_TIME).cast(pa.timestamp("us", "UTC"))
+        columns[POSITION] = changes.column(POSITION)
+        return pa.table(list(columns.values()), schema=self.schema)
+
+
+def output_of(stage: Stage) -> Output:
+    """What a stage sends out."""
+    if not stage.spec.visible:
+        return Output(changelog_schema(stage.node), held_columns(stage.node))
+    fields = [StructField(f.name, f.dataType, True) for f in stage.inputs[0].key]
+    for leaf, source in enumerate(sources(stage.node)):
+        for number, value in enumerate(source.values):
+            fields.append(StructField(value_name(leaf, number), value.dataType, True))
+    fields += [
+        StructField(DELETED, BooleanType()),
+        StructField(EVENT_TIME, LongType()),
+        StructField(POSITION, LongType()),
+        StructField(VISIBLE, LongType()),
+    ]
+    return Output(StructType(fields), None)
+
+
+def held_columns(node: Node) -> dict[str, str]:
+    """The stage column behind each key and value column of a node whose selections only name
+    columns, in the changelog's order.
+    """
+    held_keys = next(sources(node)).key.names
+    return dict(zip(node.key.names, held_keys, strict=True)) | _held_values(node, 0, held_keys)
+
+
+def _held_values(node: Node, first_leaf: int, held_keys: list[str]) -> dict[str, str]:
+    if isinstance(node, Source):
+        return {name: value_name(first_leaf, i) for i, name in enumerate(node.values.names)}
+    middle = first_leaf + sum(1 for _ in sources(node.left))
+    sides = {}
+    for side, child, leaf in zip(SIDES, (node.left, node.right), (first_leaf, middle), strict=True):
+        keys = dict(zip(child.key.names, held_keys, strict=True))
+        sides[side] = keys | _held_values(child, leaf, held_keys)
+    held = {}
+    for selected in node.select:
+        assert selected.ref is not None, "a selection computes"
+        side, name = selected.ref
+        held[selected.name] = sides[side][name]
+    return held
