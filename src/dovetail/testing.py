@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,8 @@ from dovetail.columns import DELETED, EVENT_TIME, HASH, POSITION, SEQUENCE
 from dovetail.errors import CheckpointError, DataError, PlanError
 from dovetail.kernels.hashing import stable_hash
 from dovetail.plan.nodes import Source
+from dovetail.plan.output import held_columns
+from dovetail.plan.spec import Emit
 from dovetail.plan.stages import plan_stage
 from dovetail.runtime.pack import Packer, unpack_piece
 from dovetail.runtime.stage import Piece, process
@@ -42,10 +44,6 @@ from dovetail.state import manifest
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import SegmentCache
 from dovetail.table import Table
-
-if TYPE_CHECKING:
-    from dovetail.plan.output import held_columns
-from dovetail.plan.spec import Emit
 
 Schema: TypeAlias = "pa.Schema | StructType | Mapping[str, pa.DataType]"
 Row: TypeAlias = "Mapping[str, Any]"
@@ -140,7 +138,7 @@ class Driver:
         self._node = node
         self._inputs = stage.inputs
         self._spec = replace(stage.spec, sources=in_order)
-        self._held = held_columns(node)
+        self._columns = held_columns(node)
         self._hash = stable_hash if key_hash is None else key_hash
         self._blobs = [MemoryBlobs() for _ in range(buckets)]
         self._cache = SegmentCache()
@@ -337,7 +335,7 @@ class Driver:
     def _changes(self, output: pa.Table) -> Iterator[Change]:
         for row in output.to_pylist():
             deleted = row[DELETED]
-            held = {name: row[column] for name, column in self._held.items()}
+            held = {name: row[column] for name, column in self._columns.items()}
             key = {name: held.pop(name) for name in self._node.key.names}
             yield Change(
                 key=key,
