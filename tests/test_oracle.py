@@ -21,7 +21,7 @@ from naive import Record, Result, each_record, seen
 from runners import cut, driver, kernel, one_hash, static, stream
 
 ORACLE = Path(__file__).parents[2] / "shared" / "kafka-streams" / "oracle"
-CASES = int(os.environ.get("DOVETAIL_CASES", "300"))
+CASES = int(os.environ.get("DOVETAIL_CASES", "200"))
 SEED = int(os.environ.get("DOVETAIL_SEED", "77"))
 HOWS = ("inner", "left", "outer")
 
@@ -111,7 +111,7 @@ def test_the_definition(cases: list[dict[str, Any]], answers: list[list[list[Res
 def test_the_runners_in_this_process(
     runner: str, size: int, cases: list[dict[str, Any]], answers: list[list[list[Result]]]
 ) -> None:
-    share = {1: 8, 4: 4}.get(size, 1 if runner.startswith("kernel") else 3)  # by what they cost
+    share = {1: 10, 4: 5}.get(size, 1 if runner.startswith("kernel") else 4)  # by what they cost
     for case, expected in list(zip(cases, answers, strict=True))[::share]:
         told = IN_PROCESS[runner](topology(case), cut(records(case), size))
         wanted = [list(flat(expected[i : i + size])) for i in range(0, len(expected), size)]
@@ -141,7 +141,7 @@ def test_spark(
         told = static(spark, tmp_path, join, everything)
         assert sorted_by_key(printed(told)) == sorted_by_key(expected)
     else:
-        size = -(-len(everything) // 3)
+        size = -(-len(everything) // 2)
         told = stream(spark, tmp_path, join, cut(everything, size), restart=how == "outer")
         assert printed(told) == expected
 

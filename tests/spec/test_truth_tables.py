@@ -6,6 +6,7 @@ tables agree with the slow model), the runners in this process, and the runners 
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable
 from functools import cache, partial
@@ -179,8 +180,15 @@ IN_PROCESS: dict[str, Callable[[Topology, Batches], list[list[Result]]]] = {
 }
 
 
-@pytest.mark.parametrize("size", [1, 3, 10**6], ids=["row-by-row", "by-three", "one-batch"])
-@pytest.mark.parametrize("runner", IN_PROCESS)
+# Row by row for all; larger batches where they can differ.
+SIZES = [
+    *((runner, 1) for runner in IN_PROCESS),
+    *((runner, 10**6) for runner in ("kernel", "kernel-colliding", "driver")),
+    *((runner, 3) for runner in ("kernel-restarted", "kernel-colliding-restarted")),
+]
+
+
+@pytest.mark.parametrize(("runner", "size"), SIZES, ids=str)
 @pytest.mark.parametrize(("table", "join"), per_join(CHANGE))
 def test_single_changes(table: TruthTable, join: str, runner: str, size: int) -> None:
     answers = IN_PROCESS[runner](table.joins[join], cut(table.records, size))
@@ -270,8 +278,15 @@ def computed(
     return run
 
 
+# Net changes on Spark: each operator and one join of each other kind, or all when time allows.
+RARE = {"inner-inner", "left-outer", "left-inner"}
+
+
 @pytest.mark.parametrize(("table", "join"), per_join(TABLES))
 def test_a_streaming_query(table: TruthTable, join: str, streamed: Any) -> None:
+    rare = join in RARE or (table.name.endswith("twice-batch") and join != "chain")
+    if rare and table.emission == "batch" and "DOVETAIL_CASES" not in os.environ:
+        pytest.skip("runs when DOVETAIL_CASES is set")
     answers = streamed(table.joins[join], table.emission)
     assert answers[table.name] == flat(table.expected[join])
 

@@ -127,7 +127,7 @@ def test_a_look_up_gives_the_last_row(
         return SegmentCache(None if place == "memory" else tmp_path / "segments")
 
     model = Model(hashes, cache())
-    for _ in range(70):
+    for _ in range(40):
         model.append(
             random_, keys=random_.sample(KEYS, random_.randint(1, 9)), deletes=random_.random()
         )
@@ -201,7 +201,7 @@ def test_a_call_reads_about_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TableState, "_step", counted)
     random_ = random.Random(3)
     model = Model(HASHES["spread"], SegmentCache())
-    keys = [f"k{i}" for i in range(1_600)]
+    keys = [f"k{i}" for i in range(1_000)]
     for part in range(FANOUT):
         model.append(random_, keys=keys[part::FANOUT], deletes=0.1)
     calls = 0
