@@ -1,0 +1,74 @@
+"""The examples of the README and of docs/, run as they stand, and what they say they print."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "docs" / "tables.md", ROOT / "docs" / "operations.md"]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def blocks(page: Path) -> list[str]:
+    """The Python examples of a page, in order."""
+    return BLOCK.findall(page.read_text())
+
+
+def promised(block: str) -> list[str]:
+    """The lines that an example says it prints: comments at its end."""
+    lines = block.rstrip().splitlines()
+    start = len(lines)
+    while start and lines[start - 1].startswith("# "):
+        start -= 1
+    return [line[2:] for line in lines[start:]]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_run_and_print_what_they_say(
+    page: Path,
+    spark: SparkSession,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("orders", "payments"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+    (tmp_path / "data/orders/1.json").write_text(
+        '{"id": 1, "amount": 40, "at": "2024-05-01T10:00:00Z", "op": "c"}\n'
+    )
+    (tmp_path / "data/payments/1.json").write_text(
+        '{"id": 1, "paid": 15, "at": "2024-05-01T11:00:00Z"}\n'
+    )
+    before = dict(spark.sparkContext.getConf().getAll())
+    settings = {key: spark.conf.get(key, None) for key in _changed(page)}
+    names = {"spark": spark}
+    assert blocks(page)
+    try:
+        for block in blocks(page):
+            capsys.readouterr()
+            # The JVM has a working directory of its own, so paths are made absolute.
+            placed = block.replace('"data/', f'"{tmp_path}/data/').replace(
+                '"out/', f'"{tmp_path}/out/'
+            )
+            exec(compile(placed, str(page), "exec"), names)
+            printed = capsys.readouterr().out.splitlines()
+            if promised(block):
+                assert printed == promised(block)
+    finally:
+        for key, value in settings.items():
+            spark.conf.unset(key) if value is None else spark.conf.set(key, value)
+    assert dict(spark.sparkContext.getConf().getAll()) == before
+    if page.name == "README.md":
+        rows = spark.read.parquet(str(tmp_path / "out/open_orders")).collect()
+        assert [(row.id, row.amount, row.due, row["_change"]) for row in rows][-1:] == [
+            (1, 40, 25, "upsert")
+        ]
+
+
+def _changed(page: Path) -> list[str]:
+    import dovetail as dt
+
+    return list(dt.settings(partitions=2)) if page.name == "operations.md" else []
