@@ -151,7 +151,7 @@ class Table:
             selected = select_all(name, self.plan, right.plan)
             values = StructType([*self.plan.values.fields, *right.plan.values.fields])
         else:
-            selected, values = resolve(name, self.plan, right.plan, select)
+            selected, values = resolve(name, self.plan, right.plan, how, select)
         return Table(TableJoin(self.plan, right.plan, how, selected, values))
 
     @property

@@ -140,8 +140,8 @@ def refuse_key_type(operator: str, key: StructField) -> None:
 
 
 def refuse_value_type(operator: str, value: StructField) -> None:
-    """Values travel as Arrow columns, which have no intervals of months."""
-    offending = next((t for t in _within(value.dataType) if isinstance(t, _MONTHS)), None)
+    """Values travel as Arrow columns, which have no calendar intervals."""
+    offending = next((t for t in _within(value.dataType) if isinstance(t, _CALENDAR)), None)
     if offending is not None:
         raise PlanError(
             operator,
@@ -168,12 +168,12 @@ def _signature(key: StructType) -> str:
     return "(" + ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in key) + ")"
 
 
-_MONTHS = (CalendarIntervalType, YearMonthIntervalType)
+_CALENDAR = (CalendarIntervalType, YearMonthIntervalType)
 
 
 def _is_no_key(type_: DataType) -> bool:
     collated = isinstance(type_, StringType) and not type_.isUTF8BinaryCollation()
-    return collated or isinstance(type_, (MapType, VariantType, *_MONTHS))
+    return collated or isinstance(type_, (MapType, VariantType, *_CALENDAR))
 
 
 def _within(type_: DataType) -> Iterator[DataType]:

@@ -10,9 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from dovetail.columns import quoted
 from dovetail.errors import PlanError
+from dovetail.kernels.table_join import How, preserved
 from dovetail.plan.nodes import Node, Selected, refuse_duplicates
 
 if TYPE_CHECKING:
@@ -44,9 +49,12 @@ def select_all(operator: str, left: Node, right: Node) -> tuple[Selected, ...]:
 
 
 def resolve(
-    operator: str, left: Node, right: Node, selection: Selection
+    operator: str, left: Node, right: Node, how: How, selection: Selection
 ) -> tuple[tuple[Selected, ...], StructType]:
-    """A selection checked against the joined row, with the value columns it makes."""
+    """A selection checked against the joined row, with the value columns it makes.
+
+    The key of a side that may be missing is an expression: null where it is.
+    """
     if isinstance(selection, str):
         raise PlanError(operator, "select= is a string", f"Write select=[{selection!r}]")
     items: Iterable[tuple[str | None, str | Column]] = (
@@ -55,7 +63,7 @@ def resolve(
         else ((None, item) for item in selection)
     )
     selected = tuple(
-        _named(operator, left, right, name, item)
+        _named(operator, left, right, how, name, item)
         if isinstance(item, str)
         else Selected(name or "", None, item)
         for name, item in items
@@ -64,7 +72,7 @@ def resolve(
         selected, computed = _analysed(operator, left, right, selected)
     else:
         computed = {}
-    selected = tuple(s for s in selected if s.name not in left.key.names)
+    selected = tuple(s for s in selected if s.ref is None or s.name not in left.key.names)
     refuse_duplicates(
         operator,
         [*left.key.names, *(s.name for s in selected)],
@@ -91,14 +99,20 @@ def row_columns(left: Node, right: Node) -> tuple[StructType, dict[str, tuple[st
     return StructType(fields), plain
 
 
-def _named(operator: str, left: Node, right: Node, name: str | None, text: str) -> Selected:
+def _named(
+    operator: str, left: Node, right: Node, how: How, name: str | None, text: str
+) -> Selected:
     side, dot, column = text.partition(".")
     nodes = dict(zip(SIDES, (left, right), strict=True))
     if dot and side in nodes:
         known = [*nodes[side].key.names, *nodes[side].values.names]
-        if column in known:
-            return Selected(name or column, (side, column))
-        raise _unknown(operator, text, [f"{side}.{k}" for k in known])
+        if column not in known:
+            raise _unknown(operator, text, [f"{side}.{k}" for k in known])
+        other_is_preserved = preserved(how)[side == "left"]
+        if column in nodes[side].key.names and other_is_preserved:
+            _session(operator)
+            return Selected(name or column, None, F.col(f"{side}.{quoted(column)}"))
+        return Selected(name or column, (side, column))
     if text in left.key.names:
         return Selected(name or text, ("left", text))
     holders = [s for s in SIDES if text in nodes[s].values.names]
@@ -119,18 +133,8 @@ def _analysed(
     """Let Spark resolve the expressions on an empty joined row: names and types, or its
     complaint.
     """
-    from pyspark.errors import AnalysisException
-    from pyspark.sql import SparkSession
-
-    spark = SparkSession.getActiveSession()
-    if spark is None:
-        raise PlanError(
-            operator,
-            "select= has Spark expressions, and there is no Spark session",
-            "Start one, or name columns only, as in select={'total': 'left.amount'}",
-        )
     row, _ = row_columns(left, right)
-    empty = spark.createDataFrame([], row)
+    empty = _session(operator).createDataFrame([], row)
     named, computed = [], {}
     for item in selected:
         if item.column is None:
@@ -148,6 +152,17 @@ def _analysed(
         named.append(Selected(field.name, None, column))
         computed[field.name] = StructField(field.name, field.dataType, True)
     return tuple(named), computed
+
+
+def _session(operator: str) -> SparkSession:
+    spark = SparkSession.getActiveSession()
+    if spark is None:
+        raise PlanError(
+            operator,
+            "select= has Spark expressions, and there is no Spark session",
+            "Start one, or name columns only, as in select={'total': 'left.amount'}",
+        )
+    return spark
 
 
 def _field(left: Node, right: Node, selected: Selected) -> StructField:

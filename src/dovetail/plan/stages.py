@@ -43,6 +43,15 @@ def plan_stage(node: Node, *, buckets: int, emit: Emit) -> Stage:
     for source in sources(node):
         if not any(source is known for known in inputs):
             inputs.append(source)
+    logs = [s.name for s in inputs if s.sequence is not None and s.log_partition is None]
+    if logs and len(logs) < len(inputs):
+        raise PlanError(
+            node.name,
+            f"sequence= without log_partition= orders the rows of all tables, but only "
+            f"{', '.join(logs)} has it",
+            "Give every table its position in the shared log, or a log_partition= to those that "
+            "have a log of their own",
+        )
     spec = StageSpec(
         topology=fingerprint(node),
         buckets=buckets,
