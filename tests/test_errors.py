@@ -1,0 +1,249 @@
+"""Mistakes are named: the operator, the column or type, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import dovetail as dt
+
+Start = Callable[[], Any]
+
+
+@pytest.fixture(scope="module")
+def frame(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame(
+        [],
+        "id long, name string, at timestamp, gone boolean, n int, tags map<string,int>, "
+        "boxed struct<m: map<string,int>>, interval interval year to month",
+    )
+
+
+def table(frame: DataFrame, *columns: Any, name: str = "users", **options: Any) -> dt.Table:
+    options = {"key": "id", "timestamp": "at"} | options
+    return dt.Table.from_changelog(
+        frame.select(*columns or ("id", "name", "at")), name=name, **options
+    )
+
+
+SOURCE_MISTAKES: dict[str, tuple[Callable[[DataFrame], Any], str]] = {
+    "unknown key": (
+        lambda f: table(f, key="uid"),
+        r"table users: key= names an unknown column 'uid'. Known are id, name, at",
+    ),
+    "unknown timestamp": (
+        lambda f: table(f, timestamp="time"),
+        r"table users: timestamp= names an unknown column 'time'. Known are",
+    ),
+    "no key": (lambda f: table(f, key=[]), r"no key column is given. Name at least one"),
+    "duplicate column": (
+        lambda f: table(f, "id", F.lit(1).alias("ID"), "name", "at", key="name"),
+        r"table users: column 'ID' occurs twice. Rename one",
+    ),
+    "reserved name": (
+        lambda f: table(f.withColumnRenamed("name", "_change"), "id", "_change", "at"),
+        r"table users: column '_change' has a name that changelogs use themselves. Rename it",
+    ),
+    "key of map type": (
+        lambda f: table(f, "tags", "at", key="tags"),
+        r"key column 'tags' of type map<string,int> cannot be a key, .*Key the table by",
+    ),
+    "map inside a key": (
+        lambda f: table(f, "boxed", "at", key="boxed"),
+        r"key column 'boxed' of type struct<m:map<string,int>> cannot be a key",
+    ),
+    "value without an Arrow form": (
+        lambda f: table(f, "id", "interval", "at"),
+        r"column 'interval' of type interval year to month cannot be carried.*Convert it",
+    ),
+    "timestamp of another type": (
+        lambda f: table(f, "id", "n", timestamp="n"),
+        r"table users: timestamp= n is of type int, not timestamp. Cast it",
+    ),
+    "deleted of another type": (
+        lambda f: table(f, "id", "n", "at", deleted="n"),
+        r"table users: deleted= n is of type int, not boolean. Cast it",
+    ),
+    "expression that does not resolve": (
+        lambda f: table(f, deleted=F.col("op") == "d"),
+        r"table users: deleted= does not resolve: .*`op`.*Known columns are id, name, at",
+    ),
+    "key with another role": (
+        lambda f: table(f, "at", "name", key="at"),
+        r"key column 'at' also has another role. Copy it with withColumn",
+    ),
+    "partition of a log without position": (
+        lambda f: table(f, "id", "n", "at", log_partition="n"),
+        r"log_partition= is given without sequence=. Name the column that orders",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", SOURCE_MISTAKES)
+def test_a_table_that_cannot_be_read_so(mistake: str, frame: DataFrame) -> None:
+    make, message = SOURCE_MISTAKES[mistake]
+    with pytest.raises(dt.PlanError, match=message):
+        make(frame)
+
+
+def cities(frame: DataFrame, **options: Any) -> dt.Table:
+    return table(
+        frame.withColumnRenamed("name", "city"), "id", "city", "at", name="cities", **options
+    )
+
+
+JOIN_MISTAKES: dict[str, tuple[Callable[[DataFrame], Any], str]] = {
+    "differing key types": (
+        lambda f: table(f).join(table(f, "n", "at", key="n", name="numbers")),
+        r"inner join of users and numbers: the key of users is \(id bigint\), of numbers \(n int\)",
+    ),
+    "differing numbers of key columns": (
+        lambda f: table(f).join(table(f, "id", "n", "at", key=["id", "n"], name="pairs")),
+        r"the key of users is \(id bigint\), of pairs \(id bigint, n int\)",
+    ),
+    "same value on both sides": (
+        lambda f: table(f).join(table(f, name="others")),
+        r"inner join of users and others: both sides have a value column 'name'. .*select=",
+    ),
+    "unknown kind of join": (
+        lambda f: table(f).join(cities(f), how="right"),
+        r"how='right' is not a join of tables by key. .*swap the sides",
+    ),
+    "not a table": (lambda f: table(f).join(f), r"join: the right side is a DataFrame. Make it"),
+    "unknown selection": (
+        lambda f: table(f).join(cities(f), select=["left.town"]),
+        r"select= names an unknown column 'left.town'. Known are left.id, left.name",
+    ),
+    "ambiguous selection": (
+        lambda f: table(f).join(table(f, name="others"), select=["name"]),
+        r"column 'name' in select= is on both sides. Write 'left.name' or 'right.name'",
+    ),
+    "a text for a selection": (
+        lambda f: table(f).join(cities(f), select="name"),
+        r"select= is a string. Write select=\['name'\]",
+    ),
+    "selection that does not resolve": (
+        lambda f: table(f).join(cities(f), select=[F.upper("town")]),
+        r"an expression in select= does not resolve: .*`town`.*Columns of the joined row are",
+    ),
+    "one name twice": (
+        lambda f: table(f).join(cities(f), select=["name", F.col("city").alias("name")]),
+        r"column 'name' occurs twice. Give each its own name",
+    ),
+    "unknown emission": (
+        lambda f: table(f).join(cities(f)).to_batch(emit="all"),
+        r"emit='all' is not a mode. Use 'change' or 'batch'",
+    ),
+    "a shared log that not all share": (
+        lambda f: table(f, "id", "name", "at", "n", sequence="n").join(cities(f)).to_batch(),
+        r"sequence= without log_partition= orders the rows of all tables, but only users has it",
+    ),
+    "a static frame in a query": (
+        lambda f: table(f).join(cities(f)).changelog(),
+        r"table users: its frame is not a streaming one. Read it with spark.readStream",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", JOIN_MISTAKES)
+def test_a_join_that_means_nothing(mistake: str, frame: DataFrame) -> None:
+    make, message = JOIN_MISTAKES[mistake]
+    with pytest.raises(dt.PlanError, match=message):
+        make(frame)
+
+
+def streamed(
+    spark: SparkSession, directory: Path, name: str, rows: list[Any], **options: Any
+) -> Any:
+    """A table from a directory with one file of rows: id, value, seconds."""
+    path = str(directory / name)
+    schema = f"id long, part string, {name} string, at timestamp"
+    data = [(i, part, value, at) for i, part, value, at in rows]
+    frame = spark.createDataFrame(data, f"id long, part string, {name} string, s double")
+    frame.select("id", "part", name, F.timestamp_seconds("s").alias("at")).coalesce(
+        1
+    ).write.parquet(path)
+    stream = spark.readStream.schema(schema).parquet(path)
+    return dt.Table.from_changelog(stream, key=["id", "part"], timestamp="at", name=name, **options)
+
+
+def test_a_query_that_cannot_start_and_rows_that_cannot_be_placed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    users = streamed(
+        spark, tmp_path, "user", [(1, "x", "a", 1.0), (None, "x", "b", 2.0), (2, None, "c", 3.0)]
+    )
+    jobs = streamed(spark, tmp_path, "job", [(1, "x", "A", 1.0)])
+    timeless = streamed(spark, tmp_path, "timeless", [(1, "x", "A", None)])
+    checkpoint = str(tmp_path / "checkpoint")
+
+    def start(topology: dt.Table, checkpoint: str = checkpoint, **options: Any) -> Any:
+        options = {"trigger": "available now", "buckets": 2} | options
+        rows = dt.to_function(lambda batch, _: batch.collect())
+        query = topology.write_stream(rows, checkpoint=checkpoint, **options)
+        query.awaitTermination()
+        return query
+
+    joined = users.join(jobs)
+    with pytest.raises(dt.PlanError, match=r"trigger='soon' is not one. Use 'available now'"):
+        start(joined, trigger="soon")
+    with pytest.raises(dt.PlanError, match=r"table user: its frame is a streaming one, to_batch"):
+        joined.to_batch()
+
+    progress = [p for p in start(joined).recentProgress if p["numInputRows"]]
+    dropped = [p["observedMetrics"]["user.dropped"]["null_key"] for p in progress]
+    assert sum(dropped) == 2
+    assert sum(p["observedMetrics"]["job.dropped"]["null_key"] for p in progress) == 0
+
+    with pytest.raises(
+        dt.CheckpointError, match=r"has 2 buckets, the query asks for 3. Use buckets=2"
+    ):
+        start(joined, buckets=3)
+    other = users.join(jobs, how="left")
+    with pytest.raises(
+        dt.CheckpointError,
+        match=r"another topology: plan.join was \"inner\" and is \"left\". Start",
+    ):
+        start(other)
+    # Without the file that binds the checkpoint, the state itself refuses.
+    (tmp_path / "checkpoint" / "dovetail.json").unlink()
+    path = tmp_path / "user"
+    spark.createDataFrame([(9, "x", "z")], "id long, part string, user string").withColumn(
+        "at", F.timestamp_seconds(F.lit(9))
+    ).coalesce(1).write.mode("append").parquet(str(path))
+    with pytest.raises(
+        StreamingQueryException, match=r"the checkpoint holds topology \w+ in 2 buckets"
+    ):
+        start(other)
+
+    with pytest.raises(
+        StreamingQueryException,
+        match=r"table timeless: 1 rows have a null timestamp, so no place in event time",
+    ):
+        start(timeless, checkpoint=str(tmp_path / "timeless-checkpoint"))
+
+
+def test_a_changelog_needs_the_state_store(spark: SparkSession, tmp_path: Path) -> None:
+    users = streamed(spark, tmp_path, "user", [(1, "x", "a", 1.0)])
+    provider = "spark.sql.streaming.stateStore.providerClass"
+    before = spark.conf.get(provider)
+    spark.conf.unset(provider)
+    try:
+        if "RocksDB" in str(spark.conf.get(provider)):
+            spark.conf.set(
+                provider,
+                "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+            )
+        with pytest.raises(
+            dt.ConfigurationError, match=r"state store is not RocksDB.*write_stream"
+        ):
+            users.changelog()
+    finally:
+        spark.conf.set(provider, str(before))
+    assert users.changelog().isStreaming
