@@ -1,211 +1,199 @@
-"""What a kill may not do: lose a change, double one, or make a state that no input gave.
+"""A query that is interrupted, anywhere and any number of times, gives what an unbroken one gives.
 
-The unbroken run is the reference; the output is a Parquet changelog, written exactly once.
+Run as a script, this module is the driver process that a test kills.
 """
 
 from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+import naive
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import runners
+from naive import Record
 from pyspark import SparkFiles
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
 import dovetail as dt
 
-FILES, ROWS, KEYS = 8, 60, 12
-SCHEMA = "k string, {side} long, at timestamp, gone boolean, position long"
+LOG = runners.FILES.append(pa.field("source", pa.string()))
+TOPOLOGY = (("a", "outer", "b"), "left", "c")
+KEYS = "abcdefghij"
 
 
-def write_history(directory: Path, seed: int) -> None:
-    """Three tables' changes in one shared log, cut into files."""
-    rng = random.Random(seed)
-    position = 0
-    for number in range(FILES):
-        for side in ("a", "b", "c"):
-            rows: dict[str, list[Any]] = defaultdict(list)
-            for _ in range(ROWS):
-                rows["k"].append(f"k{rng.randrange(KEYS)}")
-                rows[side].append(rng.randrange(1000))
-                rows["at"].append(rng.randrange(10_000_000))
-                rows["gone"].append(rng.random() < 0.25)
-                rows["position"].append(position)
-                position += 1
-            table = pa.table(dict(rows)).set_column(
-                2, "at", pa.array(rows["at"], pa.timestamp("us", "UTC"))
-            )
-            path = directory / side / f"{number:02d}.parquet"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(table, path)
-            moment = 1_700_000_000 + number
-            os.utime(path, (moment, moment))
-
-
-def topology(spark: SparkSession, directory: Path) -> dt.Table:
-    """``(a outer b) left c``: one stage."""
-    a, b, c = (
-        dt.Table.from_changelog(
-            spark.readStream.schema(SCHEMA.format(side=side))
-            .option("maxFilesPerTrigger", 1)
-            .parquet(str(directory / side)),
-            key="k",
-            timestamp="at",
-            deleted="gone",
-            sequence="position",
-            name=side,
+def batches(count: int, size: int) -> list[list[Record]]:
+    """Micro-batches of random records: few keys, many tombstones, times in any order."""
+    random_ = random.Random(count)
+    records = [
+        Record(
+            table=random_.choice("abc"),
+            key=random_.choice(KEYS),
+            time=random_.randrange(1000),
+            value=f"v{serial}",
+            deleted=random_.random() < 0.3,
         )
-        for side in ("a", "b", "c")
-    )
-    return a.join(b, how="outer").join(c, how="left")
+        for serial in range(count * size)
+    ]
+    return runners.cut(records, size)
 
 
-def run(spark: SparkSession, history: Path, out: Path) -> None:
-    """Run the topology to its end, whatever was done before."""
-    query = topology(spark, history).write_stream(
-        dt.to_parquet(str(out / "changes")),
-        checkpoint=str(out / "checkpoint"),
-        trigger="available now",
-        buckets=3,
-    )
-    query.awaitTermination()
-
-
-def changes(spark: SparkSession, out: Path) -> list[tuple[Any, ...]]:
-    """Everything written, per key in order, each row whole."""
-    frame = spark.read.parquet(str(out / "changes"))
-    return sorted(tuple(row) for row in frame.select("k", "_position", "*").collect())
-
-
-def joined(history: Path, files: int) -> dict[str, tuple[Any, ...]]:
-    """The slow definition: fold each table's first ``files`` files, then join by hand."""
-    folded: dict[str, dict[str, int]] = {}
-    for side in ("a", "b", "c"):
+def write(folder: Path, given: Sequence[Sequence[Record]]) -> None:
+    """A log of all tables, a file per micro-batch; the source reads the oldest first."""
+    (folder / "log").mkdir()
+    for number, records in enumerate(given):
         rows = [
-            row
-            for number in range(files)
-            for row in pq.read_table(history / side / f"{number:02d}.parquet").to_pylist()
+            {
+                "source": r.table,
+                "k": r.key,
+                "v": r.value,
+                "t": r.time * 1000,
+                "d": r.deleted,
+                "s": s,
+            }
+            for s, r in enumerate(records)
         ]
-        table: dict[str, int] = {}
-        for row in sorted(rows, key=lambda row: row["position"]):
-            if row["gone"]:
-                table.pop(row["k"], None)
-            else:
-                table[row["k"]] = row[side]
-        folded[side] = table
-    keys = folded["a"].keys() | folded["b"].keys()
-    return {k: tuple(folded[side].get(k) for side in ("a", "b", "c")) for k in keys}
+        path = folder / "log" / f"{number}.parquet"
+        pq.write_table(pa.Table.from_pylist(rows, schema=LOG), path)
+        os.utime(path, (number, number))
 
 
-@pytest.fixture(scope="module")
-def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("history")
-    write_history(directory, seed=3)
-    return directory
+def start(spark: SparkSession, folder: Path, sink: object) -> StreamingQuery:
+    """The query over the log, bound to its checkpoint.
+
+    The log is one source: of several, Spark does not promise which of their rows a micro-batch
+    takes together when it is planned again after a kill.
+    """
+    reader = spark.readStream.schema("source string, k string, v string, t timestamp, d boolean, "
+                                     "s long").option("maxFilesPerTrigger", 1)  # fmt: skip
+    log = reader.parquet(str(folder / "log"))
+    inputs = {
+        name: runners.from_changelog(log.where(F.col("source") == name).drop("source"), name)
+        for name in runners.tables(TOPOLOGY)
+    }
+    joined, _ = runners.joins(TOPOLOGY, inputs)
+    checkpoint = str(folder / "checkpoint")
+    return joined.write_stream(sink, checkpoint=checkpoint, trigger="available now", buckets=2)
 
 
-@pytest.fixture(scope="module")
-def unbroken(
-    spark: SparkSession, history: Path, tmp_path_factory: pytest.TempPathFactory
-) -> list[tuple[Any, ...]]:
-    out = tmp_path_factory.mktemp("unbroken")
-    run(spark, history, out)
-    return changes(spark, out)
+def static_join(records: Sequence[Record]) -> dict[str, tuple[object, ...]]:
+    """The join of the three tables as they stand after these records."""
+    tables: dict[str, dict[str, naive.Row]] = {name: {} for name in runners.tables(TOPOLOGY)}
+    for record in records:
+        tables[record.table].pop(record.key, None)
+        if not record.deleted:
+            tables[record.table][record.key] = (((record.value,),), record.time)
+    rows = {key: naive.row(TOPOLOGY, tables, key) for key in KEYS}
+    return {k: tuple(c and c[0] for c in found[0]) for k, found in rows.items() if found}
 
 
-def test_after_every_micro_batch_the_output_is_the_join_of_all_input_so_far(
-    spark: SparkSession, history: Path, tmp_path: Path
-) -> None:
-    table: dict[str, tuple[Any, ...]] = {}
-    seen: list[dict[str, tuple[Any, ...]]] = []
+def test_every_batch_is_a_consistent_snapshot(spark: SparkSession, tmp_path: Path) -> None:
+    """After batch n the table is the static join of all input up to n; though a sink fails, and
+    the local copies of the state are deleted after every batch.
+    """
+    given = batches(7, 12)
+    write(tmp_path, given)
+    copies = Path(SparkFiles.getRootDirectory()) / "dovetail-segments"
+    table: dict[str, tuple[object, ...]] = {}
+    attempts: dict[int, list[list[Row]]] = defaultdict(list)
+    snapshots, deleted_copies = [], 0
 
-    def fold(batch: DataFrame, number: int) -> None:
-        for row in batch.orderBy("_position").collect():
-            if row["_change"] == "delete":
-                del table[row.k]
-            else:
-                table[row.k] = (row.a, row.b, row.c)
-        seen.append(dict(table))
-        segments = Path(SparkFiles.getRootDirectory()) / "dovetail-segments"
-        assert list(segments.iterdir()), "local copies are kept here"
-        if number % 2:
-            shutil.rmtree(segments)
-            segments.mkdir()
+    def sink(changes: DataFrame, number: int) -> None:
+        nonlocal deleted_copies
+        rows = changes.orderBy("_position").collect()
+        attempts[number].append(rows)
+        if number == 3 and len(attempts[number]) == 1:
+            raise RuntimeError("the sink fails once")
+        for row in rows:
+            table.pop(row["k"], None)
+            if row["_change"] == "upsert":
+                table[row["k"]] = (row["c0"], row["c1"], row["c2"])
+        snapshots.append(dict(table))
+        for copy in copies.iterdir():
+            copy.unlink()
+            deleted_copies += 1
 
-    query = topology(spark, history).write_stream(
-        dt.to_function(fold),
-        checkpoint=str(tmp_path / "checkpoint"),
-        trigger="available now",
-        emit="batch",
-    )
-    query.awaitTermination()
-    assert seen == [joined(history, files) for files in range(1, FILES + 1)]
+    with pytest.raises(StreamingQueryException, match="the sink fails once"):
+        start(spark, tmp_path, dt.to_function(sink)).awaitTermination()
+    start(spark, tmp_path, dt.to_function(sink)).awaitTermination()
 
-
-def test_a_sink_that_fails_loses_and_doubles_nothing(
-    spark: SparkSession, history: Path, tmp_path: Path
-) -> None:
-    """Each batch fails once, after its changes were taken: the retry gives the same ones."""
-    taken: dict[int, list[list[tuple[Any, ...]]]] = defaultdict(list)
-
-    def once(batch: DataFrame, number: int) -> None:
-        rows = [tuple(row) for row in batch.collect()]
-        taken[number].append(sorted(rows, key=lambda row: (row[0], row[-1])))
-        if len(taken[number]) == 1 and number in (1, 4):
-            raise RuntimeError("the sink fails")
-
-    def go_on() -> None:
-        topology(spark, history).write_stream(
-            dt.to_function(once), checkpoint=str(tmp_path / "checkpoint"), trigger="available now"
-        ).awaitTermination()
-
-    for _ in range(2):
-        with pytest.raises(StreamingQueryException, match="the sink fails"):
-            go_on()
-    go_on()
-    assert sorted(taken) == list(range(FILES))
-    assert [len(attempts) for _, attempts in sorted(taken.items())].count(2) == 2
-    for attempts in taken.values():
-        assert all(attempt == attempts[0] for attempt in attempts)
+    seen: list[Record] = []
+    for records, snapshot in zip(given, snapshots, strict=True):
+        seen += records
+        assert snapshot == static_join(seen)
+    assert [len(attempts[number]) for number in range(7)] == [1, 1, 1, 2, 1, 1, 1]
+    failed, repeated = attempts[3]
+    assert failed == repeated != []
+    assert deleted_copies > 0
 
 
-def test_killed_at_any_moment_the_changelog_is_that_of_an_unbroken_run(
-    spark: SparkSession, history: Path, tmp_path: Path, unbroken: list[tuple[Any, ...]]
-) -> None:
-    rng = random.Random(11)
-    for _ in range(3):
+def test_a_killed_driver_loses_and_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """The process and its JVM are killed between and within micro-batches."""
+    given = batches(12, 6)
+    write(tmp_path, given)
+    random_ = random.Random()
+    offsets, commits = tmp_path / "checkpoint" / "offsets", tmp_path / "checkpoint" / "commits"
+    kills = [(offsets, 2), (commits, 5), (offsets, 8)]
+    for log, number in kills:
         process = subprocess.Popen(
-            [sys.executable, __file__, str(history), str(tmp_path)],
-            stdout=subprocess.DEVNULL,
+            [sys.executable, __file__, str(tmp_path)],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "checkpoint" / "offsets" / "0").exists():
-            assert process.poll() is None, "the query ended before it began"
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        time.sleep(rng.uniform(0, 6))
+        deadline = time.monotonic() + 120
+        while not (log / str(number)).exists():
+            assert process.poll() is None, "the driver ended by itself"
+            assert time.monotonic() < deadline, f"no {log.name}/{number}"
+            time.sleep(0.01)
+        time.sleep(random_.uniform(0, 0.4))
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    run(spark, history, tmp_path)
-    assert changes(spark, tmp_path) == unbroken
-    last = {row[0]: row for row in unbroken}
-    final = {k: row[3:6] for k, row in last.items() if row[6] == "upsert"}
-    assert final == joined(history, FILES)
+        assert not (commits / "11").exists(), "the query was done before it was killed"
+    start(spark, tmp_path, dt.to_parquet(str(tmp_path / "out"))).awaitTermination()
+
+    rows = (
+        spark.read.parquet(str(tmp_path / "out"))
+        .select("k", "c0", "c1", "c2", *map(F.expr, runners.CHANGELOG))
+        .withColumn("bucket", F.expr("pmod(xxhash64(k), 2)"))
+        .orderBy("bucket", "_position")
+        .collect()
+    )
+    assert len(list((tmp_path / "checkpoint" / "sources").iterdir())) == 1
+    positions = [[row["_position"] for row in rows if row["bucket"] == b] for b in (0, 1)]
+    assert positions == [list(range(len(own))) for own in positions]
+    changes = naive.each_record(TOPOLOGY, [record for records in given for record in records])
+    expected = naive.seen(change for found in changes for change in found)
+    for key in KEYS:
+        assert [
+            (None if r["_change"] == "delete" else (r["c0"], r["c1"], r["c2"]), r["ms"])
+            for r in rows
+            if r["k"] == key
+        ] == [(result.values, result.time) for result in expected if result.key == key]
+    assert len(rows) == len(expected)
+
+
+def main(folder: Path) -> None:
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .getOrCreate()
+    )
+    start(spark, folder, dt.to_parquet(str(folder / "out"))).awaitTermination()
 
 
 if __name__ == "__main__":
-    own = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-    run(own, Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]))
