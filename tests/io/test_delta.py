@@ -1,0 +1,208 @@
+"""A Delta table that a query merges into: after every micro-batch the join of all input so far."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import shutil
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import naive
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+import dovetail as dt
+from dovetail.io import delta
+
+FILES, RECORDS, KEYS = 3, 15, 6
+OUTER = ("a", "outer", "b")
+LOG_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
+KEY = ["the-key", "n"]
+START = datetime(2024, 1, 1, tzinfo=timezone.utc)
+
+Key = tuple[str, int]
+Content = dict[Key, tuple[Any, Any, datetime]]
+
+
+@pytest.fixture(scope="module")
+def delta_spark(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session, which must have been started with Delta Lake; small tables have small logs."""
+    known = "DeltaSparkSessionExtension" in (spark.conf.get("spark.sql.extensions", "") or "")
+    if not known or importlib.util.find_spec("delta") is None:
+        missing = pytest.fail if os.environ.get("CI") and shutil.which("mvn") else pytest.skip
+        missing("Spark runs without Delta Lake: pip install delta-spark, tools/jars/fetch delta")
+    spark.conf.set(LOG_PARTITIONS, "1")
+    yield spark
+    spark.conf.unset(LOG_PARTITIONS)
+
+
+def test_the_table_is_the_join_of_all_input_so_far_whatever_fails(
+    delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second batch is merged, then the query dies before it can commit it: each merge is a
+    version of the table, and the versions show it merged twice.
+    """
+    batches = list(history(random.Random(5)))
+    for number, batch in enumerate(batches):
+        write(batch, number, tmp_path)
+    table = str(tmp_path / "table")
+    merges = []
+
+    def fails_once(changes: DataFrame, path: str, keys: list[str]) -> None:
+        merge(changes, path, keys)
+        merges.append(path)
+        if len(merges) == 2:
+            raise RuntimeError("killed before the commit")
+
+    merge = delta.merge_changes
+    monkeypatch.setattr(delta, "merge_changes", fails_once)
+    with pytest.raises(StreamingQueryException, match="killed before the commit"):
+        run(delta_spark, tmp_path, table)
+    run(delta_spark, tmp_path, table)
+
+    assert len(merges) == FILES + 1
+    expected = list(contents(batches))
+    assert len({str(content) for content in expected}) == FILES
+    versions = [stored(delta_spark, table, version) for version in range(FILES + 2)]
+    assert versions == [{}, expected[0], expected[1], *expected[1:]]
+
+
+def test_merging_takes_the_last_change_of_a_key_and_twice_is_once(
+    delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    table = str(tmp_path / "table")
+    schema = "k string, v long, _timestamp timestamp, _change string, _position long"
+    delta_spark.createDataFrame([], schema).drop("_change", "_position").write.format("delta").save(
+        table
+    )
+
+    def merged(*changes: tuple[str, int | None, str]) -> list[tuple[Any, ...]]:
+        """What the table holds after these changes, which come in the order of their positions but
+        not of their times.
+        """
+        rows = [
+            (key, value, START + timedelta(days=-position), change, position)
+            for position, (key, value, change) in enumerate(changes)
+        ]
+        frame = delta_spark.createDataFrame(rows[::-1], schema).coalesce(1)
+        delta.merge_changes(frame, table, ["k"])
+        content = delta_spark.read.format("delta").load(table).orderBy("k").select("k", "v")
+        return [tuple(row) for row in content.collect()]
+
+    first = (
+        ("a", 1, "upsert"), ("a", 2, "upsert"), ("b", 3, "upsert"), ("b", None, "delete"),
+        ("c", None, "delete"), ("c", 4, "upsert"), ("d", None, "delete"), ("e", None, "upsert"),
+    )  # fmt: skip
+    second = (("a", None, "delete"), ("c", 5, "upsert"), ("b", 6, "upsert"), ("e", None, "delete"))
+    assert merged(*first) == [("a", 2), ("c", 4), ("e", None)]
+    assert merged(*first) == [("a", 2), ("c", 4), ("e", None)]
+    assert merged(*second) == [("b", 6), ("c", 5)]
+
+
+def test_a_session_without_delta_is_told_so() -> None:
+    changes = Mock()
+    changes.sparkSession.conf.get.return_value = "some.other.Extension"
+    with pytest.raises(dt.ConfigurationError) as told:
+        dt.to_delta("/tables/users").writer(changes, Mock())
+    for part in ("to_delta('/tables/users')", "does not know Delta Lake", "configure_spark"):
+        assert part in str(told.value)
+    changes.writeStream.foreachBatch.assert_not_called()
+
+
+def history(rng: random.Random) -> Iterator[list[naive.Record]]:
+    """Upserts and deletes of both tables, a file of each at a time; times are out of order."""
+    for number in range(FILES):
+        yield [
+            naive.Record(
+                rng.choice(("a", "b")),
+                (f"k{rng.randrange(KEYS // 2)}", rng.randrange(2)),
+                rng.randrange(100_000),
+                rng.choice((None, 100 * number + at)),
+                rng.random() < 0.35,
+            )
+            for at in range(RECORDS)
+        ]
+
+
+def write(batch: Sequence[naive.Record], number: int, directory: Path) -> None:
+    """A file of each table, whose rows share one log."""
+    for name in ("a", "b"):
+        rows = [(i, record) for i, record in enumerate(batch) if record.table == name]
+        columns = {
+            "the-key": pa.array([record.key[0] for _, record in rows], pa.string()),
+            "n": pa.array([record.key[1] for _, record in rows], pa.int64()),
+            name: pa.array([record.value for _, record in rows], pa.int64()),
+            "at": pa.array(
+                [START + timedelta(milliseconds=record.time) for _, record in rows],
+                pa.timestamp("us", "UTC"),
+            ),
+            "gone": pa.array([record.deleted for _, record in rows], pa.bool_()),
+            "position": pa.array([number * RECORDS + i for i, _ in rows], pa.int64()),
+        }
+        path = directory / name / f"{number}.parquet"
+        path.parent.mkdir(exist_ok=True)
+        pq.write_table(pa.table(columns), path)
+        os.utime(path, (1_700_000_000 + number,) * 2)
+
+
+def run(spark: SparkSession, directory: Path, table: str) -> None:
+    """Joins what there is, a file of each side per micro-batch."""
+    a, b = (
+        dt.Table.from_changelog(
+            spark.readStream.schema(
+                f"`the-key` string, n long, `{name}` long, at timestamp, gone boolean, "
+                "position long"
+            )
+            .option("maxFilesPerTrigger", 1)
+            .parquet(str(directory / name)),
+            key=KEY,
+            timestamp="at",
+            deleted="gone",
+            sequence="position",
+            name=name,
+        )
+        for name in ("a", "b")
+    )
+    a.join(b, how="outer").write_stream(
+        dt.to_delta(table), checkpoint=str(directory / "checkpoint"), trigger="available now"
+    ).awaitTermination()
+
+
+def contents(batches: Sequence[Sequence[naive.Record]]) -> Iterator[Content]:
+    """After each batch: the static join of both tables, each row with its last change's time."""
+    tables: dict[str, dict[Key, naive.Row]] = {"a": {}, "b": {}}
+    times: dict[Key, datetime] = {}
+    answers = naive.each_record(OUTER, [record for batch in batches for record in batch])
+    for batch in batches:
+        for record in batch:
+            if record.deleted:
+                tables[record.table].pop(record.key, None)
+            else:
+                tables[record.table][record.key] = (((record.value,),), record.time)
+            for change in next(answers):
+                times[change.key] = START + timedelta(milliseconds=change.time)
+        content = {}
+        for key in tables["a"].keys() | tables["b"].keys():
+            row = naive.row(OUTER, tables, key)
+            assert row is not None
+            a, b = (cell and cell[0] for cell in row[0])
+            content[key] = (a, b, times[key])
+        yield content
+
+
+def stored(spark: SparkSession, table: str, version: int) -> Content:
+    """What a version of the Delta table holds."""
+    read = spark.read.format("delta").option("versionAsOf", version).load(table)
+    assert read.columns == [*KEY, "a", "b", "_timestamp"]
+    rows = read.toArrow().to_pylist()
+    content = {tuple(row[k] for k in KEY): (row["a"], row["b"], row["_timestamp"]) for row in rows}
+    assert len(content) == len(rows)
+    return content
