@@ -1,0 +1,320 @@
+"""Topics joined into a topic by a real broker: exact sequences, exact content after a failure."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import naive
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+import dovetail as dt
+
+KEYS = 5
+RECORDS = 60
+
+Written = dict[str | None, list[tuple[str | None, int]]]
+"""Per key the records in order: value, None for a tombstone, and event time in milliseconds."""
+
+
+class Broker(NamedTuple):
+    """Where topics are."""
+
+    spark: SparkSession
+    servers: str
+    new_topic: Callable[[int], str]
+
+    def produce(self, topic: str, records: Sequence[naive.Record]) -> None:
+        """Appends records in order, their event time in the header."""
+        rows = [
+            (record.key, None if record.deleted else record.value, str(record.time * 1000))
+            for record in records
+        ]
+        self.append(
+            topic,
+            rows,
+            "key string, value string, at string",
+            "key",
+            "value",
+            "array(struct('dovetail.timestamp_us' as key, encode(at, 'utf-8') as value)) headers",
+        )
+
+    def append(self, topic: str, rows: Sequence[Any], schema: str, *columns: str) -> None:
+        """Appends the columns of these rows in order."""
+        frame = self.spark.createDataFrame(list(rows), schema).coalesce(1).selectExpr(*columns)
+        options = {"kafka.bootstrap.servers": self.servers, "topic": topic}
+        frame.write.format("kafka").options(**options).save()
+
+    def written(self, topic: str) -> Written:
+        """What a topic holds: read without dovetail."""
+        options = {
+            "kafka.bootstrap.servers": self.servers,
+            "subscribe": topic,
+            "includeHeaders": "true",
+        }
+        rows = self.spark.read.format("kafka").options(**options).load().orderBy("offset").collect()
+        sequences: Written = defaultdict(list)
+        for row in rows:
+            (header,) = row.headers
+            assert header.key == "dovetail.timestamp_us"
+            key, value = (cell and cell.decode() for cell in (row.key, row.value))
+            sequences[key].append((value, int(header.value) // 1000))
+        return dict(sequences)
+
+    def table(self, topic: str, **arguments: Any) -> dt.Table:
+        """The topic as a table."""
+        return dt.Table.from_topic(self.spark, topic, servers=self.servers, **arguments)
+
+
+@pytest.fixture(scope="module")
+def broker(
+    kafka_spark: SparkSession, kafka_servers: str, new_topic: Callable[[int], str]
+) -> Broker:
+    return Broker(kafka_spark, kafka_servers, new_topic)
+
+
+@pytest.fixture(scope="module")
+def history() -> list[naive.Record]:
+    """Upserts and tombstones of two tables, some without a key, by ascending time."""
+    rng = random.Random(1)
+    return [
+        naive.Record(
+            rng.choice(("users", "cities")),
+            None if rng.random() < 0.05 else f"k{rng.randrange(KEYS)}",
+            1000 + time,
+            f"v{time}",
+            rng.random() < 0.3,
+        )
+        for time in range(RECORDS)
+    ]
+
+
+@pytest.fixture(scope="module")
+def topics(broker: Broker, history: Sequence[naive.Record]) -> dict[str, str]:
+    """The topic of each table, of two partitions and of three."""
+    topics = {"users": broker.new_topic(2), "cities": broker.new_topic(3)}
+    for name, topic in topics.items():
+        broker.produce(topic, [record for record in history if record.table == name])
+    return topics
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+def test_each_keys_records_are_each_inputs_own_results(
+    broker: Broker,
+    history: Sequence[naive.Record],
+    topics: Mapping[str, str],
+    tmp_path: Path,
+    how: Any,
+) -> None:
+    target = broker.new_topic(3)
+    users, cities = (broker.table(topic, name=name) for name, topic in topics.items())
+    joined = users.join(cities, how=how, select={"pair": pair()})
+    assert ran(joined, broker, target, tmp_path).numInputRows > 0
+    assert broker.written(target) == expected(how, history)
+
+
+def test_a_stream_becomes_the_table_that_its_topic_is(
+    broker: Broker, history: Sequence[naive.Record], topics: Mapping[str, str]
+) -> None:
+    users = broker.table(topics["users"], name="users", streaming=False)
+    users_stream = dt.Stream.from_topic(
+        broker.spark, topics["users"], servers=broker.servers, name="users", streaming=False
+    )
+    cities = broker.table(topics["cities"], name="cities", streaming=False)
+
+    def changes(left: dt.Table) -> Written:
+        joined = left.join(cities, how="left", select={"pair": pair()})
+        sequences: Written = defaultdict(list)
+        for row in joined.to_batch().orderBy("_position").toArrow().to_pylist():
+            value = row["pair"] if row["_change"] == "upsert" else None
+            sequences[row["key"]].append((value, round(row["_timestamp"].timestamp() * 1000)))
+        return dict(sequences)
+
+    assert changes(users_stream.to_table()) == changes(users) == expected("left", history)
+
+
+def test_objects_are_joined_as_they_are_written(broker: Broker, tmp_path: Path) -> None:
+    users, cities, target = (broker.new_topic(1) for _ in range(3))
+    record = partial(naive.Record, "", '{"id":1,"part":"a"}', deleted=False)
+    other = partial(naive.Record, "", '{"id":1,"part":"b"}', deleted=False)
+    broker.produce(
+        users,
+        [
+            record(1, '{"name":"Ada","born":"1815-12-10"}'),
+            record(4, None, deleted=True),
+            other(5, '{"born":null}'),
+            record(6, '{"name":"Åsa"}'),
+        ],
+    )
+    broker.produce(
+        cities,
+        [other(2, '{"city":"Rome","rank":9007199254740993}'), record(3, '{"rank":0.50}')],
+    )
+    key = "id long, part string"
+    located = broker.table(
+        users, name="users", key=parsed(key), value=parsed("name string, born date")
+    ).join(
+        broker.table(
+            cities,
+            name="cities",
+            key=parsed(key),
+            value=parsed("city string, rank decimal(20, 2)"),
+        ),
+        how="left",
+    )
+    query = located.write_stream(
+        dt.to_topic(target, servers=broker.servers),
+        checkpoint=str(tmp_path),
+        trigger="available now",
+    )
+    query.awaitTermination()
+    assert broker.written(target) == {
+        '{"id":1,"part":"a"}': [
+            ('{"name":"Ada","born":"1815-12-10","city":null,"rank":null}', 1),
+            ('{"name":"Ada","born":"1815-12-10","city":null,"rank":0.50}', 3),
+            (None, 4),
+            ('{"name":"Åsa","born":null,"city":null,"rank":0.50}', 6),
+        ],
+        '{"id":1,"part":"b"}': [
+            ('{"name":null,"born":null,"city":"Rome","rank":9007199254740993.00}', 5),
+        ],
+    }
+
+
+def test_a_batch_that_is_written_twice_repeats_and_nothing_else_changes(
+    broker: Broker, history: Sequence[naive.Record], tmp_path: Path
+) -> None:
+    """The second query dies between a batch's last record and its commit, with input to come."""
+    sources = {"users": broker.new_topic(2), "cities": broker.new_topic(3)}
+    unbroken, broken = broker.new_topic(3), broker.new_topic(3)
+    half = len(history) // 2
+
+    def run(target: str) -> int:
+        """Goes on with what there is, and counts the micro-batches."""
+        users, cities = (
+            broker.table(topic, name=name, max_per_trigger=10) for name, topic in sources.items()
+        )
+        joined = users.join(cities, how="left", select={"pair": pair()})
+        query = joined.write_stream(
+            dt.to_topic(target, servers=broker.servers, key="string", value="string"),
+            checkpoint=str(tmp_path / target),
+            trigger="available now",
+        )
+        query.awaitTermination()
+        return sum(progress.numInputRows > 0 for progress in query.recentProgress)
+
+    def produce(part: Sequence[naive.Record]) -> None:
+        for name, topic in sources.items():
+            broker.produce(topic, [record for record in part if record.table == name])
+
+    produce(history[:half])
+    assert run(unbroken) == run(broken) >= 2
+    before = broker.written(unbroken)
+    assert broker.written(broken) == before
+    lose_last_commit(tmp_path / broken)
+
+    produce(history[half:])
+    batches = run(unbroken)
+    assert run(broken) == batches + 1 >= 3
+
+    repeated = 0
+    once, twice = broker.written(unbroken), broker.written(broken)
+    assert once.keys() == twice.keys()
+    for key, sequence in once.items():
+        first = len(before.get(key, []))
+        again = len(twice[key]) - len(sequence)
+        assert 0 <= again <= first
+        assert twice[key] == sequence[:first] + sequence[first - again :]
+        repeated += again
+    assert 0 < repeated < sum(map(len, before.values())), "one batch, and not all of them"
+    assert compacted(twice) == compacted(once) == compacted(expected("left", history))
+
+
+def test_a_record_that_cannot_be_read_stops_the_query_or_is_counted(
+    broker: Broker, topics: Mapping[str, str], tmp_path: Path
+) -> None:
+    topic, target = broker.new_topic(1), broker.new_topic(1)
+    records = [
+        (b"k1", b"good"),
+        (b"k2", b"\xff"),
+        (b"k3", b"fine"),
+        (b"k3", b"\xfe"),
+    ]
+    broker.append(topic, records, "key binary, value binary", "key", "value")
+
+    def joined(malformed: Any) -> dt.Table:
+        users = broker.table(topic, name="users", malformed=malformed)
+        cities = broker.table(topics["cities"], name="cities")
+        return users.join(cities, how="left", select={"user": F.col("left.value")})
+
+    with pytest.raises(StreamingQueryException) as told:
+        ran(joined("fail"), broker, target, tmp_path / "fail")
+    for part in ("table users", f"topic {topic}", "partition 0, offset 1", "malformed='drop'"):
+        assert part in str(told.value)
+    assert broker.written(target) == {}
+
+    progress = ran(joined("drop"), broker, target, tmp_path / "drop")
+    assert progress.observedMetrics["users.malformed"].records == 2
+    written = broker.written(target)
+    assert {value for value, _ in written["k1"]} == {"good"}
+    assert {value for value, _ in written["k3"]} == {"fine"}
+    assert "k2" not in written
+
+
+def pair() -> Column:
+    """Both values as text; just the left one where there is no right row."""
+    return F.concat_ws("+", F.col("left.value"), F.col("right.value"))
+
+
+def ran(table: dt.Table, broker: Broker, target: str, checkpoint: Path) -> Any:
+    """The progress of a query that has written all there is in its one micro-batch."""
+    query = table.write_stream(
+        dt.to_topic(target, servers=broker.servers, key="string", value="string"),
+        checkpoint=str(checkpoint),
+        trigger="available now",
+    )
+    query.awaitTermination()
+    (progress,) = (progress for progress in query.recentProgress if progress.numInputRows > 0)
+    return progress
+
+
+def lose_last_commit(checkpoint: Path) -> None:
+    """The checkpoint as a query leaves it that dies after its sink has written, before it could
+    say so.
+    """
+    commits = checkpoint / "commits"
+    last = max(
+        (file for file in commits.iterdir() if file.name.isdigit()), key=lambda f: int(f.name)
+    )
+    last.unlink()
+    (commits / f".{last.name}.crc").unlink(missing_ok=True)
+
+
+def expected(how: str, records: Sequence[naive.Record]) -> Written:
+    """By definition: each record's own result, as text."""
+    sequences: Written = defaultdict(list)
+    for changes in naive.each_record(("users", how, "cities"), records):
+        for key, cells, time in changes:
+            value = None if cells is None else "+".join(cell[0] for cell in cells if cell)
+            sequences[key].append((value, time))
+    return dict(sequences)
+
+
+def compacted(written: Written) -> dict[str | None, str | None]:
+    """The last value of each key."""
+    return {key: sequence[-1][0] for key, sequence in written.items()}
+
+
+def parsed(ddl: str) -> StructType:
+    """A schema from its text."""
+    schema = StructType.fromDDL(ddl)
+    assert isinstance(schema, StructType)
+    return schema
