@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dovetail.plan.nodes import Node, Source, sources
+from dovetail.plan.nodes import Node, Source, distinct_sources
 
 
 def explain(node: Node) -> str:
@@ -14,10 +14,7 @@ def explain(node: Node) -> str:
     rows are stored once.
     """
     lines = ["Topology", *_tree(node, "", "")]
-    inputs: list[Source] = []
-    for source in sources(node):
-        if source not in inputs:
-            inputs.append(source)
+    inputs = distinct_sources(node)
     key = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in node.key)
     lines += [
         "",

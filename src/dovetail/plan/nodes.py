@@ -115,6 +115,11 @@ def sources(node: Node) -> Iterator[Source]:
         yield from sources(node.right)
 
 
+def distinct_sources(node: Node) -> list[Source]:
+    """The tables a node reads, each once, in the order of first use."""
+    return list(dict.fromkeys(sources(node)))
+
+
 def refuse_duplicates(operator: str, names: Sequence[str], remedy: str) -> None:
     """Spark compares column names without case, so ``ID`` and ``id`` are one name."""
     seen: set[str] = set()

@@ -20,7 +20,7 @@ from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 from dovetail.columns import DELETED, EVENT_TIME, HASH
 from dovetail.errors import PlanError
 from dovetail.kernels.table_join import Join, Leaf, Tree
-from dovetail.plan.nodes import Node, Source, TableJoin, sources
+from dovetail.plan.nodes import Node, Source, TableJoin, distinct_sources
 from dovetail.plan.spec import Emit, SourceSpec, StageSpec
 
 
@@ -39,10 +39,7 @@ def plan_stage(node: Node, *, buckets: int, emit: Emit) -> Stage:
         raise PlanError(node.name, f"emit={emit!r} is not a mode", "Use 'change' or 'batch'")
     if buckets < 1:
         raise PlanError(node.name, f"buckets={buckets}", "Use at least 1")
-    inputs: list[Source] = []
-    for source in sources(node):
-        if not any(source is known for known in inputs):
-            inputs.append(source)
+    inputs = distinct_sources(node)
     logs = [s.name for s in inputs if s.sequence is not None and s.log_partition is None]
     if logs and len(logs) < len(inputs):
         raise PlanError(
@@ -109,7 +106,7 @@ def fingerprint(node: Node) -> str:
 
 def describe(node: Node) -> dict[str, Any]:
     """The part of a node that stored state depends on, as plain data."""
-    return _describe(node, list(dict.fromkeys(sources(node))))
+    return _describe(node, distinct_sources(node))
 
 
 def _describe(node: Node, inputs: Sequence[Source]) -> dict[str, Any]:

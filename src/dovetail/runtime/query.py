@@ -55,7 +55,8 @@ def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
             f"Set {_PROVIDER} to {_ROCKSDB}, or use write_stream, which does it for its query",
         )
     partitions = int(str(session.conf.get(_PARTITIONS)))
-    return _changelog(node, emit, buckets or BUCKETS_DEFAULT, partitions)
+    count = BUCKETS_DEFAULT if buckets is None else buckets
+    return _changelog(node, emit, count, partitions)
 
 
 def start(
@@ -70,18 +71,21 @@ def start(
 ) -> StreamingQuery:
     """Start the query, bound to its checkpoint."""
     session = streaming_session(node)
+    triggered = parse_trigger(trigger)
     file = CheckpointFile(session, checkpoint)
     bound = file.read()
     binding = _binding(node, session, buckets, bound)
-    if bound is None:
-        file.write(binding)
+    plan_stage(node, buckets=binding["buckets"], emit=emit)
     partitions = binding["partitions"]
     with _settings(session, settings(partitions)):
         changes = _changelog(node, emit, binding["buckets"], partitions)
         writer = sink.writer(changes, node).option("checkpointLocation", checkpoint)
         if name is not None:
             writer = writer.queryName(name)
-        return writer.trigger(**parse_trigger(trigger)).start()
+        writer = writer.trigger(**triggered)
+        if bound is None:
+            file.write(binding)
+        return writer.start()
 
 
 def streaming_session(node: Node) -> SparkSession:
@@ -121,7 +125,7 @@ def _binding(
 ) -> dict[str, Any]:
     """What ties a checkpoint to its query; a known one must fit."""
     if bound is None:
-        count = buckets or BUCKETS_DEFAULT
+        count = BUCKETS_DEFAULT if buckets is None else buckets
         return {
             "version": BINDING_VERSION,
             "topology": fingerprint(node),

@@ -1,0 +1,1 @@
+"""Where changes come from and go to: Kafka, Delta, files."""

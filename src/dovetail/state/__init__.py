@@ -1,0 +1,1 @@
+"""Stored rows: blobs, segments, sorted runs, the table they make, the manifest."""

@@ -1,0 +1,91 @@
+"""What a selection means, on Spark; and a topology explained."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import dovetail as dt
+from dovetail import testing
+
+
+@pytest.fixture
+def sides(spark: SparkSession) -> tuple[dt.Table, dt.Table]:
+    left = spark.createDataFrame([(1, "a"), (2, "b")], "id long, x string")
+    right = spark.createDataFrame([(2, "B"), (3, "C")], "code long, y string")
+    return (
+        dt.Table.from_changelog(
+            left.withColumn("at", F.timestamp_seconds("id")), key="id", timestamp="at", name="left"
+        ),
+        dt.Table.from_changelog(
+            right.withColumn("at", F.timestamp_seconds("code")),
+            key="code",
+            timestamp="at",
+            name="right",
+        ),
+    )
+
+
+def test_the_key_of_a_missing_side_is_null(sides: tuple[dt.Table, dt.Table]) -> None:
+    left, right = sides
+    joined = left.join(
+        right,
+        how="outer",
+        select={"known": "left.id", "code": "right.code", "x": "x", "both": F.expr("x || y")},
+    )
+    rows = {row.id: row for row in joined.to_batch(emit="batch").collect()}
+    assert {k: (r.known, r.code, r.x, r.both) for k, r in rows.items()} == {
+        1: (1, None, "a", None),
+        2: (2, 2, "b", "bB"),
+        3: (None, 3, None, None),
+    }
+
+
+def test_the_key_of_a_side_that_is_always_there_costs_no_expression(
+    sides: tuple[dt.Table, dt.Table],
+) -> None:
+    left, right = sides
+    joined = left.join(right, how="left", select={"copy": "left.id", "y": "y"})
+    assert all(selected.column is None for selected in joined.plan.select)
+    rows = {row.id: (row.copy, row.y) for row in joined.to_batch(emit="batch").collect()}
+    assert rows == {1: (1, None), 2: (2, "B")}
+
+
+def test_a_selection_of_a_selection_is_one_projection_at_the_end(
+    sides: tuple[dt.Table, dt.Table],
+) -> None:
+    left, right = sides
+    once = left.join(right, how="left", select=[F.upper("x").alias("up"), "y"])
+    twice = once.join(left, how="outer", select={"text": F.concat_ws("-", "up", "y", "right.x")})
+    rows = {row.id: row.text for row in twice.to_batch(emit="batch").collect()}
+    assert rows == {1: "A-a", 2: "B-B-b"}
+
+
+def test_a_topology_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    a, b, c = (
+        testing.table(name, key="id", schema={"id": pa.int64(), value: pa.string()})
+        for name, value in (("a", "x"), ("b", "y"), ("c", "z"))
+    )
+    a.join(b, how="outer").join(c.join(a, select=["z"]), how="left").explain()
+    assert (
+        capsys.readouterr().out
+        == """\
+Topology
+left join by key  (key id; x, y, z)
+├─ outer join by key  (key id; x, y)
+│  ├─ a  (key id; x)
+│  └─ b  (key id; y)
+└─ inner join by key  (key id; z)
+   ├─ c  (key id; z)
+   └─ a  (key id; x)
+
+Stage 1
+  shuffle  by key (id bigint) into buckets; 3 inputs, packed as columns
+  state    a: last row per key
+           b: last row per key
+           c: last row per key
+  keeps    no join results
+"""
+    )
