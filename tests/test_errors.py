@@ -58,6 +58,14 @@ SOURCE_MISTAKES: dict[str, tuple[Callable[[DataFrame], Any], str]] = {
         lambda f: table(f, "boxed", "at", key="boxed"),
         r"key column 'boxed' of type struct<m:map<string,int>> cannot be a key",
     ),
+    "key that is compared by a collation": (
+        lambda f: table(f, F.expr("name collate UNICODE_CI as name"), "at", key="name"),
+        r"key column 'name' of type string collate UNICODE_CI cannot be a key, .*F.lower",
+    ),
+    "key of variant type": (
+        lambda f: table(f, F.expr("array(parse_json(name)) as list"), "at", key="list"),
+        r"key column 'list' of type array<variant> cannot be a key, variant is not compared",
+    ),
     "value without an Arrow form": (
         lambda f: table(f, "id", "interval", "at"),
         r"column 'interval' of type interval year to month cannot be carried.*Convert it",
@@ -90,6 +98,14 @@ def test_a_table_that_cannot_be_read_so(mistake: str, frame: DataFrame) -> None:
     make, message = SOURCE_MISTAKES[mistake]
     with pytest.raises(dt.PlanError, match=message):
         make(frame)
+
+
+def test_keys_that_differ_only_in_whether_nulls_are_declared(frame: DataFrame) -> None:
+    declared, strict = "array(id) as id", "array(1L) as id"
+    keys = [frame.select(F.expr(key), "at") for key in (declared, strict)]
+    assert keys[0].schema["id"].dataType != keys[1].schema["id"].dataType
+    left, right = (dt.Table.from_changelog(key, key="id", timestamp="at") for key in keys)
+    assert left.join(right).schema["id"] == left.schema["id"]
 
 
 def cities(frame: DataFrame, **options: Any) -> dt.Table:
@@ -227,6 +243,27 @@ def test_a_query_that_cannot_start_and_rows_that_cannot_be_placed(
         match=r"table timeless: 1 rows have a null timestamp, so no place in event time",
     ):
         start(timeless, checkpoint=str(tmp_path / "timeless-checkpoint"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"trigger": "soon"}, r"trigger='soon' is not one"),
+        ({"emit": "all"}, r"user: emit='all' is not a mode"),
+        ({"buckets": 0}, r"user: buckets=0. Use at least 1"),
+        ({"buckets": -1}, r"user: buckets=-1. Use at least 1"),
+    ],
+)
+def test_a_refused_query_leaves_its_checkpoint_unbound(
+    spark: SparkSession, tmp_path: Path, arguments: dict[str, Any], message: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    stream = spark.readStream.schema("id long, at timestamp").parquet(str(tmp_path / "in"))
+    users = dt.Table.from_changelog(stream, key="id", timestamp="at", name="user")
+    sink = dt.to_function(lambda batch, _: None)
+    with pytest.raises(dt.PlanError, match=message):
+        users.write_stream(sink, checkpoint=str(tmp_path / "checkpoint"), **arguments)
+    assert not (tmp_path / "checkpoint").exists()
 
 
 def test_a_changelog_needs_the_state_store(spark: SparkSession, tmp_path: Path) -> None:
