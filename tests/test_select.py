@@ -63,6 +63,16 @@ def test_a_selection_of_a_selection_is_one_projection_at_the_end(
     assert rows == {1: "A-a", 2: "B-B-b"}
 
 
+def test_names_may_have_dots_and_backticks(spark: SparkSession) -> None:
+    def table(value: str) -> dt.Table:
+        frame = spark.createDataFrame([(1, value, 0)], ["the.key", f"{value}.`value`", "at"])
+        frame = frame.withColumn("at", F.timestamp_seconds("at"))
+        return dt.Table.from_changelog(frame, key="the.key", timestamp="at", name=value)
+
+    (row,) = table("a").join(table("b")).to_batch().collect()
+    assert (row["the.key"], row["a.`value`"], row["b.`value`"]) == (1, "a", "b")
+
+
 def test_a_topology_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     a, b, c = (
         testing.table(name, key="id", schema={"id": pa.int64(), value: pa.string()})

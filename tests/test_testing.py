@@ -249,11 +249,15 @@ def test_selections_of_names_run(orders: Table, payments: Table) -> None:
     assert repr(change) == "<id=1: paid=True, n=6, m=5 @3>"
 
 
-def test_the_right_sides_key_can_be_selected(orders: Table, payments: Table) -> None:
-    joined = orders.join(payments, how="outer", select={"r": "right.id", "amount": "amount"})
-    driver = Driver(joined)
+def test_the_key_of_a_side_that_is_always_there_can_be_selected(
+    orders: Table, payments: Table
+) -> None:
+    driver = Driver(orders.join(payments, select={"r": "right.id", "amount": "amount"}))
+    driver.pipe(payments, {"id": 1}, timestamp=1)
     (change,) = driver.pipe(orders, {"id": 1, "amount": 5}, timestamp=1)
     assert change.values == {"r": 1, "amount": 5}
+    with pytest.raises(PlanError, match="Spark expression"):
+        Driver(orders.join(payments, how="outer", select={"r": "right.id", "amount": "amount"}))
 
 
 def test_every_type_comes_back_as_it_went_in() -> None:

@@ -52,7 +52,7 @@ class Packer:
         held_bytes = null_keys = number = 0
         high_time_us = NO_TIME
         for batch in batches:
-            keyed = self._with_key(batch)
+            keyed = self._with_key(self._named(batch))
             null_keys += batch.num_rows - keyed.num_rows
             if keyed.num_rows:
                 high_time_us = max(high_time_us, self._high_time_us(keyed))
@@ -63,6 +63,13 @@ class Packer:
                 held, held_bytes, null_keys, number = [], 0, 0, number + 1
         if held or null_keys:
             yield self._pack(held, (partition, number, high_time_us, null_keys))
+
+    def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch under its own names; it travels under others (``runtime.spark.wire_rows``)."""
+        names = self.source.wire_schema.names
+        if batch.num_columns < len(names):
+            names = [name for name in names if name != DELETED]
+        return batch.rename_columns(names)
 
     def _with_key(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         keys = [batch.column(name) for name in self.source.schema.names[3 : 3 + self.keys]]

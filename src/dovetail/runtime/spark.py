@@ -104,6 +104,8 @@ def pack_inputs(stage: Stage, labels: Sequence[int]) -> DataFrame:
 def wire_rows(source: Source) -> DataFrame:
     """A source's rows in the columns of ``SourceSpec.wire_schema``; without ``_deleted`` where the
     source has no tombstones.
+
+    Their names are plain, for ``mapInArrow`` takes the dots of a user's names for nesting.
     """
     assert source.frame is not None
     assert source.timestamp is not None
@@ -115,7 +117,8 @@ def wire_rows(source: Source) -> DataFrame:
     for role, column in ((SEQUENCE, source.sequence), (LOG_PARTITION, source.log_partition)):
         if column is not None:
             columns.append(column.cast(LongType()).alias(role))
-    return source.frame.select(*columns)
+    plain = (column.alias(f"_c{number}") for number, column in enumerate(columns))
+    return source.frame.select(*plain)
 
 
 def bucket_labels(spark: SparkSession, buckets: int, partitions: int) -> list[int]:
