@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 import dovetail as dt
 from dovetail import testing
+from dovetail.runtime.spark import bucket_labels
 
 
 @pytest.fixture
@@ -99,3 +100,12 @@ Stage 1
   keeps    no join results
 """
     )
+
+
+@pytest.mark.parametrize(("buckets", "partitions"), [(8, 2), (3, 3), (8, 200), (1, 1), (64, 5)])
+def test_buckets_are_dealt_out_evenly(spark: SparkSession, buckets: int, partitions: int) -> None:
+    labels = bucket_labels(spark, buckets, partitions)
+    assert len(set(labels)) == buckets
+    dealt = spark.createDataFrame([(n,) for n in labels], "bucket int")
+    placed = dealt.select(F.pmod(F.hash("bucket"), F.lit(partitions))).collect()
+    assert [row[0] for row in placed] == [bucket % partitions for bucket in range(buckets)]

@@ -34,11 +34,6 @@ from pyspark.sql.types import (
 )
 
 from dovetail.columns import (
-    DELETED,
-    EVENT_TIME,
-    HASH,
-    LOG_PARTITION,
-    SEQUENCE,
     quoted,
 )
 from dovetail.plan.nodes import Node, Source, sources
@@ -109,14 +104,14 @@ def wire_rows(source: Source) -> DataFrame:
     """
     assert source.frame is not None
     assert source.timestamp is not None
-    keys = [_canonical(F.col(quoted(f.name)), f.dataType).alias(f.name) for f in source.key]
-    columns = [F.xxhash64(*keys).alias(HASH), F.unix_micros(source.timestamp).alias(EVENT_TIME)]
+    keys = [_canonical(F.col(quoted(f.name)), f.dataType) for f in source.key]
+    columns = [F.xxhash64(*keys), F.unix_micros(source.timestamp)]
     if source.deleted is not None:
-        columns.append(F.coalesce(source.deleted, F.lit(False)).alias(DELETED))
+        columns.append(F.coalesce(source.deleted, F.lit(False)))
     columns += [*keys, *(F.col(quoted(name)) for name in source.values.names)]
-    for role, column in ((SEQUENCE, source.sequence), (LOG_PARTITION, source.log_partition)):
-        if column is not None:
-            columns.append(column.cast(LongType()).alias(role))
+    for position in (source.sequence, source.log_partition):
+        if position is not None:
+            columns.append(position.cast(LongType()))
     plain = (column.alias(f"_c{number}") for number, column in enumerate(columns))
     return source.frame.select(*plain)
 
@@ -126,7 +121,7 @@ def bucket_labels(spark: SparkSession, buckets: int, partitions: int) -> list[in
 
     Bucket b goes to partition ``b % partitions``; the numbers are the smallest that do so.
     """
-    numbers = spark.range(32 * buckets).select(F.col("id").cast("int"))
+    numbers = spark.range(32 * max(buckets, partitions)).select(F.col("id").cast("int"))
     placed = numbers.select("id", F.pmod(F.hash("id"), F.lit(partitions))).collect()
     free: dict[int, list[int]] = {partition: [] for partition in range(partitions)}
     for number, partition in sorted(placed):
