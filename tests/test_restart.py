@@ -63,7 +63,8 @@ def write(folder: Path, given: Sequence[Sequence[Record]]) -> None:
                 "d": r.deleted,
                 "s": s,
             }
-            for s, r in enumerate(records)
+            # Positions in the whole log: after a kill a micro-batch may read two files.
+            for s, r in enumerate(records, start=number * len(given[0]))
         ]
         path = folder / "log" / f"{number}.parquet"
         pq.write_table(pa.Table.from_pylist(rows, schema=LOG), path)
