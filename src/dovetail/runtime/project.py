@@ -7,7 +7,6 @@ in the tree. Tombstones carry the key and nulls.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -102,4 +101,4 @@ def _width(node: Node) -> int:
 
 
 def _mask(first_leaf: int, width: int) -> int:
-    return reduce(lambda bits, leaf: bits | 1 << leaf, range(first_leaf, first_leaf + width), 0)
+    return ((1 << width) - 1) << first_leaf
