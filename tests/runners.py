@@ -18,8 +18,8 @@ from naive import Record, Result, Topology, names
 
 import dovetail as dt
 from dovetail import testing
-from dovetail.kernels.table_join import Join, Leaf, Tree, leaves
-from dovetail.plan.spec import Emit, SourceSpec, StageSpec
+from dovetail.kernels.table_join import Join, Leaf, Tree
+from dovetail.plan.spec import Emit, SourceSpec, StageSpec, TableTree
 from dovetail.runtime.stage import Piece, process
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import SegmentCache
@@ -77,7 +77,7 @@ def kernel(
     """The stage by itself, on one bucket. ``restart``: only stored bytes survive a micro-batch."""
     known = tables(topology)
     sources = tuple(SourceSpec(name, ROWS, sequence=True) for name in known)
-    spec = StageSpec("test", 1, sources, 1, _tree(topology, known), emit)
+    spec = StageSpec("test", 1, sources, 1, TableTree(_tree(topology, known)), emit)
     blobs, cache = MemoryBlobs(), SegmentCache()
     answers = []
     for batch in batches:
@@ -85,7 +85,7 @@ def kernel(
             blobs, cache = MemoryBlobs(dict(blobs.blobs)), SegmentCache()
         output = process(spec, list(_pieces(spec, batch, key_hash)), blobs, cache)
         rows = [] if output is None else output.to_pylist()
-        width = len(list(leaves(spec.tree)))
+        width = len(spec.operator.leaves)
         answers.append(
             [
                 Result(

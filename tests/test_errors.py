@@ -213,9 +213,9 @@ def test_a_query_that_cannot_start_and_rows_that_cannot_be_placed(
         joined.to_batch()
 
     progress = [p for p in start(joined).recentProgress if p["numInputRows"]]
-    dropped = [p["observedMetrics"]["user.dropped"]["null_key"] for p in progress]
+    dropped = [p["observedMetrics"]["user.dropped"]["records"] for p in progress]
     assert sum(dropped) == 2
-    assert sum(p["observedMetrics"]["job.dropped"]["null_key"] for p in progress) == 0
+    assert sum(p["observedMetrics"]["job.dropped"]["records"] for p in progress) == 0
 
     with pytest.raises(
         dt.CheckpointError, match=r"has 2 buckets, the query asks for 3. Use buckets=2"

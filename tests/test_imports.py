@@ -20,10 +20,21 @@ LAYERS = {
     "plan": {"errors", "columns", "kernels"},
     "runtime": {"errors", "columns", "kernels", "state", "plan"},
     "io": {"errors", "columns", "plan"},
-    "table": {"errors", "columns", "kernels", "plan", "runtime", "io"},
-    "stream": {"errors", "columns", "plan", "io", "table"},
-    "testing": {"errors", "columns", "kernels", "state", "plan", "runtime", "table", "stream"},
-    "__init__": {"errors", "io", "runtime", "table", "stream"},
+    "topology": {"columns", "plan", "runtime"},
+    "table": {"errors", "kernels", "plan", "io", "topology"},
+    "stream": {"errors", "kernels", "plan", "io", "topology", "table"},
+    "testing": {
+        "errors",
+        "columns",
+        "kernels",
+        "state",
+        "plan",
+        "runtime",
+        "topology",
+        "table",
+        "stream",
+    },
+    "__init__": {"errors", "io", "plan", "runtime", "table", "stream"},
 }
 WITHOUT_SPARK = {"errors", "columns", "kernels", "state"}
 

@@ -355,5 +355,5 @@ def test_negative_zero_and_nan_are_one_key_each() -> None:
     joined = driver.pipe(floats, [{"x": 0.0}, {"x": float("nan")}], timestamp=1)
     assert joined == []
     other = driver._inputs[1]
-    changes = driver.pipe(Table(other), [{"x": -0.0}, {"x": float("nan")}], timestamp=1)
+    changes = driver.pipe(Table(other.source), [{"x": -0.0}, {"x": float("nan")}], timestamp=1)
     assert len(changes) == 2

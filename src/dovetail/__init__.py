@@ -14,6 +14,7 @@ from dovetail.io.delta import to_delta
 from dovetail.io.kafka import read_topic
 from dovetail.io.sinks import to_function, to_memory, to_parquet
 from dovetail.io.topics import to_topic
+from dovetail.plan.joins import Within, within
 from dovetail.runtime.query import settings
 from dovetail.stream import Stream
 from dovetail.table import Table
@@ -29,6 +30,7 @@ __all__ = [
     "StateError",
     "Stream",
     "Table",
+    "Within",
     "read_topic",
     "settings",
     "to_delta",
@@ -36,4 +38,5 @@ __all__ = [
     "to_memory",
     "to_parquet",
     "to_topic",
+    "within",
 ]

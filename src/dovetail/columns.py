@@ -1,7 +1,9 @@
 """The names of the columns that dovetail adds to a user's own, in one place.
 
 Inside a stage: ``_hash`` (xxhash64 of the key), ``_event_time`` (microseconds), ``_deleted``, and
-``_sequence`` and ``_log_partition`` where a source names them. On a stage's way out: the values of
+``_sequence`` and ``_log_partition`` where a source names them. In the stores of a stream's rows:
+``_due`` (the time a row waits for), ``_row`` (its number in the bucket) and ``_pending`` (whether
+it came without a match). On a stage's way out: the values of
 leaf 0 as ``_0_0``, ``_0_1`` and so on, ``_position``, and ``_visible``, a bit per leaf.
 In a changelog: ``_change``, ``_timestamp``, ``_position``.
 """
@@ -12,6 +14,7 @@ import re
 
 HASH, EVENT_TIME, DELETED = "_hash", "_event_time", "_deleted"
 SEQUENCE, LOG_PARTITION = "_sequence", "_log_partition"
+DUE, ROW, PENDING = "_due", "_row", "_pending"
 POSITION, VISIBLE = "_position", "_visible"
 CHANGE, TIMESTAMP = "_change", "_timestamp"
 
@@ -23,6 +26,9 @@ _OWN = (
     DELETED,
     SEQUENCE,
     LOG_PARTITION,
+    DUE,
+    ROW,
+    PENDING,
     POSITION,
     VISIBLE,
     CHANGE,

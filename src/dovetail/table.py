@@ -8,34 +8,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import StructType
-
 from dovetail.errors import PlanError
 from dovetail.io.topics import Malformed, topic_source
-from dovetail.plan.explain import explain
-from dovetail.plan.nodes import Node, TableJoin, changelog_schema, refuse_differing_keys
+from dovetail.plan.joins import table_join
 from dovetail.plan.reading import source_of
-from dovetail.plan.select import Selection, resolve, select_all
-from dovetail.plan.spec import Emit
-from dovetail.runtime import batch, query
+from dovetail.plan.select import Selection
+from dovetail.topology import Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
     from dovetail.io.kafka import ReadFormat
     from dovetail.kernels.table_join import How
-    from dovetail.runtime.query import Sink
+    from dovetail.plan.nodes import Late
+    from dovetail.plan.spans import Span
 
 
-class Table:
+class Table(Topology):
     """A table that changes: at any time one row per key, given by the changelog so far.
 
-    Made by ``Table.from_changelog`` and by joins; never changed in place. The seeds' KTable.
+    Made by ``Table.from_changelog`` and by joins. The seeds' KTable.
     """
-
-    def __init__(self, plan: Node) -> None:
-        self.plan = plan
 
     @classmethod
     def from_changelog(
@@ -47,6 +40,7 @@ class Table:
         deleted: str | Column | None = None,
         sequence: str | Column | None = None,
         log_partition: str | Column | None = None,
+        versioned: Span | None = None,
         name: str | None = None,
     ) -> Table:
         """A table from its changes: each row of ``frame`` replaces or deletes the row of its key.
@@ -62,8 +56,12 @@ class Table:
         one log that all tables of the topology share, and orders the rows of all of them. Without
         it, rows come in the order in which Spark reads each of its partitions.
 
+        ``versioned``: keep the table's history so long, in stream time (``"7 days"``). A stream
+        then joins the version of its record's own time, records may come out of order, and one
+        older than the history is ignored.
+
         Raises ``PlanError`` for unknown or duplicate columns and for types that cannot serve.
-        Source: Kafka Streams join design, "KTable".
+        Source: Kafka Streams join design, "KTable"; KIP-914.
         """
         return cls(
             source_of(
@@ -74,6 +72,7 @@ class Table:
                 sequence=sequence,
                 log_partition=log_partition,
                 name=name,
+                versioned=versioned,
             )
         )
 
@@ -90,6 +89,7 @@ class Table:
         starting: str = "earliest",
         max_per_trigger: int | None = None,
         malformed: Malformed = "fail",
+        versioned: Span | None = None,
         streaming: bool = True,
         options: Mapping[str, str] | None = None,
     ) -> Table:
@@ -100,9 +100,9 @@ class Table:
         ``key`` or ``value``), or the schema of a JSON object, whose fields become columns.
         ``starting``: ``"earliest"``, ``"latest"`` or Kafka's JSON of offsets. ``max_per_trigger``:
         at most so many records a micro-batch. ``malformed``: what a record that cannot be read
-        does.
-        ``streaming=False`` reads what the topic holds now, for ``to_batch``. ``options``: the Kafka
-        source's own. Records keep their order within a partition.
+        does. ``versioned``: as in ``from_changelog``. ``streaming=False`` reads what the topic
+        holds now, for ``to_batch``. ``options``: the Kafka source's own. Records keep their order
+        within a partition.
         """
         return cls(
             topic_source(
@@ -117,10 +117,19 @@ class Table:
                 malformed=malformed,
                 streaming=streaming,
                 options=options,
+                versioned=versioned,
             )
         )
 
-    def join(self, right: Table, *, how: How = "inner", select: Selection | None = None) -> Table:
+    def join(
+        self,
+        right: Table,
+        *,
+        how: How = "inner",
+        select: Selection | None = None,
+        late: Late = "ignore",
+        align: Span | None = None,
+    ) -> Table:
         """A primary-key join: at any time, the rows of both tables with equal keys, side by side.
 
         ``how``: ``"inner"``, ``"left"`` (every left row, with nulls where the right has none) or
@@ -131,86 +140,24 @@ class Table:
         ``"left.x"``, ``"right.x"`` or just ``"x"``; a mapping gives new names; Spark expressions
         over the joined row (``F.col("left.x") + F.col("right.y")``) run in the JVM.
 
+        ``late``: what a versioned table's record does that is older than its key's latest version.
+        ``"ignore"``: it emits nothing (an unversioned table's replaces the row, whatever its time).
+        ``"history"``, for two versioned tables: it corrects the past, every result being stamped
+        with the time from which it holds, so that the last result of each key and time is the
+        history of the join, whatever the order of arrival.
+
+        ``align``: as in ``Stream.join``.
+
         Raises ``PlanError`` where the keys' types differ or names are unknown or ambiguous.
-        Source: KIP-77 "KTable-KTable"; spec/table_table.
+        Source: KIP-77 "KTable-KTable"; KIP-914; spec/table_table, spec/versioned.
         """
         if not isinstance(right, Table):
             raise PlanError(
                 "join", f"the right side is a {type(right).__name__}", "Make it a Table first"
             )
-        name = f"{how} join of {self.plan.name} and {right.plan.name}"
-        if how not in ("inner", "left", "outer"):
-            raise PlanError(
-                name,
-                f"how={how!r} is not a join of tables by key",
-                "Use 'inner', 'left' or 'outer'; for a right join swap the sides: "
-                "right.join(left, how='left')",
-            )
-        refuse_differing_keys(name, self.plan, right.plan)
-        if select is None:
-            selected = select_all(name, self.plan, right.plan)
-            values = StructType([*self.plan.values.fields, *right.plan.values.fields])
-        else:
-            selected, values = resolve(name, self.plan, right.plan, how, select)
-        return Table(TableJoin(self.plan, right.plan, how, selected, values))
-
-    @property
-    def schema(self) -> StructType:
-        """The columns of this table's changelog."""
-        return changelog_schema(self.plan)
-
-    def changelog(self, *, emit: Emit = "change", buckets: int | None = None) -> DataFrame:
-        """The table's changes as a streaming frame that any Spark sink takes, in append mode.
-
-        Columns: the key, the values, ``_change`` (``upsert`` or ``delete``), ``_timestamp``, and
-        ``_position``, which orders the changes of a key. ``emit="change"``: every record's own
-        result;
-        ``emit="batch"``: per key and micro-batch the last one, and none where nothing changed.
-
-        The session must have the settings of ``dovetail.settings``; ``write_stream`` sees to them.
-        """
-        return query.changelog(self.plan, emit=emit, buckets=buckets)
-
-    def write_stream(
-        self,
-        sink: Sink,
-        *,
-        checkpoint: str,
-        trigger: str | None = None,
-        emit: Emit = "change",
-        buckets: int | None = None,
-        name: str | None = None,
-    ) -> StreamingQuery:
-        """Start a query that keeps ``sink`` up to date; an ordinary ``StreamingQuery``.
-
-        ``checkpoint``: a directory for the query's state; started again with it, the query goes on
-        where it stopped, having lost and doubled nothing. ``trigger``: ``"available now"`` (all
-        there is, then stop), an interval such as ``"10 seconds"``, or None (as fast as data comes).
-        ``buckets``: into how many parts the key space is cut (8 by default), fixed by the
-        checkpoint.
-
-        Raises ``CheckpointError`` where the checkpoint is another topology's.
-        """
-        return query.start(
-            self.plan,
-            sink,
-            checkpoint=checkpoint,
-            trigger=trigger,
-            emit=emit,
-            buckets=buckets,
-            name=name,
+        return Table(
+            table_join(self.plan, right.plan, how=how, select=select, late=late, align=align)
         )
-
-    def to_batch(self, *, emit: Emit = "change") -> DataFrame:
-        """The changelog of the same topology over static frames, computed as one batch.
-
-        With ``emit="batch"`` these are the rows of the final table.
-        """
-        return batch.changelog(self.plan, emit=emit)
-
-    def explain(self) -> None:
-        """Print the topology: its joins, its stages, their shuffles and their state."""
-        print(explain(self.plan))
 
     def __repr__(self) -> str:
         names = ", ".join(self.plan.key.names)

@@ -34,16 +34,19 @@ from pyspark.sql.types import StructType
 from dovetail.columns import DELETED, EVENT_TIME, HASH, POSITION, SEQUENCE
 from dovetail.errors import CheckpointError, DataError, PlanError
 from dovetail.kernels.hashing import stable_hash
-from dovetail.plan.nodes import Source
+from dovetail.plan.nodes import Source, is_stream
 from dovetail.plan.output import held_columns
+from dovetail.plan.spans import Span, microseconds
 from dovetail.plan.spec import Emit
 from dovetail.plan.stages import plan_stage
 from dovetail.runtime.pack import Packer, unpack_piece
-from dovetail.runtime.stage import Piece, process
+from dovetail.runtime.stage import Piece, process, store_count
 from dovetail.state import manifest
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import SegmentCache
+from dovetail.stream import Stream
 from dovetail.table import Table
+from dovetail.topology import Topology
 
 Schema: TypeAlias = "pa.Schema | StructType | Mapping[str, pa.DataType]"
 Row: TypeAlias = "Mapping[str, Any]"
@@ -55,28 +58,47 @@ _SNAPSHOT = pa.schema([("bucket", pa.int32()), ("name", pa.string()), ("blob", p
 _SNAPSHOT_VERSION = 1
 
 
-def table(name: str, *, key: str | Sequence[str], schema: Schema) -> Table:
+def table(
+    name: str, *, key: str | Sequence[str], schema: Schema, versioned: Span | None = None
+) -> Table:
     """A table that a ``Driver`` feeds; it joins like any other.
 
     ``schema``: all its columns, key included, as a pyarrow schema, a Spark ``StructType``, or a
-    mapping of names to pyarrow types. Raises ``PlanError`` for types that Spark does not have and
-    for a key that is not among the columns.
+    mapping of names to pyarrow types. ``versioned``: as in ``Table.from_changelog``. Raises
+    ``PlanError`` for types that Spark does not have and for a key that is not among the columns.
     """
+    return Table(_source(name, key, schema, versioned=versioned))
+
+
+def stream(name: str, *, key: str | Sequence[str], schema: Schema) -> Stream:
+    """A stream that a ``Driver`` feeds; its arguments are those of ``table``."""
+    return Stream(_source(name, key, schema, stream=True))
+
+
+def _source(
+    name: str,
+    key: str | Sequence[str],
+    schema: Schema,
+    *,
+    stream: bool = False,
+    versioned: Span | None = None,
+) -> Source:
+    operator = f"{'stream' if stream else 'table'} {name}"
     keys = [key] if isinstance(key, str) else list(key)
-    columns = _struct(name, schema)
+    columns = _struct(operator, schema)
     for column in keys:
         if column not in columns.names:
             raise PlanError(
-                f"table {name}",
+                operator,
                 f"key= names an unknown column {column!r}",
                 f"Known are {', '.join(columns.names)}",
             )
-    return Table(
-        Source(
-            name=name,
-            key=StructType([columns[column] for column in keys]),
-            values=StructType([field for field in columns if field.name not in keys]),
-        )
+    return Source(
+        name=name,
+        key=StructType([columns[column] for column in keys]),
+        values=StructType([field for field in columns if field.name not in keys]),
+        stream=stream,
+        versioned_us=None if versioned is None else microseconds(operator, "versioned=", versioned),
     )
 
 
@@ -84,8 +106,9 @@ def table(name: str, *, key: str | Sequence[str], schema: Schema) -> Table:
 class Change:
     """One change of a topology's result.
 
-    ``key``: the key columns; ``values``: the value columns, None for a tombstone;
-    ``timestamp_us``: event time in microseconds; ``change``: what the row says of its key;
+    ``key``: the key columns; ``values``: the value columns, None for a tombstone; a row that a
+    stream withdraws (``unmatched="retract"``) is a ``delete`` with its values. ``timestamp_us``:
+    event time in microseconds; ``change``: what the row says of its key;
     ``position``: orders the changes of a key.
     """
 
@@ -102,7 +125,8 @@ class Change:
 
     def __repr__(self) -> str:
         values = "deleted" if self.values is None else _show(self.values)
-        return f"<{_show(self.key)}: {values} @{self.timestamp_us}>"
+        withdrawn = "withdrawn " if self.values is not None and self.change == "delete" else ""
+        return f"<{_show(self.key)}: {withdrawn}{values} @{self.timestamp_us}>"
 
 
 class Driver:
@@ -113,12 +137,13 @@ class Driver:
     order of the records that cause them. ``key_hash``: the function from key columns to int64 that
     places keys; tests give a constant one to make all keys collide.
 
-    ``dropped`` counts the rows dropped for a null in their key.
+    ``dropped`` counts the rows that no join can use: those with a null in their key, but for
+    streams whose records appear without a match, and a stream's records without a value.
     """
 
     def __init__(
         self,
-        topology: Table,
+        topology: Topology,
         *,
         emit: Emit = "change",
         buckets: int = 1,
@@ -138,7 +163,7 @@ class Driver:
         self._node = node
         self._inputs = stage.inputs
         self._spec = replace(stage.spec, sources=in_order)
-        self._columns = held_columns(node)
+        self._columns = held_columns(stage)
         self._hash = stable_hash if key_hash is None else key_hash
         self._blobs = [MemoryBlobs() for _ in range(buckets)]
         self._cache = SegmentCache()
@@ -149,19 +174,21 @@ class Driver:
 
     def pipe(
         self,
-        table: Table,
+        table: Topology,
         rows: Row | Sequence[Row],
         *,
         timestamp: Timestamp | Sequence[Timestamp | None] | None,
         deleted: bool = False,
     ) -> list[Change]:
-        """Feed rows of one table; returns the changes they cause (inside ``batch``: none yet).
+        """Feed rows of one table or stream; returns the changes they cause (inside ``batch``: none
+        yet).
 
         ``rows``: one row or several, which make one micro-batch; a value column that a row leaves
         out is null. ``timestamp``: a datetime (naive ones are UTC) or microseconds, one for all
-        rows or one each. ``deleted``: the rows are tombstones and need no more than their key.
+        rows or one each. ``deleted``: the rows are tombstones and need no more than their key; a
+        stream's are records without a value.
 
-        Raises ``PlanError`` for a table that the topology does not read, ``DataError`` for a null
+        Raises ``PlanError`` for an input that the topology does not read, ``DataError`` for a null
         timestamp, an unknown column or a value of the wrong type; then nothing has happened.
         """
         number = self._number(table)
@@ -169,7 +196,7 @@ class Driver:
         times = list(timestamp) if isinstance(timestamp, Sequence) else [timestamp] * len(given)
         if len(times) != len(given):
             raise DataError(
-                f"table {self._inputs[number].name}",
+                self._inputs[number].source.title,
                 f"{len(given)} rows come with {len(times)} timestamps",
                 "Give one timestamp for all rows, or one each",
             )
@@ -205,7 +232,7 @@ class Driver:
         changes += self._run(pieces)
 
     def advance(self, timestamp: Timestamp) -> list[Change]:
-        """Move the stream time of all tables to ``timestamp``, by a batch without rows."""
+        """Move the stream time of all inputs to ``timestamp``, by a batch without rows."""
         if self._held is not None:
             raise _inside_batch("advance()")
         time = _microseconds(timestamp)
@@ -238,7 +265,7 @@ class Driver:
     @classmethod
     def restore(
         cls,
-        topology: Table,
+        topology: Topology,
         snapshot: bytes,
         *,
         emit: Emit = "change",
@@ -262,17 +289,17 @@ class Driver:
             driver._blobs[row["bucket"]].put(row["name"], row["blob"])
         spec = driver._spec
         for blobs in driver._blobs:
-            manifest.load(blobs, spec.topology, spec.buckets, len(spec.sources))
+            manifest.load(blobs, spec.topology, spec.buckets, len(spec.sources), store_count(spec))
         return driver
 
-    def _number(self, table: Table) -> int:
-        for number, source in enumerate(self._inputs):
-            if source is table.plan:
+    def _number(self, table: Topology) -> int:
+        for number, input_ in enumerate(self._inputs):
+            if input_.source is table.plan:
                 return number
         raise PlanError(
             "pipe",
             f"{table!r} is not an input of the topology",
-            f"Its inputs are {', '.join(source.name for source in self._inputs)}",
+            f"Its inputs are {', '.join(input_.source.name for input_ in self._inputs)}",
         )
 
     def _wire_rows(
@@ -283,13 +310,14 @@ class Driver:
         deleted: bool,
     ) -> pa.RecordBatch:
         """The rows as the stage reads them."""
-        source = self._inputs[number]
+        source = self._inputs[number].source
         schema = self._spec.sources[number].wire_schema
         _check_columns(source, rows)
         names = [*source.key.names, *source.values.names]
         columns = {name: _array(source, name, rows, schema.field(name).type) for name in names}
-        keys = [_canonical(columns[name]) for name in source.key.names]
-        columns |= zip(source.key.names, keys, strict=True)
+        key = self._inputs[number].key
+        keys = [_canonical(columns[name]) for name in key]
+        columns |= zip(key, keys, strict=True)
         columns[HASH] = pa.array(self._hash(keys), pa.int64())
         time = [None if moment is None else _microseconds(moment) for moment in times]
         columns[EVENT_TIME] = pa.array(time, pa.int64())
@@ -301,7 +329,7 @@ class Driver:
         self, number: int, batches: Sequence[pa.RecordBatch]
     ) -> tuple[list[tuple[int, Piece]], int]:
         """What every bucket gets of these rows, through the bytes that Spark would move, and how
-        many rows were dropped for a null in the key.
+        many rows were dropped.
         """
         source = self._spec.sources[number]
         packer = Packer(number, source, self._spec.keys, range(len(self._blobs)))
@@ -319,7 +347,7 @@ class Driver:
             )
             for row in packed
         ]
-        return pieces, sum(row["null_keys"] for row in packed)
+        return pieces, sum(row["dropped"] for row in packed)
 
     def _run(self, pieces: Sequence[tuple[int, Piece]]) -> list[Change]:
         """One micro-batch."""
@@ -339,14 +367,14 @@ class Driver:
             key = {name: held.pop(name) for name in self._node.key.names}
             yield Change(
                 key=key,
-                values=None if deleted else held,
+                values=None if deleted and not is_stream(self._node) else held,
                 timestamp_us=row[EVENT_TIME],
                 change="delete" if deleted else "upsert",
                 position=row[POSITION],
             )
 
 
-def _struct(name: str, schema: Schema) -> StructType:
+def _struct(operator: str, schema: Schema) -> StructType:
     if isinstance(schema, StructType):
         return schema
     try:
@@ -354,7 +382,7 @@ def _struct(name: str, schema: Schema) -> StructType:
         return from_arrow_schema(arrow, prefer_timestamp_ntz=True)
     except PySparkException as error:
         raise PlanError(
-            f"table {name}",
+            operator,
             f"schema= has a type that Spark does not have: {error}",
             "Use a type that a Spark column can have, for instance pa.timestamp('us', 'UTC')",
         ) from error
@@ -368,7 +396,7 @@ def _check_columns(source: Source, rows: Sequence[Row]) -> None:
         if unknown or missing:
             what = f"unknown columns {', '.join(unknown)}" if unknown else "no key column"
             raise DataError(
-                f"table {source.name}",
+                source.title,
                 f"a row has {what}{'' if unknown else ' ' + ', '.join(missing)}",
                 f"Its columns are {', '.join([*source.key.names, *source.values.names])}",
             )
@@ -379,7 +407,7 @@ def _array(source: Source, name: str, rows: Sequence[Row], type_: pa.DataType) -
         return pa.array([row.get(name) for row in rows], type_)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise DataError(
-            f"table {source.name}",
+            source.title,
             f"column {name!r} is of type {type_}: {error}",
             "Give a value of that type",
         ) from error

@@ -17,8 +17,9 @@ import pyarrow as pa
 import pytest
 
 from dovetail.errors import StateError
-from dovetail.state import manifest, segment, table_state
+from dovetail.state import manifest, run_state, segment
 from dovetail.state.blobs import MemoryBlobs
+from dovetail.state.run_state import RunState
 from dovetail.state.runs import FANOUT, Runs
 from dovetail.state.segment import SegmentCache
 from dovetail.state.table_state import TableState, newest_of_key
@@ -91,8 +92,8 @@ class Model:
 
     def restart(self, cache: SegmentCache) -> None:
         """Go on from stored bytes only."""
-        kept = manifest.Manifest("t", 1, (None,), 0, (self.state.runs,))
-        runs = manifest.decode(manifest.encode(kept)).tables[0]
+        kept = manifest.Manifest("t", 1, (None,), stores=(self.state.runs,))
+        runs = manifest.decode(manifest.encode(kept)).stores[0]
         self.blobs = MemoryBlobs(dict(self.blobs.blobs))
         self.cache = cache
         self.state = TableState(SCHEMA, 1, runs, self.blobs, cache)
@@ -104,14 +105,14 @@ class Model:
         named += [s.id for merge in runs.merges for s in merge.done]
         assert sorted(named) == sorted(self.blobs.blobs)
         for run in runs.runs:
-            ranges = [(s.first_hash, s.last_hash) for s in run.segments]
+            ranges = [(s.first, s.last) for s in run.segments]
             assert all(first <= last for first, last in ranges)
             assert ranges == sorted(ranges)
 
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_state, "SEGMENT_BYTES_MAX", 200)
+    monkeypatch.setattr(run_state, "SEGMENT_BYTES_MAX", 200)
 
 
 @pytest.mark.usefixtures("tiny")
@@ -191,14 +192,14 @@ def test_a_tombstone_stays_while_an_older_row_lies_below() -> None:
 def test_a_call_reads_about_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """However large the state, a call merges its budget's worth; a merge that is cut goes on."""
     read: list[int] = []
-    step = TableState._step
+    step = RunState._step
 
-    def counted(self: TableState, *arguments: Any) -> Any:
+    def counted(self: RunState, *arguments: Any) -> Any:
         made, read_bytes = step(self, *arguments)
         read.append(read_bytes)
         return made, read_bytes
 
-    monkeypatch.setattr(TableState, "_step", counted)
+    monkeypatch.setattr(RunState, "_step", counted)
     random_ = random.Random(3)
     model = Model(HASHES["spread"], SegmentCache())
     keys = [f"k{i}" for i in range(1_000)]
@@ -239,7 +240,7 @@ def test_nothing_is_read_without_a_budget(monkeypatch: pytest.MonkeyPatch) -> No
     model = Model(HASHES["spread"], SegmentCache())
     for _ in range(FANOUT):
         model.append(random.Random(0), keys=KEYS, deletes=0)
-    monkeypatch.setattr(TableState, "_step", None)
+    monkeypatch.setattr(RunState, "_step", None)
     model.state.compact(0)
     model.check(KEYS)
 
@@ -254,14 +255,14 @@ def test_appending_nothing_writes_nothing() -> None:
 def test_write_amplification_is_low(monkeypatch: pytest.MonkeyPatch) -> None:
     """Distinct keys, merged as the stage does: each byte is rewritten about once a tier."""
     written = 0
-    encode = table_state.encode
+    encode = run_state.encode
 
     def counted(table: pa.Table) -> bytes:
         nonlocal written
         written += table.nbytes
         return encode(table)
 
-    monkeypatch.setattr(table_state, "encode", counted)
+    monkeypatch.setattr(run_state, "encode", counted)
     model = Model(HASHES["spread"], SegmentCache())
     appended = 0
     for batch in range(200):

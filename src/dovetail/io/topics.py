@@ -21,6 +21,7 @@ from dovetail.io.kafka import (
 )
 from dovetail.plan.nodes import Node, Source
 from dovetail.plan.reading import source_of
+from dovetail.plan.spans import Span
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,10 +45,13 @@ def topic_source(
     malformed: Malformed,
     streaming: bool,
     options: Mapping[str, str] | None,
+    stream: bool = False,
+    versioned: Span | None = None,
 ) -> Source:
-    """A topic's records as the changes of a table: a null value is a tombstone, the offset orders
-    the records of a partition, the event time is the record's timestamp.
+    """A topic's records as a stream or as the changes of a table: a null value is a tombstone, the
+    offset orders the records of a partition, the event time is the record's timestamp.
     """
+    kind = "stream" if stream else "table"
     label = name or topic
     frame = read_topic(
         spark,
@@ -66,7 +70,7 @@ def topic_source(
         frame = frame.where(readable)
     elif malformed == "fail":
         where = F.format_string(
-            f"table {label}: the record of topic {topic} at partition %d, offset %d cannot be "
+            f"{kind} {label}: the record of topic {topic} at partition %d, offset %d cannot be "
             "read. Correct the declared key and value, or pass malformed='drop'.",
             PARTITION,
             OFFSET,
@@ -74,7 +78,7 @@ def topic_source(
         frame = frame.where(F.when(readable, True).otherwise(F.raise_error(where).cast("boolean")))
     else:
         raise PlanError(
-            f"table {label}", f"malformed={malformed!r} is not a mode", "Use 'fail' or 'drop'"
+            f"{kind} {label}", f"malformed={malformed!r} is not a mode", "Use 'fail' or 'drop'"
         )
     frame = frame.drop(MALFORMED)
     metadata = (DELETED, TIMESTAMP, PARTITION, OFFSET)
@@ -88,6 +92,8 @@ def topic_source(
         sequence=OFFSET,
         log_partition=PARTITION,
         name=label,
+        stream=stream,
+        versioned=versioned,
     )
 
 

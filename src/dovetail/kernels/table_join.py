@@ -69,6 +69,15 @@ class Changes:
     event_time_us: Ints
     reference: tuple[Ints, ...]
 
+    def where(self, kept: Ints | Mask) -> Changes:
+        """Some of the changes."""
+        return Changes(
+            self.event[kept],
+            self.present[kept],
+            self.event_time_us[kept],
+            tuple(refs[kept] for refs in self.reference),
+        )
+
 
 @dataclass(frozen=True)
 class _Side:
@@ -98,15 +107,19 @@ def join_tables(
     timeline: Timeline,
     stored: Mapping[int, Stored],
     row_time_us: Mapping[int, Ints],
+    current: Mapping[int, Mask],
 ) -> Changes:
     """Every record's own result, in arrival order (``emit="change"``).
 
     ``stored``: per source the groups' rows from earlier batches; ``row_time_us``: per source the
-    batch rows' timestamps. A record of a table that occurs twice in the tree gives a result through
-    each occurrence, from left to right, both on the table as the record leaves it.
+    batch rows' timestamps; ``current``: per versioned source which events are the latest version of
+    their key as they arrive: its others change nothing. A record of a table that occurs twice in
+    the tree gives a result through each occurrence, from left to right, both on the table as the
+    record leaves it.
     """
     after = {
-        source: versions(timeline, source, stored[source].present) for source in set(leaves(tree))
+        source: versions(timeline, source, stored[source].present, current.get(source))
+        for source in set(leaves(tree))
     }
     times = {
         source: np.concatenate((stored[source].event_time_us, row_time_us[source]))
@@ -114,7 +127,7 @@ def join_tables(
     }
     parts = []
     for occurrence, source in enumerate(leaves(tree)):
-        events = np.flatnonzero(timeline.source == source)
+        events = np.flatnonzero(current.get(source, timeline.source == source))
         before_refs, _ = after[source]
         now = {s: refs[1][events] for s, refs in after.items()}
         trail = _Trail(
@@ -127,8 +140,31 @@ def join_tables(
         )
         emitted, side, _ = trail.climb(tree, occurrence)
         changes = Changes(events, side.present, side.event_time_us, side.reference)
-        parts.append(_select(changes, emitted))
+        parts.append(changes.where(emitted))
     return _in_arrival_order(parts, timeline)
+
+
+def look_up(tree: Tree, timeline: Timeline, events: Ints, reference: Mapping[int, Ints]) -> Changes:
+    """The results of a stream's records, the first leaf's, in arrival order.
+
+    ``events``: int64[m], theirs in the timeline; ``reference``: per source int64[m], the row that
+    each finds there. Only the stream's side of a join may be preserved; the time is the record's.
+    """
+    emitted, refs = _found(tree, reference)
+    everything = Changes(
+        events, np.ones(len(events), np.bool_), timeline.event_time_us[events], refs
+    )
+    order = np.argsort(timeline.arrival[events], kind="stable")
+    return everything.where(order[emitted[order]])
+
+
+def _found(tree: Tree, reference: Mapping[int, Ints]) -> tuple[Mask, tuple[Ints, ...]]:
+    if isinstance(tree, Leaf):
+        refs = reference[tree.source]
+        return np.ones(len(refs), dtype=np.bool_), (refs,)
+    emitted, left = _found(tree.left, reference)
+    right = _state(tree.right, reference, None)
+    return emitted & (right.present | preserved(tree.how)[0]), (*left, *right.reference)
 
 
 def net_changes(
@@ -146,7 +182,7 @@ def net_changes(
     last = np.full(timeline.groups, -1)
     last[group] = np.arange(len(group))
     last = np.sort(last[last >= 0])
-    final = _select(changes, last)
+    final = changes.where(last)
     touched = group[last]
     times = {source: stored[source].event_time_us for source in stored}
     references = {
@@ -155,7 +191,7 @@ def net_changes(
     side = _state(tree, references, times)
     before = Changes(final.event, side.present, side.event_time_us, side.reference)
     visible = final.present | before.present
-    return _select(final, visible), _select(before, visible)
+    return final.where(visible), before.where(visible)
 
 
 @dataclass(frozen=True)
@@ -196,11 +232,15 @@ class _Trail:
 _NO_TIME = np.iinfo(np.int64).min
 
 
-def _state(tree: Tree, reference: Mapping[int, Ints], times: Mapping[int, Ints]) -> _Side:
-    """The row of a subtree as its tables stand; without a row its time is ``_NO_TIME``."""
+def _state(tree: Tree, reference: Mapping[int, Ints], times: Mapping[int, Ints] | None) -> _Side:
+    """The row of a subtree as its tables stand; without a row, or without ``times``, its time is
+    ``_NO_TIME``.
+    """
     if isinstance(tree, Leaf):
         refs = reference[tree.source]
         present = refs != ABSENT
+        if times is None:
+            return _Side(present, np.full(len(refs), _NO_TIME), (refs,))
         time = np.append(times[tree.source], _NO_TIME)[refs]
         return _Side(present, time, (refs,))
     left, right = _state(tree.left, reference, times), _state(tree.right, reference, times)
@@ -221,15 +261,6 @@ def _combine(left: _Side, right: _Side, keeps: tuple[bool, bool]) -> _Side:
     return _Side(present, np.maximum(left.event_time_us, right.event_time_us), reference)
 
 
-def _select(changes: Changes, which: Ints | Mask) -> Changes:
-    return Changes(
-        changes.event[which],
-        changes.present[which],
-        changes.event_time_us[which],
-        tuple(refs[which] for refs in changes.reference),
-    )
-
-
 def _in_arrival_order(parts: list[Changes], timeline: Timeline) -> Changes:
     event = np.concatenate([part.event for part in parts])
     merged = Changes(
@@ -238,4 +269,4 @@ def _in_arrival_order(parts: list[Changes], timeline: Timeline) -> Changes:
         np.concatenate([part.event_time_us for part in parts]),
         tuple(np.concatenate(refs) for refs in zip(*(p.reference for p in parts), strict=True)),
     )
-    return _select(merged, np.argsort(timeline.arrival[event], kind="stable"))
+    return merged.where(np.argsort(timeline.arrival[event], kind="stable"))

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dovetail.kernels.equality import rows_equal
+from dovetail.kernels.grouping import by_key
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -104,30 +104,21 @@ def _partition_time(rows: Rows) -> Ints:
     return time
 
 
-def timeline(sources: Sequence[Rows]) -> Timeline:
+def timeline(sources: Sequence[Rows], order: Ints | None = None) -> Timeline:
     """Group the rows of all sources by key, each group in arrival order.
 
-    Equal hashes are only a hint: keys are compared, and keys that collide get groups of their own.
+    ``order``: the order in which the rows are processed, a permutation of their concatenation;
+    ``arrival_order`` by default.
     """
-    order = arrival_order(sources)
-    hash_ = np.concatenate([rows.hash for rows in sources])[order]
-    by_hash = _stable_argsort(hash_)
-    positions = order[by_hash]
-    sorted_hash = hash_[by_hash]
-    columns = [
-        pa.chunked_array(column).combine_chunks().take(pa.array(positions))
+    if order is None:
+        order = arrival_order(sources)
+    hash_ = np.concatenate([rows.hash for rows in sources])
+    keys = [
+        pa.chunked_array(column).combine_chunks()
         for column in zip(*(rows.keys for rows in sources), strict=True)
     ]
-    new_group = np.ones(len(positions), dtype=np.bool_)
-    new_group[1:] = sorted_hash[1:] != sorted_hash[:-1]
-    same_key = rows_equal([c.slice(1) for c in columns], [c.slice(0, len(c) - 1) for c in columns])
-    if not np.all(same_key | new_group[1:]):
-        split = _split_collisions(columns, np.cumsum(new_group) - 1)
-        positions, by_hash, sorted_hash = positions[split], by_hash[split], sorted_hash[split]
-        columns = [column.take(pa.array(split)) for column in columns]
-        new_group[1:] = ~rows_equal(
-            [c.slice(1) for c in columns], [c.slice(0, len(c) - 1) for c in columns]
-        )
+    by_hash, new_group, columns = by_key(hash_, keys, order)
+    positions = order[by_hash]
     start = np.flatnonzero(new_group)
     first = np.cumsum([0, *(len(rows) for rows in sources)])
     source = np.repeat(np.arange(len(sources)), np.diff(first))[positions]
@@ -139,51 +130,23 @@ def timeline(sources: Sequence[Rows]) -> Timeline:
         event_time_us=np.concatenate([rows.event_time_us for rows in sources])[positions],
         deleted=np.concatenate([rows.deleted for rows in sources])[positions],
         start=start,
-        hash=sorted_hash[start],
+        hash=hash_[positions][start],
         keys=[column.take(pa.array(start)) for column in columns],
     )
 
 
-def _stable_argsort(values: Ints) -> Ints:
-    """``np.argsort(values, kind="stable")`` by two unstable sorts, which numpy vectorises."""
-    order = np.argsort(values)
-    ordered = values[order]
-    rank = np.zeros(len(values), dtype=np.int64)
-    np.cumsum(ordered[1:] != ordered[:-1], out=rank[1:])
-    return np.sort((rank << 32) | order) & 0xFFFFFFFF
-
-
-def _split_collisions(columns: Sequence[pa.Array], group: Ints) -> Ints:
-    """A stable order of the rows that puts equal keys of one hash group side by side.
-
-    Each pass gives the rows that differ from the first of their (group, part) a part of their own,
-    so there are as many passes as distinct keys under the most crowded hash.
-    """
-    part = np.zeros(len(group), dtype=np.int64)
-    order = np.arange(len(group))
-    while True:
-        fresh = np.ones(len(order), dtype=np.bool_)
-        fresh[1:] = (np.diff(group[order]) != 0) | (np.diff(part[order]) != 0)
-        first = order[np.flatnonzero(fresh)][np.cumsum(fresh) - 1]
-        differs = ~rows_equal(
-            [c.take(pa.array(order)) for c in columns], [c.take(pa.array(first)) for c in columns]
-        )
-        if not differs.any():
-            return order
-        part[order[differs]] += 1
-        order = np.lexsort((part, group))
-
-
-def versions(timeline: Timeline, source: int, stored: Mask) -> tuple[Ints, Ints]:
+def versions(
+    timeline: Timeline, source: int, stored: Mask, counted: Mask | None = None
+) -> tuple[Ints, Ints]:
     """The version of ``source``'s row at each event's key just before and just after the event.
 
-    ``stored``: bool[groups], whether the key has a row from earlier batches. Returns two reference
-    arrays of n events. A later arrival replaces an earlier one, a tombstone makes it ABSENT.
-
+    ``stored``: bool[groups], whether the key has a row from earlier batches; ``counted``: which
+    events are versions, by default all of the source's. Returns two reference arrays of n events.
+    A later arrival replaces an earlier one, a tombstone makes it ABSENT.
     """
     n = len(timeline.row)
     events = np.arange(n)
-    own = timeline.source == source
+    own = timeline.source == source if counted is None else counted
     start = timeline.start[timeline.group]
     last_own = np.maximum.accumulate(np.where(own, events, -1))
     initial = np.where(stored, np.arange(timeline.groups), ABSENT)[timeline.group]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pyspark.sql.types import (
     ArrayType,
@@ -26,15 +26,20 @@ from pyspark.sql.types import (
 
 from dovetail.columns import CHANGE, POSITION, TIMESTAMP, is_reserved
 from dovetail.errors import PlanError
+from dovetail.kernels.interval_join import Unmatched
 from dovetail.kernels.table_join import How
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
+Late: TypeAlias = Literal["ignore", "history"]
+
+
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A table read from a changelog: one row of ``frame`` is one upsert or tombstone of a key.
+    """A table read from a changelog, where one row of ``frame`` is one upsert or tombstone of a
+    key; or a ``stream``, where it is one record.
 
     ``key`` and ``values``: the columns, in order. ``timestamp``: the event time. ``deleted``: null
     or false for an upsert. ``sequence`` with ``log_partition``: the row's place in its input
@@ -51,9 +56,16 @@ class Source:
     deleted: Column | None = None
     sequence: Column | None = None
     log_partition: Column | None = None
+    stream: bool = False
+    versioned_us: int | None = None
+
+    @property
+    def title(self) -> str:
+        """What errors call it."""
+        return f"{'stream' if self.stream else 'table'} {self.name}"
 
     def __post_init__(self) -> None:
-        operator = f"table {self.name}"
+        operator = self.title
         if not self.key.fields:
             raise PlanError(operator, "no key column is given", "Name at least one in key=")
         names = [*self.key.names, *self.values.names]
@@ -82,15 +94,18 @@ class Selected:
     column: Column | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, eq=False)
-class TableJoin:
-    """A primary-key join of two tables: the key is the left side's, in name and order."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Join:
+    """What all joins have: two sides, the value columns that are selected from the joined row, and
+    ``align_us``, how long a side waits for the other that is behind it.
+    """
 
     left: Node
     right: Node
     how: How
     select: tuple[Selected, ...]
     values: StructType
+    align_us: int | None = None
 
     @property
     def name(self) -> str:
@@ -103,11 +118,44 @@ class TableJoin:
         return self.left.key
 
 
-Node: TypeAlias = Source | TableJoin
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TableJoin(_Join):
+    """A primary-key join of two tables."""
+
+    late: Late = "ignore"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StreamTableJoin(_Join):
+    """A stream, the left side, joined with a table. ``on``: the left columns that are looked up;
+    the result keeps the left side's key. ``grace_us``: how long, in stream time, a record waits.
+    """
+
+    on: tuple[str, ...]
+    grace_us: int | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StreamJoin(_Join):
+    """Two streams, or one with itself, joined where L.ts - before <= R.ts <= L.ts + after."""
+
+    before_us: int
+    after_us: int
+    grace_us: int
+    unmatched: Unmatched
+
+
+JoinNode: TypeAlias = TableJoin | StreamTableJoin | StreamJoin
+Node: TypeAlias = Source | JoinNode
+
+
+def is_stream(node: Node) -> bool:
+    """Whether a node's records stand for themselves."""
+    return node.stream if isinstance(node, Source) else not isinstance(node, TableJoin)
 
 
 def sources(node: Node) -> Iterator[Source]:
-    """The tables a node reads, from left to right; one that is used twice comes twice."""
+    """The inputs a node reads, from left to right; one that is used twice comes twice."""
     if isinstance(node, Source):
         yield node
     else:
@@ -115,8 +163,13 @@ def sources(node: Node) -> Iterator[Source]:
         yield from sources(node.right)
 
 
+def width(node: Node) -> int:
+    """How many inputs a node reads, counting one that is used twice twice."""
+    return sum(1 for _ in sources(node))
+
+
 def distinct_sources(node: Node) -> list[Source]:
-    """The tables a node reads, each once, in the order of first use."""
+    """The inputs a node reads, each once, in the order of first use."""
     return list(dict.fromkeys(sources(node)))
 
 
@@ -163,13 +216,14 @@ def refuse_differing_keys(operator: str, left: Node, right: Node) -> None:
     if left_types != right_types:
         raise PlanError(
             operator,
-            f"the key of {left.name} is {_signature(left.key)}, of {right.name} "
-            f"{_signature(right.key)}",
+            f"the key of {left.name} is {signature(left.key)}, of {right.name} "
+            f"{signature(right.key)}",
             "Cast one side's key columns so that both have the same types in the same order",
         )
 
 
-def _signature(key: StructType) -> str:
+def signature(key: StructType) -> str:
+    """Columns with their types, as errors show them."""
     return "(" + ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in key) + ")"
 
 

@@ -24,7 +24,7 @@ from dovetail.columns import (
     VISIBLE,
     value_name,
 )
-from dovetail.plan.nodes import Node, Source, changelog_schema, sources
+from dovetail.plan.nodes import Node, Source, changelog_schema, width
 from dovetail.plan.select import SIDES
 from dovetail.plan.stages import Stage, arrow_schema
 
@@ -58,10 +58,10 @@ class Output:
 def output_of(stage: Stage) -> Output:
     """What a stage sends out."""
     if not stage.spec.visible:
-        return Output(changelog_schema(stage.node), held_columns(stage.node))
-    fields = [StructField(f.name, f.dataType, True) for f in stage.inputs[0].key]
-    for leaf, source in enumerate(sources(stage.node)):
-        for number, value in enumerate(source.values):
+        return Output(changelog_schema(stage.node), held_columns(stage))
+    fields = [StructField(f.name, f.dataType, True) for f in stage.inputs[0].key_fields]
+    for leaf, input_ in enumerate(stage.leaves):
+        for number, value in enumerate(input_.value_fields):
             fields.append(StructField(value_name(leaf, number), value.dataType, True))
     fields += [
         StructField(DELETED, BooleanType()),
@@ -72,23 +72,33 @@ def output_of(stage: Stage) -> Output:
     return Output(StructType(fields), None)
 
 
-def held_columns(node: Node) -> dict[str, str]:
+def held_columns(stage: Stage) -> dict[str, str]:
     """The stage column behind each key and value column of a node whose selections only name
     columns, in the changelog's order.
     """
-    held_keys = next(sources(node)).key.names
-    return dict(zip(node.key.names, held_keys, strict=True)) | _held_values(node, 0, held_keys)
+    held = _held(stage.node, 0, stage)
+    return {name: held[name] for name in (*stage.node.key.names, *stage.node.values.names)}
 
 
-def _held_values(node: Node, first_leaf: int, held_keys: list[str]) -> dict[str, str]:
+def leaf_columns(stage: Stage, leaf: int) -> dict[str, str]:
+    """The stage column that holds each column of a leaf."""
+    input_ = stage.leaves[leaf]
+    keys = zip((f.name for f in input_.key_fields), stage.key_names, strict=True)
+    values = enumerate(f.name for f in input_.value_fields)
+    return dict(keys) | {name: value_name(leaf, number) for number, name in values}
+
+
+def _held(node: Node, first_leaf: int, stage: Stage) -> dict[str, str]:
     if isinstance(node, Source):
-        return {name: value_name(first_leaf, i) for i, name in enumerate(node.values.names)}
-    middle = first_leaf + sum(1 for _ in sources(node.left))
-    sides = {}
-    for side, child, leaf in zip(SIDES, (node.left, node.right), (first_leaf, middle), strict=True):
-        keys = dict(zip(child.key.names, held_keys, strict=True))
-        sides[side] = keys | _held_values(child, leaf, held_keys)
-    held = {}
+        return leaf_columns(stage, first_leaf)
+    middle = first_leaf + width(node.left)
+    sides = {
+        side: _held(child, leaf, stage)
+        for side, child, leaf in zip(
+            SIDES, (node.left, node.right), (first_leaf, middle), strict=True
+        )
+    }
+    held = {name: sides["left"][name] for name in node.key.names}
     for selected in node.select:
         assert selected.ref is not None, "a selection computes"
         side, name = selected.ref

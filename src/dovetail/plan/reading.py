@@ -21,6 +21,7 @@ from pyspark.sql.types import (
 from dovetail.columns import quoted
 from dovetail.errors import PlanError
 from dovetail.plan.nodes import Source
+from dovetail.plan.spans import Span, microseconds
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -37,14 +38,17 @@ def source_of(
     sequence: str | Column | None,
     log_partition: str | Column | None,
     name: str | None,
+    stream: bool = False,
+    versioned: Span | None = None,
 ) -> Source:
     """The source that reads ``frame`` so; ``PlanError`` for what cannot serve.
 
     Columns named as timestamp, deleted, sequence or log_partition are used up; the rest are values.
     """
     keys = [key] if isinstance(key, str) else list(key)
-    label = name or f"table[{', '.join(keys)}]"
-    operator = f"table {label}"
+    kind = "stream" if stream else "table"
+    label = name or f"{kind}[{', '.join(keys)}]"
+    operator = f"{kind} {label}"
     columns = _Columns(operator, frame)
     for column in keys:
         columns.require(column, "key=")
@@ -72,6 +76,8 @@ def source_of(
         deleted=columns.expression(deleted, "deleted=", BooleanType),
         sequence=columns.expression(sequence, "sequence=", *_WHOLE_NUMBERS),
         log_partition=columns.expression(log_partition, "log_partition=", *_WHOLE_NUMBERS),
+        stream=stream,
+        versioned_us=None if versioned is None else microseconds(operator, "versioned=", versioned),
     )
 
 

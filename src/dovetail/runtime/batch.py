@@ -10,8 +10,9 @@ from dovetail.plan.output import Output, output_of
 from dovetail.plan.spec import Emit, StageSpec
 from dovetail.plan.stages import plan_stage
 from dovetail.runtime import project, spark
+from dovetail.runtime.job import END_OF_TIME
 from dovetail.runtime.pack import to_ipc, unpack_piece
-from dovetail.runtime.stage import process
+from dovetail.runtime.stage import Piece, process
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import SegmentCache
 
@@ -25,7 +26,7 @@ def changelog(node: Node, *, emit: Emit) -> DataFrame:
     for source in sources(node):
         if source.frame is None or source.frame.isStreaming:
             raise PlanError(
-                f"table {source.name}",
+                source.title,
                 "its frame is a streaming one, to_batch() takes static ones",
                 "Read it with spark.read, or run the topology with write_stream()",
             )
@@ -36,7 +37,7 @@ def changelog(node: Node, *, emit: Emit) -> DataFrame:
     output = output_of(stage)
     staged = packed.groupBy("bucket").applyInPandas(_bucket(stage.spec, output), "changes binary")
     rows = spark.unpack(staged, output)
-    return rows if output.held is not None else project.changelog(rows, node)
+    return rows if output.held is not None else project.changelog(rows, stage)
 
 
 def _bucket(spec: StageSpec, output: Output) -> Any:
@@ -47,6 +48,8 @@ def _bucket(spec: StageSpec, output: Output) -> Any:
             unpack_piece(row.source, row.partition, row.number, row.high_time_us, row.payload)
             for row in rows.itertuples(index=False)
         ]
+        # The end of the input ends all waiting.
+        pieces += [Piece(n, 0, 0, END_OF_TIME, None) for n in range(len(spec.sources))]
         changes = process(spec, pieces, MemoryBlobs(), SegmentCache())
         payloads = [] if changes is None else [to_ipc(output.rows(changes))]
         return pd.DataFrame({"changes": payloads})

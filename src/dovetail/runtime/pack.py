@@ -18,10 +18,11 @@ import pyarrow.compute as pc
 from dovetail.columns import DELETED, EVENT_TIME, HASH
 from dovetail.errors import DataError
 from dovetail.plan.spec import SourceSpec
-from dovetail.runtime.stage import NO_TIME, Piece
+from dovetail.runtime.job import NO_TIME
+from dovetail.runtime.stage import Piece
 
 PACKED = (
-    "bucket int, source int, partition int, number int, high_time_us long, null_keys long, "
+    "bucket int, source int, partition int, number int, high_time_us long, dropped long, "
     "payload binary"
 )
 
@@ -34,7 +35,9 @@ class Packer:
     """Packs one source. ``labels[b]`` is the number under which bucket b is shuffled; ``keys`` the
     number of key columns.
 
-    Rows with a null in the key are dropped, and counted in ``null_keys``.
+    What no join can use is counted in ``dropped`` and, unless it keeps time, dropped: rows with a
+    null in the key, but for streams whose records appear without a match, and a stream's records
+    without a value.
     """
 
     number: int
@@ -49,20 +52,23 @@ class Packer:
         ``PACKED`` out, one per bucket and about ``_FLUSH_BYTES`` of input.
         """
         held: list[pa.RecordBatch] = []
-        held_bytes = null_keys = number = 0
+        held_bytes = dropped = number = 0
         high_time_us = NO_TIME
         for batch in batches:
-            keyed = self._with_key(self._named(batch))
-            null_keys += batch.num_rows - keyed.num_rows
-            if keyed.num_rows:
-                high_time_us = max(high_time_us, self._high_time_us(keyed))
-                held.append(keyed)
-                held_bytes += keyed.nbytes
+            taken = self._named(batch)
+            usable = self._usable(taken)
+            if usable is not None:
+                dropped += len(usable) - usable.true_count
+                taken = taken if self.source.keeps_time else taken.filter(usable)
+            if taken.num_rows:
+                high_time_us = max(high_time_us, self._high_time_us(taken))
+                held.append(taken)
+                held_bytes += taken.nbytes
             if held_bytes >= _FLUSH_BYTES:
-                yield self._pack(held, (partition, number, high_time_us, null_keys))
-                held, held_bytes, null_keys, number = [], 0, 0, number + 1
-        if held or null_keys:
-            yield self._pack(held, (partition, number, high_time_us, null_keys))
+                yield self._pack(held, (partition, number, high_time_us, dropped))
+                held, held_bytes, dropped, number = [], 0, 0, number + 1
+        if held or dropped:
+            yield self._pack(held, (partition, number, high_time_us, dropped))
 
     def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch under its own names; it travels under others (``runtime.spark.wire_rows``)."""
@@ -71,27 +77,39 @@ class Packer:
             names = [name for name in names if name != DELETED]
         return batch.rename_columns(names)
 
-    def _with_key(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        keys = [batch.column(name) for name in self.source.schema.names[3 : 3 + self.keys]]
-        if not any(key.null_count for key in keys):
-            return batch
-        return batch.filter(reduce(pc.and_, (key.is_valid() for key in keys)))
+    def _usable(self, batch: pa.RecordBatch) -> pa.Array | None:
+        """Which rows a join can use, None for all of them."""
+        usable = []
+        if self.source.stream and DELETED in batch.schema.names:
+            usable.append(pc.invert(batch.column(DELETED)))
+        if not self.source.null_keys:
+            keys = (batch.column(name) for name in self._key_names)
+            usable += [key.is_valid() for key in keys if key.null_count]
+        return reduce(pc.and_, usable) if usable else None
 
     def _high_time_us(self, batch: pa.RecordBatch) -> int:
+        """The largest timestamp; a record without a key counts only where it keeps time."""
         time = batch.column(EVENT_TIME)
         if time.null_count:
             raise DataError(
-                f"table {self.source.name}",
+                self.source.title,
                 f"{time.null_count} rows have a null timestamp, so no place in event time",
                 "Filter them out or give them a time with F.coalesce before from_changelog",
             )
-        return int(time.to_numpy().max())
+        keys = [batch.column(name) for name in self._key_names]
+        if not self.source.keeps_time and any(key.null_count for key in keys):
+            time = time.filter(reduce(pc.and_, (key.is_valid() for key in keys)))
+        return int(time.to_numpy().max()) if len(time) else NO_TIME
+
+    @property
+    def _key_names(self) -> list[str]:
+        return self.source.schema.names[3 : 3 + self.keys]  # type: ignore[no-any-return]
 
     def _pack(
         self, held: Sequence[pa.RecordBatch], tag: tuple[int, int, int, int]
     ) -> pa.RecordBatch:
         buckets = len(self.labels)
-        partition, number, high_time_us, null_keys = tag
+        partition, number, high_time_us, dropped = tag
         return pa.record_batch(
             [
                 pa.array(self.labels, pa.int32()),
@@ -99,7 +117,7 @@ class Packer:
                 pa.array([partition] * buckets, pa.int32()),
                 pa.array([number] * buckets, pa.int32()),
                 pa.array([high_time_us] * buckets, pa.int64()),
-                pa.array([null_keys] + [0] * (buckets - 1), pa.int64()),
+                pa.array([dropped] + [0] * (buckets - 1), pa.int64()),
                 split(held, self.source.wire_schema, buckets),
             ],
             names=_PACKED_NAMES,

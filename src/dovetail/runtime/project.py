@@ -20,20 +20,23 @@ from dovetail.columns import (
     TIMESTAMP,
     UPSERT,
     VISIBLE,
-    value_name,
+    quoted,
 )
-from dovetail.plan.nodes import Node, Source, TableJoin, sources
+from dovetail.plan.nodes import JoinNode, Node, Source, width
+from dovetail.plan.output import leaf_columns
 from dovetail.plan.select import SIDES, row_columns
+from dovetail.plan.stages import Stage
 
 
-def changelog(changes: DataFrame, node: Node) -> DataFrame:
-    """The changelog of a node from its stage's output (``plan.nodes.changelog_schema``)."""
-    names = next(sources(node)).key.names
-    keys = {key: f"`{held}`" for key, held in zip(node.key.names, names, strict=True)}
-    frame, columns = _project(changes, node, first_leaf=0, keys=keys)
+def changelog(changes: DataFrame, stage: Stage) -> DataFrame:
+    """The changelog of a stage's node from its output (``plan.nodes.changelog_schema``)."""
+    node = stage.node
+    frame, columns = _project(changes, stage, node, first_leaf=0)
     return frame.select(
-        *(F.col(held).alias(key) for key, held in keys.items()),
-        *(F.col(columns[name]).alias(name) for name in node.values.names),
+        *(
+            F.col(quoted(columns[name])).alias(name)
+            for name in (*node.key.names, *node.values.names)
+        ),
         F.when(F.col(DELETED), DELETE).otherwise(UPSERT).alias(CHANGE),
         F.timestamp_micros(F.col(EVENT_TIME)).alias(TIMESTAMP),
         F.col(POSITION),
@@ -41,63 +44,56 @@ def changelog(changes: DataFrame, node: Node) -> DataFrame:
 
 
 def _project(
-    frame: DataFrame, node: Node, first_leaf: int, keys: Mapping[str, str]
+    frame: DataFrame, stage: Stage, node: Node, first_leaf: int
 ) -> tuple[DataFrame, dict[str, str]]:
-    """The frame with what the node's values need, and the column that holds each of them."""
+    """The frame with what the node's columns need, and the column that holds each of them."""
     if isinstance(node, Source):
-        return frame, {
-            name: value_name(first_leaf, number) for number, name in enumerate(node.values.names)
-        }
-    middle = first_leaf + _width(node.left)
+        return frame, leaf_columns(stage, first_leaf)
+    middle = first_leaf + width(node.left)
     sides: dict[str, dict[str, str]] = {}
     for side, child, leaf in zip(SIDES, (node.left, node.right), (first_leaf, middle), strict=True):
-        frame, sides[side] = _project(frame, child, leaf, keys)
-        held = zip(child.key.names, keys.values(), strict=True)
-        sides[side] |= dict(held)
-    columns = {s.name: sides[s.ref[0]][s.ref[1]] for s in node.select if s.ref is not None}
+        frame, sides[side] = _project(frame, stage, child, leaf)
+    columns = {name: sides["left"][name] for name in node.key.names}
+    columns |= {s.name: sides[s.ref[0]][s.ref[1]] for s in node.select if s.ref is not None}
     computed = [s for s in node.select if s.column is not None]
     if computed:
         kept = frame.columns
-        row = _joined_row(frame, node, first_leaf, middle, sides, keys)
-        present = F.col(VISIBLE).bitwiseAND(_mask(first_leaf, _width(node))) != 0
+        row = _joined_row(frame, node, first_leaf, middle, sides)
+        present = F.col(VISIBLE).bitwiseAND(_mask(first_leaf, width(node))) != 0
         names = {s.name: f"_{first_leaf}_{middle}_{s.name}" for s in computed}
         frame = row.select(
-            *(F.col(f"`{name}`") for name in kept),
+            *(F.col(quoted(name)) for name in kept),
             *(
                 F.when(present, s.column).alias(names[s.name])
                 for s in computed
                 if s.column is not None
             ),
         )
-        columns |= {name: f"`{held}`" for name, held in names.items()}
+        columns |= names
     return frame, columns
 
 
 def _joined_row(
     frame: DataFrame,
-    node: TableJoin,
+    node: JoinNode,
     first_leaf: int,
     middle: int,
     sides: Mapping[str, Mapping[str, str]],
-    keys: Mapping[str, str],
 ) -> DataFrame:
     """The frame with the joined row as expressions see it (``plan.select.row_columns``)."""
     added: dict[str, Column] = {}
-    held_keys = list(keys.values())
-    for name, held in zip(node.key.names, held_keys, strict=True):
-        if f"`{name}`" != held:
-            added[name] = F.col(held)
+    for name in node.key.names:
+        held = sides["left"][name]
+        if name != held:
+            added[name] = F.col(quoted(held))
     for side, child, leaf in zip(SIDES, (node.left, node.right), (first_leaf, middle), strict=True):
-        fields = [F.col(sides[side][f]).alias(f) for f in (*child.key.names, *child.values.names)]
-        here = F.col(VISIBLE).bitwiseAND(_mask(leaf, _width(child))) != 0
+        names = (*child.key.names, *child.values.names)
+        fields = [F.col(quoted(sides[side][name])).alias(name) for name in names]
+        here = F.col(VISIBLE).bitwiseAND(_mask(leaf, width(child))) != 0
         added[side] = F.when(here, F.struct(*fields))
     for name, (side, column) in row_columns(node.left, node.right)[1].items():
-        added[name] = F.col(sides[side][column])
+        added[name] = F.col(quoted(sides[side][column]))
     return frame.select("*", *(column.alias(name) for name, column in added.items()))
-
-
-def _width(node: Node) -> int:
-    return sum(1 for _ in sources(node))
 
 
 def _mask(first_leaf: int, width: int) -> int:

@@ -93,7 +93,7 @@ def streaming_session(node: Node) -> SparkSession:
     for source in sources(node):
         if source.frame is None or not source.frame.isStreaming:
             raise PlanError(
-                f"table {source.name}",
+                source.title,
                 "its frame is not a streaming one",
                 "Read it with spark.readStream, or compute the topology with to_batch()",
             )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import (
@@ -36,10 +36,10 @@ from pyspark.sql.types import (
 from dovetail.columns import (
     quoted,
 )
-from dovetail.plan.nodes import Node, Source, sources
+from dovetail.plan.nodes import Node, sources
 from dovetail.plan.output import Output, output_of
 from dovetail.plan.spec import StageSpec
-from dovetail.plan.stages import Stage
+from dovetail.plan.stages import Input, Stage
 from dovetail.runtime import project
 from dovetail.runtime.pack import PACKED, Packer, packing, to_ipc, unpack_piece
 from dovetail.runtime.stage import process
@@ -47,7 +47,6 @@ from dovetail.state.segment import SegmentCache
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pyspark.sql import Column
 
 _OUTPUT_ROWS_MAX = 100_000
 _PAYLOAD = StructType([StructField("changes", BinaryType())])
@@ -79,36 +78,45 @@ def changelog(stage: Stage, partitions: int) -> DataFrame:
         "none",
     )
     rows = staged if flat else unpack(staged, output)
-    return rows if output.held is not None else project.changelog(rows, stage.node)
+    return rows if output.held is not None else project.changelog(rows, stage)
 
 
 def pack_inputs(stage: Stage, labels: Sequence[int]) -> DataFrame:
     """All inputs of a stage as rows of ``PACKED``.
 
-    What is dropped for a null in the key is counted, as observed metric ``<name>.dropped``.
+    What is dropped, for a null in the key or a stream's record without a value, is counted, as
+    observed metric ``<name>.dropped``.
     """
     packed = []
-    for number, (source, spec) in enumerate(zip(stage.inputs, stage.spec.sources, strict=True)):
+    for number, (input_, spec) in enumerate(zip(stage.inputs, stage.spec.sources, strict=True)):
         packer = Packer(number, spec, stage.spec.keys, labels)
-        rows = wire_rows(source).mapInArrow(packing(packer), PACKED)
-        null_keys = F.coalesce(F.sum("null_keys"), F.lit(0)).alias("null_key")
-        packed.append(rows.observe(f"{spec.name}.dropped", null_keys))
+        rows = wire_rows(input_, null_keys=spec.null_keys or spec.keeps_time).mapInArrow(
+            packing(packer), PACKED
+        )
+        dropped = F.coalesce(F.sum("dropped"), F.lit(0)).alias("records")
+        packed.append(rows.observe(f"{spec.name}.dropped", dropped))
     return reduce(DataFrame.union, packed)
 
 
-def wire_rows(source: Source) -> DataFrame:
-    """A source's rows in the columns of ``SourceSpec.wire_schema``; without ``_deleted`` where the
+def wire_rows(input_: Input, *, null_keys: bool) -> DataFrame:
+    """An input's rows in the columns of ``SourceSpec.wire_schema``; without ``_deleted`` where the
     source has no tombstones.
 
-    Their names are plain, for ``mapInArrow`` takes the dots of a user's names for nesting.
+    ``null_keys``: such rows travel too, spread over the buckets by their times. The columns' names
+    are plain, for ``mapInArrow`` takes the dots of a user's names for nesting.
     """
+    source = input_.source
     assert source.frame is not None
     assert source.timestamp is not None
-    keys = [_canonical(F.col(quoted(f.name)), f.dataType) for f in source.key]
-    columns = [F.xxhash64(*keys), F.unix_micros(source.timestamp)]
+    keys = [_canonical(F.col(quoted(f.name)), f.dataType) for f in input_.key_fields]
+    hash_ = F.xxhash64(*keys)
+    if null_keys:
+        null = reduce(Column.__or__, (key.isNull() for key in keys))
+        hash_ = F.when(null, F.xxhash64(source.timestamp)).otherwise(hash_)
+    columns = [hash_, F.unix_micros(source.timestamp)]
     if source.deleted is not None:
         columns.append(F.coalesce(source.deleted, F.lit(False)))
-    columns += [*keys, *(F.col(quoted(name)) for name in source.values.names)]
+    columns += [*keys, *(F.col(quoted(f.name)) for f in input_.value_fields)]
     for position in (source.sequence, source.log_partition):
         if position is not None:
             columns.append(position.cast(LongType()))

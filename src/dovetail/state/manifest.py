@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from dovetail.errors import CheckpointError, StateError
@@ -17,7 +17,7 @@ from dovetail.state.runs import Merge, Run, Runs
 from dovetail.state.segment import Segment
 
 NAME = "manifest"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -25,22 +25,28 @@ class Manifest:
     """One bucket after a batch.
 
     ``topology``: the fingerprint of the stage's plan; ``buckets``: how many share the key space;
-    ``stream_time_us``: per source the largest timestamp seen, None before the first; ``position``:
-    how many changes the bucket has emitted; ``tables``: per source its runs.
+    ``stream_time_us``: per source the largest timestamp seen, None before the first; ``heard_us``:
+    per source the wall-clock time at which it last brought rows; ``position``: how many changes the
+    bucket has emitted; ``rows``: how many stream rows it has numbered; ``stores``: the runs of
+    each of the stage's stores.
     """
 
     topology: str
     buckets: int
     stream_time_us: tuple[int | None, ...]
+    heard_us: tuple[int | None, ...] = ()
     position: int = 0
-    tables: tuple[Runs, ...] = field(default=())
+    rows: int = 0
+    stores: tuple[Runs, ...] = ()
 
 
-def load(blobs: Blobs, topology: str, buckets: int, sources: int) -> Manifest:
+def load(blobs: Blobs, topology: str, buckets: int, sources: int, stores: int) -> Manifest:
     """The bucket's manifest, or an empty one before its first batch."""
     blob = blobs.get(NAME)
     if blob is None:
-        return Manifest(topology, buckets, (None,) * sources, 0, (Runs(),) * sources)
+        return Manifest(
+            topology, buckets, (None,) * sources, (None,) * sources, stores=(Runs(),) * stores
+        )
     manifest = decode(blob)
     if (manifest.topology, manifest.buckets) != (topology, buckets):
         raise CheckpointError(
@@ -63,16 +69,18 @@ def encode(manifest: Manifest) -> bytes:
         "topology": manifest.topology,
         "buckets": manifest.buckets,
         "stream_time_us": manifest.stream_time_us,
+        "heard_us": manifest.heard_us,
         "position": manifest.position,
-        "tables": [
+        "rows": manifest.rows,
+        "stores": [
             {
                 "runs": [[run.tier, _segments(run.segments)] for run in runs.runs],
                 "merges": [
-                    [merge.tier, merge.inputs, merge.next_hash, _segments(merge.done)]
+                    [merge.tier, merge.inputs, merge.next, _segments(merge.done)]
                     for merge in runs.merges
                 ],
             }
-            for runs in manifest.tables
+            for runs in manifest.stores
         ],
     }
     return bytes([FORMAT_VERSION]) + json.dumps(body, separators=(",", ":")).encode()
@@ -91,22 +99,24 @@ def decode(blob: bytes) -> Manifest:
         topology=body["topology"],
         buckets=body["buckets"],
         stream_time_us=tuple(body["stream_time_us"]),
+        heard_us=tuple(body["heard_us"]),
         position=body["position"],
-        tables=tuple(
+        rows=body["rows"],
+        stores=tuple(
             Runs(
-                runs=tuple(Run(tier, _parse(segments)) for tier, segments in table["runs"]),
+                runs=tuple(Run(tier, _parse(segments)) for tier, segments in store["runs"]),
                 merges=tuple(
-                    Merge(tier, inputs, next_hash, _parse(done))
-                    for tier, inputs, next_hash, done in table["merges"]
+                    Merge(tier, inputs, next_, _parse(done))
+                    for tier, inputs, next_, done in store["merges"]
                 ),
             )
-            for table in body["tables"]
+            for store in body["stores"]
         ),
     )
 
 
 def _segments(segments: Sequence[Segment]) -> list[list[Any]]:
-    return [[s.id, s.rows, s.size_bytes, s.first_hash, s.last_hash] for s in segments]
+    return [list(astuple(s)) for s in segments]
 
 
 def _parse(segments: Sequence[Sequence[Any]]) -> tuple[Segment, ...]:

@@ -1,14 +1,13 @@
-"""Sorted runs of a table's state and the order in which they are merged.
+"""Sorted runs of a store and the order in which they are merged.
 
-A *run* is a list of segments with disjoint, ascending hash ranges. A batch appends one run of tier
-0. When a tier holds ``FANOUT`` runs they are merged into one of the next tier, the newest row of a
-key winning (where that leaves less than half of them, the result stays in its tier: it holds
-mostly the same keys again). A tombstone is dropped once nothing older can lie below it. A merge
-proceeds by slices of the hash space, a bounded piece in each batch, and its inputs stand until it
-is complete; so the work of a batch is in proportion to what the batch wrote, however large the
-state has grown.
+A *run* is a list of segments with disjoint, ascending ranges of the column that orders them. A
+batch appends one run of tier 0. When a tier holds ``FANOUT`` runs they are merged into one of the
+next tier, each kind of store by its own rule (where that leaves less than half of the bytes, the
+result stays in its tier: it holds mostly the same keys again). A merge proceeds by slices of the
+ordering column, a bounded piece in each batch, and its inputs stand until it is complete; so the
+work of a batch is in proportion to what the batch wrote, however large the state has grown.
 
-All values here are immutable; ``table_state`` holds the current ones and does the work.
+All values here are immutable; ``run_state`` holds the current ones and does the work.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ FANOUT = 8
 
 @dataclass(frozen=True)
 class Run:
-    """Segments of one tier in hash order; together they hold a key at most once."""
+    """Segments of one tier, in order."""
 
     tier: int
     segments: tuple[Segment, ...]
@@ -32,16 +31,21 @@ class Run:
         """The size of the local form."""
         return sum(segment.size_bytes for segment in self.segments)
 
+    @property
+    def latest_us(self) -> int:
+        """The largest event time of its rows."""
+        return max(segment.latest_us for segment in self.segments)
+
 
 @dataclass(frozen=True)
 class Merge:
-    """An unfinished merge: the oldest ``inputs`` runs of ``tier``; hashes below ``next_hash`` are
-    merged into ``done``.
+    """An unfinished merge: the oldest ``inputs`` runs of ``tier``; what lies below ``next`` in the
+    ordering column is merged into ``done``.
     """
 
     tier: int
     inputs: int
-    next_hash: int
+    next: int
     done: tuple[Segment, ...] = ()
 
 
@@ -72,11 +76,20 @@ class Runs:
         """The runs that a merge reads."""
         return self.of_tier(merge.tier)[: merge.inputs]
 
-    def due(self, first_hash: int) -> Runs:
+    def idle(self) -> tuple[Run, ...]:
+        """The runs that are not being merged."""
+        merging = [run for merge in self.merges for run in self.inputs(merge)]
+        return tuple(run for run in self.runs if run not in merging)
+
+    def without(self, dropped: tuple[Run, ...]) -> Runs:
+        """These runs but for some idle ones."""
+        return replace(self, runs=tuple(run for run in self.runs if run not in dropped))
+
+    def due(self, first: int) -> Runs:
         """These runs with a merge begun in every tier that is full and has none."""
         merging = {merge.tier for merge in self.merges}
         fresh = tuple(
-            Merge(tier, len(self.of_tier(tier)), first_hash)
+            Merge(tier, len(self.of_tier(tier)), first)
             for tier in range(self.tiers())
             if tier not in merging and len(self.of_tier(tier)) >= FANOUT
         )

@@ -1,8 +1,7 @@
-"""Segments: immutable pieces of a table's state, rows ordered by key hash.
+"""Segments: immutable pieces of a bucket's state, rows in ascending order of one int64 column.
 
-A segment's columns are ``_hash`` (int64, non-decreasing), ``_event_time`` (int64, microseconds),
-``_deleted`` (bool), then the table's key columns and value columns. Within one segment a key occurs
-once; keys of one hash stand side by side.
+Their columns are the store's: each kind of store (``table_state``, ``history``, ``queue``) says
+which they are and which of them, the key hash or a time, orders the rows.
 
 Stored form: one version byte, then an Arrow IPC stream compressed with LZ4. Local form: an
 uncompressed Arrow IPC file named by the segment's id, memory-mapped, so that a look-up reads only
@@ -23,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dovetail.columns import HASH
+from dovetail.columns import EVENT_TIME
 from dovetail.errors import StateError
 
 Ints = npt.NDArray[np.int64]
@@ -36,24 +35,30 @@ _OPEN_SEGMENTS_MAX = 4096
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment's entry in the manifest. ``size_bytes`` is that of the local, uncompressed form."""
+    """A segment's entry in the manifest.
+
+    ``size_bytes`` is that of the local, uncompressed form; ``first`` and ``last`` are the ends of
+    the column that orders the rows; ``latest_us`` is the largest ``_event_time``.
+    """
 
     id: str
     rows: int
     size_bytes: int
-    first_hash: int
-    last_hash: int
+    first: int
+    last: int
+    latest_us: int
 
 
-def describe(table: pa.Table) -> Segment:
-    """A new segment, under a new id, for rows that are already in hash order."""
-    hashes = table.column(HASH)
+def describe(table: pa.Table, order: str) -> Segment:
+    """A new segment, under a new id, for rows that are already in the order of column ``order``."""
+    ordering = table.column(order)
     return Segment(
         id=uuid.uuid4().hex,
         rows=table.num_rows,
         size_bytes=table.nbytes,
-        first_hash=hashes[0].as_py(),
-        last_hash=hashes[-1].as_py(),
+        first=ordering[0].as_py(),
+        last=ordering[-1].as_py(),
+        latest_us=int(table.column(EVENT_TIME).to_numpy().max()),
     )
 
 
@@ -133,6 +138,6 @@ class SegmentCache:
         return table
 
 
-def hashes(table: pa.Table) -> Ints:
-    """The hash column of an opened segment, without a copy."""
-    return table.column(HASH).chunk(0).to_numpy()  # type: ignore[no-any-return]
+def numbers(table: pa.Table, column: str) -> Ints:
+    """An int64 column of an opened segment, without a copy."""
+    return table.column(column).chunk(0).to_numpy()  # type: ignore[no-any-return]

@@ -1,68 +1,44 @@
-"""The stored rows of one table in one bucket: look up by key, append a batch's changes, compact.
+"""The stored rows of one table in one bucket, the newest of each key.
 
 A look-up costs by the keys asked for: a binary search over each run's hash column, newest first,
-then a comparison of the keys themselves. Appending writes one segment. ``compact`` spends a budget
-in bytes that the caller derives from what the batch wrote (``state.runs`` has the policy).
+then a comparison of the keys themselves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from dovetail.columns import DELETED, EVENT_TIME, HASH
 from dovetail.kernels.equality import rows_equal
 from dovetail.state.blobs import Blobs
-from dovetail.state.runs import Merge, Run, Runs
-from dovetail.state.segment import (
-    Segment,
-    SegmentCache,
-    describe,
-    encode,
-    hashes,
-)
-
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
-
-SEGMENT_BYTES_MAX = 4 << 20
-_LAST_HASH = np.iinfo(np.int64).max
-_FIRST_HASH = np.iinfo(np.int64).min
+from dovetail.state.run_state import Ints, Located, RunState
+from dovetail.state.runs import Runs
+from dovetail.state.segment import Segment, SegmentCache, numbers
 
 
-@dataclass(frozen=True)
-class Located:
-    """Where the current rows of n keys lie: ``segment`` (an index into ``segments``, -1 for none)
-    and
-    ``row``: int64[n]; ``event_time_us``: int64[n]; ``present``: bool[n], false where there is no
-    row or a tombstone.
+class TableState(RunState):
+    """One table: columns ``_hash``, ``_event_time``, ``_deleted``, keys, values, in hash order.
+
+    Within a run a key occurs once; a newer run's row replaces an older one's. A merge drops a
+    tombstone once nothing older lies below it.
     """
-
-    segments: tuple[Segment, ...]
-    segment: Ints
-    row: Ints
-    event_time_us: Ints
-    present: Mask
-
-
-class TableState:
-    """One table of one bucket. ``runs`` is what the manifest records after a batch."""
 
     def __init__(
         self, schema: pa.Schema, keys: int, runs: Runs, blobs: Blobs, cache: SegmentCache
     ) -> None:
-        """``schema``: the stored columns; ``keys``: how many of them, after the three of the
-        segment itself, make the key.
+        """``schema``: the stored columns; ``keys``: how many of them, after the first three, make
+        the key.
         """
-        self.runs = runs
-        self._schema = schema
+        super().__init__(schema, runs, blobs, cache)
         self._key_columns = range(3, 3 + keys)
-        self._blobs = blobs
-        self._cache = cache
+
+    def _merged(self, pieces: Sequence[pa.Table], *, oldest: bool) -> pa.Table:
+        merged = newest_of_key(pieces, self._key_columns)
+        return merged.filter(pa.compute.invert(merged.column(DELETED))) if oldest else merged
 
     def locate(self, hash_: Ints, keys: Sequence[pa.Array]) -> Located:
         """The current row of each key. ``hash_`` is non-decreasing; the keys are distinct."""
@@ -73,8 +49,8 @@ class TableState:
         )
         for run in reversed(self.runs.runs):
             for segment in run.segments:
-                first, last = np.searchsorted(hash_, (segment.first_hash, segment.last_hash))
-                last += np.searchsorted(hash_[last:], segment.last_hash, side="right")
+                first, last = np.searchsorted(hash_, (segment.first, segment.last))
+                last += np.searchsorted(hash_[last:], segment.last, side="right")
                 wanted = first + np.flatnonzero(found.segment[first:last] < 0)
                 if len(wanted) == 0:
                     continue
@@ -93,7 +69,7 @@ class TableState:
     ) -> None:
         """Enter into ``found`` those of the ``wanted`` keys that the segment holds."""
         table = self._open(segment)
-        stored_hash = hashes(table)
+        stored_hash = numbers(table, HASH)
         first = np.searchsorted(stored_hash, hash_[wanted])
         hit = stored_hash[np.minimum(first, len(stored_hash) - 1)] == hash_[wanted]
         query, row = wanted[hit], first[hit]
@@ -111,111 +87,6 @@ class TableState:
             query, row = query[more], row[more]
             collides = stored_hash[row] == hash_[query]
             query, row = query[collides], row[collides]
-
-    def fetch(self, located: Located, which: Ints) -> pa.Table:
-        """The stored rows of the located keys ``which``, in that order."""
-        parts, order = [], []
-        segment = located.segment[which]
-        for number in np.unique(segment):
-            at = np.flatnonzero(segment == number)
-            rows = pa.array(located.row[which[at]])
-            parts.append(self._open(located.segments[number]).take(rows))
-            order.append(at)
-        if not parts:
-            return self._schema.empty_table()
-        place = np.empty(len(which), dtype=np.int64)
-        place[np.concatenate(order)] = np.arange(len(which))
-        return pa.concat_tables(parts).combine_chunks().take(pa.array(place))
-
-    def append(self, rows: pa.Table) -> int:
-        """Store a batch's last row per key, in hash order; returns the bytes written."""
-        if rows.num_rows == 0:
-            return 0
-        pieces = -(-rows.nbytes // SEGMENT_BYTES_MAX)
-        length = -(-rows.num_rows // pieces)
-        segments = tuple(
-            self._write(rows.slice(start, length)) for start in range(0, rows.num_rows, length)
-        )
-        self.runs = self.runs.append(segments)
-        return sum(segment.size_bytes for segment in segments)
-
-    def compact(self, budget_bytes: int) -> None:
-        """Carry merges on until about ``budget_bytes`` of input are read; one step is at least made
-        for each merge that the budget reaches.
-        """
-        self.runs = self.runs.due(_FIRST_HASH)
-        size_bytes = min(budget_bytes, SEGMENT_BYTES_MAX)
-        for merge in self.runs.merges:
-            while budget_bytes > 0 and merge.next_hash < _LAST_HASH:
-                step, read_bytes = self._step(merge, size_bytes)
-                self.runs = self.runs.advanced(merge, step)
-                merge, budget_bytes = step, budget_bytes - read_bytes
-            if merge.next_hash == _LAST_HASH:
-                inputs = self.runs.inputs(merge)
-                self.runs = self.runs.completed(merge)
-                for run in inputs:
-                    self._delete(run)
-
-    def _step(self, merge: Merge, size_bytes: int) -> tuple[Merge, int]:
-        """Merge the next slice of the hash space that holds about ``size_bytes`` of input."""
-        inputs = self.runs.inputs(merge)
-        upper = self._slice_end(inputs, merge.next_hash, size_bytes)
-        pieces = [self._slice(run, merge.next_hash, upper) for run in inputs]
-        read_bytes = sum(piece.nbytes for piece in pieces)
-        merged = newest_of_key(pieces, self._key_columns)
-        if self.runs.is_oldest(merge):
-            merged = merged.filter(pa.compute.invert(merged.column(DELETED)))
-        done = merge.done
-        if merged.num_rows:
-            done = (*done, self._write(merged))
-        return replace(merge, next_hash=upper, done=done), max(read_bytes, 1)
-
-    def _slice_end(self, inputs: Sequence[Run], start: int, size_bytes: int) -> int:
-        """An exclusive upper hash such that the slice from ``start`` holds about ``size_bytes``.
-
-        Hashes are uniform, so the share of the remaining rows is the share of the hash space.
-        """
-        left = sum(_bytes_above(segment, start) for run in inputs for segment in run.segments)
-        if left <= 2 * size_bytes:
-            return int(_LAST_HASH)
-        return min(
-            int(_LAST_HASH), start + int((int(_LAST_HASH) - start) * (size_bytes / left)) + 1
-        )
-
-    def _slice(self, run: Run, start: int, end: int) -> pa.Table:
-        last = end == _LAST_HASH
-        parts = [self._schema.empty_table()]
-        for segment in run.segments:
-            if segment.last_hash < start or (segment.first_hash >= end and not last):
-                continue
-            table = self._open(segment)
-            first = np.searchsorted(hashes(table), start)
-            stop = len(table) if last else np.searchsorted(hashes(table), end)
-            parts.append(table.slice(first, stop - first))
-        return pa.concat_tables(parts)
-
-    def _open(self, segment: Segment) -> pa.Table:
-        return self._cache.open(segment, self._blobs.get)
-
-    def _write(self, table: pa.Table) -> Segment:
-        table = table.combine_chunks()
-        segment = describe(table)
-        self._blobs.put(segment.id, encode(table))
-        self._cache.add(segment, table)
-        return segment
-
-    def _delete(self, run: Run) -> None:
-        for segment in run.segments:
-            self._blobs.delete(segment.id)
-            self._cache.drop(segment)
-
-
-def _bytes_above(segment: Segment, start: int) -> float:
-    """About how many bytes of a segment lie at ``start`` or above."""
-    if segment.last_hash < start:
-        return 0.0
-    share = (segment.last_hash - start + 1) / (segment.last_hash - segment.first_hash + 1)
-    return segment.size_bytes * min(1.0, share)
 
 
 def newest_of_key(pieces: Sequence[pa.Table], key_columns: Sequence[int]) -> pa.Table:

@@ -1,0 +1,105 @@
+"""Rows by key: equal keys side by side, in hash order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.kernels.equality import rows_equal
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+def by_key(
+    hash_: Ints, keys: Sequence[pa.Array], rows: Ints
+) -> tuple[Ints, Mask, Sequence[pa.Array]]:
+    """The ``rows`` (indices into ``hash_`` and ``keys``) with equal keys side by side, in hash
+    order and otherwise in the order given.
+
+    Returns ``order``, where ``rows[order]`` is that arrangement; where a new key begins in it; and
+    its key columns. Equal hashes are only a hint: keys are compared, and keys that collide are kept
+    apart.
+    """
+    order = stable_argsort(hash_[rows])
+    arranged = rows[order]
+    sorted_hash = hash_[arranged]
+    columns = [key.take(pa.array(arranged)) for key in keys]
+    new = np.ones(len(rows), dtype=np.bool_)
+    new[1:] = sorted_hash[1:] != sorted_hash[:-1]
+    same_key = _equal_neighbours(columns)
+    if not np.all(same_key | new[1:]):
+        split = _split_collisions(columns, np.cumsum(new) - 1)
+        order = order[split]
+        columns = [column.take(pa.array(split)) for column in columns]
+        new[1:] = ~_equal_neighbours(columns)
+    return order, new, columns
+
+
+def any_null(keys: Sequence[pa.Array], rows: int) -> Mask:
+    """Which of ``rows`` keys have a null in them: they equal no other key."""
+    null = np.zeros(rows, dtype=np.bool_)
+    for key in keys:
+        if key.null_count:
+            null |= key.is_null().to_numpy(zero_copy_only=False)
+    return null
+
+
+def rank_of_keys(keys: Sequence[pa.Array], hash_: Ints) -> Ints:
+    """A number per row in the order of the keys; where their type has none, of their hashes."""
+    if len(hash_) == 0:
+        return hash_
+    try:
+        table = pa.table(list(keys), names=[str(number) for number in range(len(keys))])
+        order = pc.sort_indices(table, [(name, "ascending") for name in table.schema.names])
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        order = pa.array(np.argsort(hash_, kind="stable"))
+    arranged = order.to_numpy()
+    same = rows_equal(
+        [key.take(order.slice(1)) for key in keys],
+        [key.take(order.slice(0, len(order) - 1)) for key in keys],
+    )
+    rank = np.zeros(len(arranged), dtype=np.int64)
+    rank[arranged[1:]] = np.cumsum(~same)
+    return rank
+
+
+def stable_argsort(values: Ints) -> Ints:
+    """``np.argsort(values, kind="stable")`` by two unstable sorts, which numpy vectorises."""
+    order = np.argsort(values)
+    ordered = values[order]
+    rank = np.zeros(len(values), dtype=np.int64)
+    np.cumsum(ordered[1:] != ordered[:-1], out=rank[1:])
+    return np.sort((rank << 32) | order) & 0xFFFFFFFF
+
+
+def _equal_neighbours(columns: Sequence[pa.Array]) -> Mask:
+    """Whether row i + 1 equals row i."""
+    if len(columns[0]) == 0:
+        return np.zeros(0, dtype=np.bool_)
+    return rows_equal([c.slice(1) for c in columns], [c.slice(0, len(c) - 1) for c in columns])
+
+
+def _split_collisions(columns: Sequence[pa.Array], group: Ints) -> Ints:
+    """A stable order of the rows that puts equal keys of one hash group side by side.
+
+    Each pass gives the rows that differ from the first of their (group, part) a part of their own,
+    so there are as many passes as distinct keys under the most crowded hash.
+    """
+    part = np.zeros(len(group), dtype=np.int64)
+    order = np.arange(len(group))
+    while True:
+        fresh = np.ones(len(order), dtype=np.bool_)
+        fresh[1:] = (np.diff(group[order]) != 0) | (np.diff(part[order]) != 0)
+        first = order[np.flatnonzero(fresh)][np.cumsum(fresh) - 1]
+        differs = ~rows_equal(
+            [c.take(pa.array(order)) for c in columns], [c.take(pa.array(first)) for c in columns]
+        )
+        if not differs.any():
+            return order
+        part[order[differs]] += 1
+        order = np.lexsort((part, group))

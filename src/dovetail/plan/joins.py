@@ -1,0 +1,283 @@
+"""From a join's arguments to its node: everything a user can get wrong is found here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql.types import StructField, StructType
+
+from dovetail.errors import PlanError
+from dovetail.kernels.interval_join import Unmatched
+from dovetail.kernels.table_join import How
+from dovetail.plan.nodes import (
+    Late,
+    Node,
+    Selected,
+    Source,
+    StreamJoin,
+    StreamTableJoin,
+    TableJoin,
+    refuse_differing_keys,
+    refuse_key_type,
+    signature,
+    sources,
+)
+from dovetail.plan.select import Selection, resolve, select_all
+from dovetail.plan.spans import Span, microseconds
+
+
+@dataclass(frozen=True)
+class Within:
+    """The window of a stream-stream join, in microseconds; made by ``within``."""
+
+    before_us: int
+    after_us: int
+    grace_us: int
+
+
+def within(*, before: Span = "0 s", after: Span = "0 s", grace: Span = "0 s") -> Within:
+    """The window of a stream-stream join: R joins L when L.ts - before <= R.ts <= L.ts + after,
+    both ends included.
+
+    Spans are texts such as ``"5 min"`` or ``datetime.timedelta``. ``before`` or ``after`` may be
+    negative as long as the window is not empty: ``within(before="-1 min", after="5 min")`` joins
+    what comes one to five minutes later. ``grace``: how much later than its window, in stream time,
+    a record may still arrive.
+
+    Raises ``PlanError`` for what is not a span and for an empty window.
+    Source: Kafka Streams join design, "windowed join"; KIP-77.
+    """
+    before_us = microseconds("within", "before=", before, negative=True)
+    after_us = microseconds("within", "after=", after, negative=True)
+    grace_us = microseconds("within", "grace=", grace)
+    if before_us + after_us < 0:
+        raise PlanError(
+            "within",
+            f"the window from before={before!r} to after={after!r} is empty",
+            "Let before + after be zero or more",
+        )
+    return Within(before_us, after_us, grace_us)
+
+
+def table_join(
+    left: Node,
+    right: Node,
+    *,
+    how: How,
+    select: Selection | None,
+    late: Late,
+    align: Span | None,
+) -> TableJoin:
+    """Two tables joined by key."""
+    name = _name(how, left, right)
+    _refuse_how(name, how, ("inner", "left", "outer"), "tables by key")
+    refuse_differing_keys(name, left, right)
+    for side in (left, right):
+        _refuse_corrected(name, side)
+    if late not in ("ignore", "history"):
+        raise PlanError(name, f"late={late!r} is not a mode", "Use 'ignore' or 'history'")
+    if late == "history":
+        _refuse_without_histories(name, left, right)
+    selected, values = _selected(name, left, right, how, select)
+    return TableJoin(
+        left=left,
+        right=right,
+        how=how,
+        select=selected,
+        values=values,
+        late=late,
+        align_us=_align(name, align),
+    )
+
+
+def stream_table_join(
+    left: Node,
+    right: Node,
+    *,
+    how: How,
+    on: str | Sequence[str] | None,
+    grace: Span | None,
+    select: Selection | None,
+    align: Span | None,
+) -> StreamTableJoin:
+    """A stream joined with a table."""
+    name = _name(how, left, right)
+    _refuse_how(name, how, ("inner", "left"), "a stream with a table")
+    _refuse_corrected(name, right)
+    columns = _on(name, left, right, on)
+    if isinstance(left, StreamJoin) or (isinstance(left, StreamTableJoin) and grace is not None):
+        raise _chained(name, left)
+    if isinstance(left, StreamTableJoin) and not (
+        _same_columns(left, columns) and left.grace_us is None
+    ):
+        raise _chained(name, left)
+    grace_us = None
+    if grace is not None:
+        grace_us = microseconds(name, "grace=", grace)
+        _refuse_short_history(name, right, grace, grace_us)
+    selected, values = _selected(name, left, right, how, select)
+    return StreamTableJoin(
+        left=left,
+        right=right,
+        how=how,
+        on=columns,
+        grace_us=grace_us,
+        select=selected,
+        values=values,
+        align_us=_align(name, align),
+    )
+
+
+def stream_join(
+    left: Node,
+    right: Node,
+    *,
+    how: How,
+    within: Within | None,
+    unmatched: Unmatched,
+    select: Selection | None,
+    align: Span | None,
+) -> StreamJoin:
+    """Two streams, or one with itself, joined within a window of time."""
+    name = _name(how, left, right)
+    _refuse_how(name, how, ("inner", "left", "outer"), "streams")
+    if within is None:
+        raise PlanError(
+            name,
+            "a join of two streams needs a window",
+            'Give one, for instance within=dt.within(before="5 min", after="1 min")',
+        )
+    refuse_differing_keys(name, left, right)
+    if unmatched not in ("on_close", "eager", "retract"):
+        raise PlanError(
+            name,
+            f"unmatched={unmatched!r} is not a mode",
+            "Use 'on_close', 'eager' or 'retract'",
+        )
+    for side in (left, right):
+        if not isinstance(side, Source):
+            raise _chained(name, side)
+    selected, values = _selected(name, left, right, how, select)
+    return StreamJoin(
+        left=left,
+        right=right,
+        how=how,
+        before_us=within.before_us,
+        after_us=within.after_us,
+        grace_us=within.grace_us,
+        unmatched=unmatched,
+        select=selected,
+        values=values,
+        align_us=_align(name, align),
+    )
+
+
+def _name(how: str, left: Node, right: Node) -> str:
+    return f"{how} join of {left.name} and {right.name}"
+
+
+def _refuse_how(name: str, how: str, known: Sequence[str], what: str) -> None:
+    if how not in known:
+        options = f"{', '.join(map(repr, known[:-1]))} or {known[-1]!r}"
+        swap = (
+            "; for a right join swap the sides: right.join(left, how='left')"
+            if "outer" in known
+            else "; a table's records do not trigger this join"
+        )
+        raise PlanError(name, f"how={how!r} is not a join of {what}", f"Use {options}{swap}")
+
+
+def _selected(
+    name: str, left: Node, right: Node, how: How, select: Selection | None
+) -> tuple[tuple[Selected, ...], StructType]:
+    if select is None:
+        both = StructType([*left.values.fields, *right.values.fields])
+        return select_all(name, left, right), both
+    return resolve(name, left, right, how, select)
+
+
+def _align(name: str, align: Span | None) -> int | None:
+    return None if align is None else microseconds(name, "align=", align)
+
+
+def _on(name: str, left: Node, right: Node, on: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The left columns that are looked up, checked against the right side's key."""
+    if on is None:
+        refuse_differing_keys(name, left, right)
+        return tuple(left.key.names)
+    columns = (on,) if isinstance(on, str) else tuple(on)
+    known: dict[str, StructField] = {f.name: f for f in (*left.key, *left.values)}
+    for column in columns:
+        if column not in known:
+            raise PlanError(
+                name, f"on= names an unknown column {column!r}", f"Known are {', '.join(known)}"
+            )
+        refuse_key_type(name, known[column])
+    fields = [known[column] for column in columns]
+    if [f.dataType for f in fields] != [f.dataType for f in right.key]:
+        raise PlanError(
+            name,
+            f"on= is {signature(StructType(fields))}, the key of {right.name} is "
+            f"{signature(right.key)}",
+            "Cast one side's columns so that both have the same types in the same order",
+        )
+    return columns
+
+
+def _same_columns(left: StreamTableJoin, columns: tuple[str, ...]) -> bool:
+    """Whether these columns of a join's result are those by which it looked its own table up."""
+    held = {s.name: s.ref for s in left.select}
+    return columns == left.on and all(
+        column in left.key.names or held.get(column) == ("left", column) for column in columns
+    )
+
+
+def _chained(name: str, side: Node) -> PlanError:
+    return PlanError(
+        name,
+        f"{side.name} is itself the result of a join that runs in another stage",
+        "Write that join's result to a topic or a table and read it from there",
+    )
+
+
+def _refuse_corrected(name: str, side: Node) -> None:
+    """The result of a join of histories is a history, not a table's current rows."""
+    if isinstance(side, TableJoin) and side.late == "history":
+        raise PlanError(
+            name,
+            f"{side.name} emits corrections of its past (late='history')",
+            "Join its inputs with late='ignore', or write it out and read it as a versioned table",
+        )
+
+
+def _refuse_without_histories(name: str, left: Node, right: Node) -> None:
+    for side in (left, right):
+        if not isinstance(side, Source) or side.versioned_us is None:
+            raise PlanError(
+                name,
+                f"late='history' needs the history of {side.name}, which it does not keep",
+                "Read both sides as versioned tables, for instance versioned='7 days'",
+            )
+    if left is right:
+        raise PlanError(
+            name,
+            "late='history' joins a table with itself",
+            "Read the table twice, under two names",
+        )
+
+
+def _refuse_short_history(name: str, right: Node, grace: Span, grace_us: int) -> None:
+    for source in sources(right):
+        if source.versioned_us is None:
+            raise PlanError(
+                name,
+                f"grace= lets records wait, and {source.name} forgets what it was when they came",
+                "Read it as a versioned table, for instance versioned='7 days'",
+            )
+        if source.versioned_us < grace_us:
+            raise PlanError(
+                name,
+                f"grace={grace!r} is longer than the history of {source.name}",
+                "Let the table's versioned= be at least as long",
+            )

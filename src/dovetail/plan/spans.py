@@ -1,0 +1,65 @@
+"""Spans of time as users write them."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import TypeAlias
+
+from dovetail.errors import PlanError
+
+Span: TypeAlias = str | timedelta
+
+_UNITS_US = {
+    "us": 1,
+    "microsecond": 1,
+    "ms": 1_000,
+    "millisecond": 1_000,
+    "s": 1_000_000,
+    "sec": 1_000_000,
+    "second": 1_000_000,
+    "min": 60_000_000,
+    "minute": 60_000_000,
+    "h": 3_600_000_000,
+    "hour": 3_600_000_000,
+    "d": 86_400_000_000,
+    "day": 86_400_000_000,
+    "week": 7 * 86_400_000_000,
+}
+
+
+def microseconds(operator: str, argument: str, span: Span, *, negative: bool = False) -> int:
+    """A span in microseconds: a ``timedelta`` or a text such as ``"5 min"`` or ``"7 days"``.
+
+    ``negative``: whether it may be below zero. Raises ``PlanError`` for what is not a span.
+
+    >>> microseconds("join", "grace=", "1 min")
+    60000000
+    """
+    remedy = 'Write it as "30 s", "5 min", "1 hour" or "7 days", or as a datetime.timedelta'
+    if isinstance(span, timedelta):
+        length = span // timedelta(microseconds=1)
+    else:
+        found = re.fullmatch(r"\s*([-+]?\d+)\s*([a-z]+)\s*", str(span))
+        unit = found[2] if found else ""
+        per_unit = _UNITS_US.get(unit, _UNITS_US.get(unit.removesuffix("s")))
+        if found is None or per_unit is None:
+            raise PlanError(operator, f"{argument}{span!r} is not a span of time", remedy)
+        length = int(found[1]) * per_unit
+    if length < 0 and not negative:
+        raise PlanError(operator, f"{argument}{span!r} is negative", "Use zero or more")
+    return length
+
+
+def written(span_us: int) -> str:
+    """A span as people read it.
+
+    >>> written(90_000_000), written(7 * 86_400_000_000), written(0)
+    ('90 s', '7 days', '0 s')
+    """
+    for name in ("day", "hour", "min", "s", "ms"):
+        if span_us and span_us % _UNITS_US[name] == 0:
+            count = span_us // _UNITS_US[name]
+            plural = "s" if name in ("day", "hour") and abs(count) != 1 else ""
+            return f"{count} {name}{plural}"
+    return f"{span_us} us" if span_us else "0 s"

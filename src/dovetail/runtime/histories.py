@@ -1,0 +1,118 @@
+"""Two versioned tables joined over all of their history, on one bucket (``Histories``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.columns import DELETED, EVENT_TIME
+from dovetail.kernels.history_join import Corrections, Points, correct
+from dovetail.kernels.timeline import ABSENT, Ints, Mask, Timeline, timeline
+from dovetail.kernels.versioning import LATEST, NO_TIME, batch_versions, clock
+from dovetail.plan.spec import Histories
+from dovetail.runtime.job import Done, Job, output, picked
+from dovetail.runtime.tables import counts, keep
+from dovetail.state.history import HistoryState
+
+
+def join(job: Job, operator: Histories) -> Done:
+    """The points of the joined history that each record makes or corrects."""
+    if not job.any_rows:
+        return Done(None, job.manifest.stores)
+    events = timeline([job.rows(source) for source in operator.leaves])
+    counted = [counts(job, events, source) for source in operator.leaves]
+    earliest = np.minimum.reduceat(events.event_time_us, events.start)
+    stores, pools, points = [], [], []
+    for source in operator.leaves:
+        store = job.table_store(source, source)
+        assert isinstance(store, HistoryState)
+        pool, made = _points(job, source, store, events, counted[source], earliest)
+        stores.append(store)
+        pools.append(pool)
+        points.append(made)
+    parts = []
+    for side in operator.leaves:
+        event = np.flatnonzero(counted[side])
+        row = pools[side].num_rows - job.batches[side].rows.num_rows + events.row[event]
+        found = correct(
+            operator.how,
+            side,
+            events.group[event],
+            events.event_time_us[event],
+            events.arrival[event],
+            np.where(events.deleted[event], ABSENT, row),
+            points,
+        )
+        parts.append((event[found.record], found))
+    told = _output(job, operator, events, pools, parts)
+    for source, store in enumerate(stores):
+        keep(job, source, store, events, counted[source])
+    return Done(told, tuple(store.runs for store in stores))
+
+
+def _points(
+    job: Job, source: int, store: HistoryState, events: Timeline, counted: Mask, earliest: Ints
+) -> tuple[pa.Table, Points]:
+    """A side's versions from the one that stands at each key's earliest record on, and their
+    values: the stored rows, then the batch's.
+    """
+    groups = np.arange(events.groups)
+    stands = store.as_of(events.hash, events.keys, earliest).event_time_us
+    low = np.where(stands == NO_TIME, earliest, stands)
+    stored = store.between(events.hash, events.keys, low, np.full(events.groups, LATEST))
+    values, retention_us = job.spec.value_fields(source), job.spec.sources[source].versioned_us
+    assert retention_us is not None
+    rows = stored.rows
+    # Of a key's versions with one time the run written last has the one that counts.
+    time = rows.column(EVENT_TIME).to_numpy()[stored.row]
+    order = np.lexsort((np.arange(len(time)), time, stored.query))
+    query, time, row = stored.query[order], time[order], stored.row[order]
+    last = np.ones(len(order), dtype=np.bool_)
+    last[:-1] = (np.diff(query) != 0) | (np.diff(time) != 0)
+    query, time, row = query[last], time[last], row[last]
+    deleted = rows.column(DELETED).to_numpy()[row]
+    fresh = batch_versions(events, counted).event
+    group = np.append(query, events.group[fresh])
+    time = np.append(time, events.event_time_us[fresh])
+    arrival = np.append(np.full(len(query), -1), events.arrival[fresh])
+    new = np.where(events.deleted[fresh], ABSENT, len(rows) + events.row[fresh])
+    reference = np.append(np.where(deleted, ABSENT, row), new)
+    order = np.lexsort((arrival, time, group))
+    made = Points(
+        np.searchsorted(group[order], np.append(groups, events.groups)),
+        time[order],
+        arrival[order],
+        reference[order],
+        clock(events, source, job.initial_us[source]) - retention_us,
+    )
+    pool = pa.concat_tables([rows.select(values), job.batches[source].rows.select(values)])
+    return pool, made
+
+
+def _output(
+    job: Job,
+    operator: Histories,
+    events: Timeline,
+    pools: Sequence[pa.Table],
+    parts: Sequence[tuple[Ints, Corrections]],
+) -> pa.Table | None:
+    event = np.concatenate([event for event, _ in parts])
+    if len(event) == 0:
+        return None
+    order = np.argsort(events.arrival[event], kind="stable")
+    references = [
+        np.concatenate([found.reference[side] for _, found in parts])[order]
+        for side in operator.leaves
+    ]
+    group = pa.array(events.group[event[order]])
+    return output(
+        job.spec,
+        [key.take(group) for key in events.keys],
+        [picked(pool.columns, refs) for pool, refs in zip(pools, references, strict=True)],
+        references,
+        deleted=~np.concatenate([found.present for _, found in parts])[order],
+        event_time_us=np.concatenate([found.time_us for _, found in parts])[order],
+        position=job.manifest.position,
+    )

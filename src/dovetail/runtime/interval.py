@@ -1,0 +1,242 @@
+"""Two streams joined within a window, on one bucket (``Interval``).
+
+Stores: the history of each stream, as far back as its rows may still find a match; and per side,
+where it is preserved, the unmatched rows that wait for their window to close (a queue) and the
+numbers of those that have found a match meanwhile (marks). A stream that is joined with itself has
+one history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.columns import EVENT_TIME, HASH
+from dovetail.kernels.grouping import any_null, rank_of_keys
+from dovetail.kernels.interval_join import (
+    NEVER,
+    Arrivals,
+    Window,
+    clocks,
+)
+from dovetail.kernels.timeline import ABSENT, Ints, Mask, Timeline, timeline
+from dovetail.plan.spec import Interval
+from dovetail.runtime.interval_side import Side, Stores
+from dovetail.runtime.job import NO_TIME, Done, Job, minus, output, picked
+
+
+def join(job: Job, operator: Interval) -> Done:
+    """Each record's matches, and the unmatched rows that are due."""
+    window = Window(operator.before_us, operator.after_us, operator.grace_us)
+    stores = Stores.of(job, operator)
+    events = timeline([job.rows(source) for source in range(len(job.spec.sources))])
+    valued = ~events.deleted
+    null = any_null(events.keys, events.groups)[events.group]
+    roles = len(operator.leaves) // len(job.spec.sources)
+    arrivals = [_arrivals(events, valued & ~null, operator, side, roles) for side in (0, 1)]
+    seen_us = np.empty(roles * len(null), np.int64)
+    seen_us[_in_role(events.arrival, roles)] = np.tile(events.event_time_us, roles)
+    latest = (stores.histories[source].latest_us for source in operator.leaves)
+    times = clocks(
+        [a for _, a in arrivals],
+        seen_us,
+        [NO_TIME if time is None else time for time in latest],
+        (max(job.initial_us), max(job.final_us)),
+    )
+    sides = [
+        Side.of(job, operator, stores, side, events, *arrivals[side], window, times)
+        for side in (0, 1)
+    ]
+    told = _Results()
+    for side in (0, 1):
+        own, other = sides[side], sides[1 - side]
+        own.meet(job, events, other, window, times)
+    for side in (0, 1):
+        sides[side].find_first_matches(sides[1 - side])
+    for side in (0, 1):
+        own, other = sides[side], sides[1 - side]
+        told.add_pairs(own, other)
+        told.add_null_keys(own, events, null & valued, roles)
+        if operator.unmatched == "on_close":
+            told.add_closed(own)
+        else:
+            told.add_at_once(own, np.flatnonzero(own.alone))
+        if operator.unmatched == "retract":
+            told.add_withdrawn(own)
+    _keep(job, operator, stores, events, valued & ~null, sides, window)
+    rows = job.manifest.rows + len(events.row)
+    return Done(told.table(job, sides), tuple(store.runs for store in stores.all), rows)
+
+
+def _in_role(arrival: Ints, roles: int) -> Ints:
+    """The arrivals of each role that a record has, one after the other."""
+    return np.concatenate([roles * arrival + role for role in range(roles)])
+
+
+def _arrivals(
+    events: Timeline, keyed: Mask, operator: Interval, side: int, roles: int
+) -> tuple[Ints, Arrivals]:
+    """A side's events and what the kernel knows of them. Where a stream is both sides, each record
+    arrives twice, first on the left.
+    """
+    event = np.flatnonzero(keyed & (events.source == operator.leaves[side]))
+    arrival = roles * events.arrival + (side if roles == 2 else 0)
+    event = event[np.lexsort((arrival[event], events.event_time_us[event], events.group[event]))]
+    return event, Arrivals(events.group[event], events.event_time_us[event], arrival[event])
+
+
+class _Results:
+    """Results as they are found, each with its place in the order in which they are emitted: by
+    arrival; what is due before what the arriving record joins; then by three keys of their own.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[list[Ints]] = []
+
+    def _add(
+        self,
+        side: int,
+        arrival: Ints,
+        keys: Sequence[Ints | int],
+        own: Ints,
+        other: Ints,
+        time: Ints,
+        *,
+        withdrawn: bool = False,
+    ) -> None:
+        sides = (own, other) if side == 0 else (other, own)
+        columns = (arrival, *keys, *sides, time, int(withdrawn))
+        self._parts.append([np.broadcast_to(column, arrival.shape) for column in columns])
+
+    def add_pairs(self, own: Side, other: Side) -> None:
+        """What this side's records join."""
+        pairs, numbers = own.pairs, own.numbers[own.pairs.row]
+        time = np.maximum(own.arrivals.time_us[pairs.row], pairs.other_time_us)
+        order = (1, pairs.other_time_us, other.identity[pairs.other], 1)
+        self._add(own.side, own.arrivals.arrival[pairs.row], order, numbers, pairs.other, time)
+
+    def add_null_keys(self, own: Side, events: Timeline, null: Mask, roles: int) -> None:
+        """The records of a preserved side that have a null in their key, as they come."""
+        if own.preserved:
+            event = np.flatnonzero(null & (events.source == own.source))
+            arrival = roles * events.arrival[event] + (own.side if roles == 2 else 0)
+            number = own.base + events.row[event]
+            absent = np.full(len(event), ABSENT)
+            time = events.event_time_us[event]
+            self._add(own.side, arrival, (1, 0, 0, 0), number, absent, time)
+
+    def add_at_once(self, own: Side, rows: Ints) -> None:
+        """These of the side's records, unmatched, when they arrive."""
+        absent = np.full(len(rows), ABSENT)
+        arrivals = own.arrivals
+        self._add(
+            own.side,
+            arrivals.arrival[rows],
+            (1, 0, 0, 0),
+            own.numbers[rows],
+            absent,
+            arrivals.time_us[rows],
+        )
+
+    def add_closed(self, own: Side) -> None:
+        """The side's unmatched rows whose window closes in this batch, or had before they came."""
+        waiting_due, record_due = own.due()
+        late = own.alone & own.comes_late()
+        self.add_at_once(own, np.flatnonzero(late))
+        waiting = len(own.met) + np.arange(len(own.waiting))
+        unmatched = own.first_match[waiting] >= waiting_due
+        unmatched &= ~own.marked(own.identity[waiting])
+        numbers = own.numbers
+        closing = own.alone & ~late & (record_due != NEVER)
+        closing &= own.first_match[numbers] >= record_due
+        number = np.concatenate((waiting[unmatched], numbers[closing]))
+        due = np.concatenate((waiting_due[unmatched], record_due[closing]))
+        keys = picked(own.pool.columns[: own.keys], number)
+        rank = rank_of_keys(keys, own.identity[number])
+        time = own.time_us[number]
+        absent = np.full(len(number), ABSENT)
+        # On a tie the right side comes first, as in Kafka Streams.
+        self._add(own.side, due, (0, time, 1 - own.side, rank), number, absent, time)
+
+    def add_withdrawn(self, own: Side) -> None:
+        """The rows that were emitted unmatched and now, for the first time, are joined."""
+        number = np.flatnonzero(own.was_alone() & (own.first_match != NEVER))
+        time = own.time_us[number]
+        absent = np.full(len(number), ABSENT)
+        order = (1, time, own.identity[number], 0)
+        self._add(own.side, own.first_match[number], order, number, absent, time, withdrawn=True)
+
+    def table(self, job: Job, sides: Sequence[Side]) -> pa.Table | None:
+        """All results, in order."""
+        arrival, *keys, left, right, time, withdrawn = (
+            np.concatenate(parts) for parts in zip(*self._parts, strict=True)
+        )
+        if len(arrival) == 0:
+            return None
+        order = np.lexsort((*reversed(keys), arrival))
+        references = left[order], right[order]
+        spec = job.spec
+        found = [
+            picked(side.pool.columns, refs) for side, refs in zip(sides, references, strict=True)
+        ]
+        return output(
+            spec,
+            [pc.coalesce(*both) for both in zip(*(f[: spec.keys] for f in found), strict=True)],
+            [values[spec.keys :] for values in found],
+            references,
+            deleted=withdrawn[order].astype(np.bool_),
+            event_time_us=time[order],
+            position=job.manifest.position,
+        )
+
+
+def _keep(
+    job: Job,
+    operator: Interval,
+    stores: Stores,
+    events: Timeline,
+    keyed: Mask,
+    sides: Sequence[Side],
+    window: Window,
+) -> None:
+    """Store the batch's rows, those that wait, and which stored ones were joined; drop the old."""
+    pending = [np.zeros(side.base + len(side.batch), np.bool_) for side in sides]
+    for side, waits in zip(sides, pending, strict=True):
+        if operator.unmatched != "eager":
+            alone = side.numbers[side.alone & ~side.comes_late() & (side.due()[1] == NEVER)]
+            if operator.unmatched == "retract":
+                alone = side.numbers[side.alone]
+            waits[alone] = side.first_match[alone] == NEVER
+            side.mark_joined()
+        if operator.unmatched == "on_close":
+            side.wait(np.flatnonzero(waits))
+    for source, history in enumerate(stores.histories):
+        clock_us = max(
+            int(sides[s].times.side_us[s][-1]) for s in (0, 1) if sides[s].source == source
+        )
+        horizon_us = history.horizon_us = minus(clock_us, window.retention_us - 1)
+        event = np.flatnonzero(keyed & (events.source == source))
+        event = event[events.event_time_us[event] >= horizon_us]
+        time, arrival = events.event_time_us[event], events.arrival[event]
+        event = event[np.lexsort((arrival, time, events.hash[events.group[event]]))]
+        rows = job.batches[source].rows.take(pa.array(events.row[event]))
+        bits = np.zeros(len(event), np.int64)
+        for side in sides:
+            if side.source == source:
+                bits |= (
+                    pending[side.side][side.base + events.row[event]].astype(np.int64) << side.side
+                )
+        columns = [
+            rows.column(HASH),
+            rows.column(EVENT_TIME),
+            pa.array(job.manifest.rows + events.arrival[event]),
+            pa.array(bits),
+            *rows.columns[3 : 3 + len(history.schema) - 4],
+        ]
+        history.store(pa.table(columns, schema=history.schema))
+        history.expire(horizon_us)
+    for side in sides:
+        side.forget_marks()

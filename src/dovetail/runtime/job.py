@@ -1,0 +1,143 @@
+"""One micro-batch of one bucket, as the operators see it, and what they give back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.columns import DELETED, EVENT_TIME, HASH, SEQUENCE
+from dovetail.kernels.timeline import ABSENT, Ints, Mask, Rows
+from dovetail.plan.spec import StageSpec
+from dovetail.state.blobs import Blobs
+from dovetail.state.history import HistoryState
+from dovetail.state.manifest import Manifest
+from dovetail.state.runs import Runs
+from dovetail.state.segment import SegmentCache
+from dovetail.state.table_state import TableState
+
+NO_TIME = int(np.iinfo(np.int64).min)
+"""As a stream time: no record has been read yet."""
+
+
+END_OF_TIME = 2**62
+"""As a stream time: the input has ended, nothing is waited for any longer."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The rows of one source in the order they were read, and the input partition of each."""
+
+    rows: pa.Table
+    partition: Ints
+
+
+@dataclass(frozen=True)
+class Job:
+    """``batches``: per source; ``manifest``: the bucket before the batch; ``final_us``: per source
+    its stream time at the end of the batch, ``NO_TIME`` before the first record.
+    """
+
+    spec: StageSpec
+    batches: Sequence[Batch]
+    manifest: Manifest
+    final_us: Sequence[int]
+    blobs: Blobs
+    cache: SegmentCache
+
+    @property
+    def initial_us(self) -> Sequence[int]:
+        """Per source its stream time before the batch."""
+        return [NO_TIME if t is None else t for t in self.manifest.stream_time_us]
+
+    @property
+    def any_rows(self) -> bool:
+        """Whether the batch has any rows."""
+        return any(batch.rows.num_rows for batch in self.batches)
+
+    def rows(self, source: int) -> Rows:
+        """What the kernels know of a source's rows."""
+        spec, batch = self.spec.sources[source], self.batches[source]
+        table = batch.rows
+        return Rows(
+            keys=[whole(table.column(i)) for i in self.spec.key_columns],
+            hash=table.column(HASH).to_numpy(),
+            event_time_us=table.column(EVENT_TIME).to_numpy(),
+            deleted=whole(table.column(DELETED)).to_numpy(zero_copy_only=False),
+            partition=batch.partition,
+            sequence=table.column(SEQUENCE).to_numpy()
+            if spec.sequence and not spec.log_partition
+            else None,
+        )
+
+    def table_store(self, source: int, number: int) -> TableState | HistoryState:
+        """The store of a table, its last rows or, of a versioned one, its history."""
+        spec, runs = self.spec.sources[source], self.manifest.stores[number]
+        if spec.versioned_us is None:
+            return TableState(spec.schema, self.spec.keys, runs, self.blobs, self.cache)
+        return HistoryState(
+            spec.schema,
+            self.spec.key_columns,
+            runs,
+            self.blobs,
+            self.cache,
+            versioned=True,
+            horizon_us=minus(self.final_us[source], spec.versioned_us),
+        )
+
+
+@dataclass(frozen=True)
+class Done:
+    """What an operator leaves: its changes (``StageSpec.output_schema``, None for none), its
+    stores, and how many stream rows the bucket has numbered.
+    """
+
+    output: pa.Table | None
+    stores: tuple[Runs, ...]
+    rows: int = 0
+
+
+def minus(time_us: int, span_us: int) -> int:
+    """A time less a span; no time stays none."""
+    return time_us if time_us == NO_TIME else time_us - span_us
+
+
+def output(
+    spec: StageSpec,
+    keys: Sequence[pa.Array],
+    leaves: Sequence[Sequence[pa.Array]],
+    references: Sequence[Ints],
+    *,
+    deleted: Mask,
+    event_time_us: Ints,
+    position: int,
+) -> pa.Table:
+    """The changes of a stage as one table: key columns, each leaf's value columns, then the rest;
+    ``references`` say where a leaf contributes a row.
+    """
+    count = len(event_time_us)
+    columns = [*keys, *(column for values in leaves for column in values)]
+    columns += [
+        pa.array(deleted),
+        pa.array(event_time_us),
+        pa.array(np.arange(position, position + count)),
+    ]
+    if spec.visible:
+        visible = np.zeros(count, dtype=np.int64)
+        for leaf, refs in enumerate(references):
+            visible |= (refs != ABSENT).astype(np.int64) << leaf
+        columns.append(pa.array(visible))
+    return pa.table(columns, schema=spec.output_schema)
+
+
+def picked(columns: Sequence[pa.ChunkedArray], refs: Ints) -> list[pa.Array]:
+    """The rows of some columns that ``refs`` name, null where ABSENT."""
+    index = pa.array(refs, mask=refs == ABSENT)
+    return [whole(column.take(index)) for column in columns]
+
+
+def whole(column: pa.ChunkedArray) -> pa.Array:
+    """A column in one piece."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -1,0 +1,213 @@
+"""A stream joined with tables, on one bucket (``Lookup``).
+
+Only the stream's records are answered, each with the tables as they stand when it is processed; of
+a versioned table, with the version of the record's own time. With a grace period a record waits in
+a queue until stream time has passed its own by so much, and is processed then.
+
+Source: KIP-77 "KStream-KTable"; KIP-914 "Stream-table joins"; spec/stream_table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.columns import DUE, EVENT_TIME, HASH, ROW
+from dovetail.kernels.grouping import any_null, rank_of_keys
+from dovetail.kernels.interval_join import NEVER, first_due
+from dovetail.kernels.table_join import Changes, look_up
+from dovetail.kernels.timeline import (
+    ABSENT,
+    Ints,
+    Timeline,
+    arrival_order,
+    timeline,
+    versions,
+)
+from dovetail.kernels.versioning import LATEST, as_of, batch_versions, clock
+from dovetail.plan.spec import Lookup
+from dovetail.runtime.job import NO_TIME, Batch, Done, Job, output, picked, whole
+from dovetail.runtime.tables import Pool, counts, keep
+from dovetail.state.history import HistoryState
+from dovetail.state.queue import QueueState
+
+
+def join(job: Job, operator: Lookup) -> Done:
+    """Each stream record's result, in the order in which the records are processed."""
+    sources = range(len(job.spec.sources))
+    stream = operator.leaves[0]
+    runs, numbered = list(job.manifest.stores), job.manifest.rows
+    order = None
+    if operator.grace_us is not None:
+        released = _release(job, stream, operator.grace_us)
+        job, order, numbered = released.job, released.order, released.numbered
+        runs[stream] = released.queue.runs
+    if not job.any_rows:
+        return Done(None, tuple(runs), numbered)
+    events = timeline([job.rows(source) for source in sources], order)
+    asked = np.flatnonzero(events.source == stream)
+    reference = {stream: events.row[asked]}
+    pools: dict[int, Pool] = {}
+    for source in sources:
+        if source != stream:
+            reference[source], pools[source] = _find(job, source, events, asked)
+    changes = look_up(operator.tree, events, asked, reference)
+    told = _output(job, operator, events, pools, changes) if len(changes.event) else None
+    for source, pool in pools.items():
+        keep(job, source, pool.store, events, counts(job, events, source))
+        runs[source] = pool.store.runs
+    return Done(told, tuple(runs), numbered)
+
+
+def _find(job: Job, source: int, events: Timeline, asked: Ints) -> tuple[Ints, Pool]:
+    """What each of the ``asked`` events finds in a table, and where the references lead."""
+    store = job.table_store(source, source)
+    rows = job.batches[source].rows
+    if not isinstance(store, HistoryState):
+        located = store.locate(events.hash, events.keys)
+        refs = versions(events, source, located.present)[1][asked]
+        return refs, Pool(job.spec, source, rows, store, located, events.groups)
+    retention_us = job.spec.sources[source].versioned_us
+    assert retention_us is not None
+    group, arrival, time = (a[asked] for a in (events.group, events.arrival, events.event_time_us))
+    clock_us = clock(events, source, job.initial_us[source])
+    past = time < clock_us[arrival] - retention_us
+    past &= clock_us[arrival] != NO_TIME
+    sought = np.where(past, LATEST, time)
+    keys = [key.take(pa.array(group)) for key in events.keys]
+    located = store.as_of(events.hash[group], keys, sought)
+    made = batch_versions(events, counts(job, events, source))
+    fresh = as_of(made, group, sought, arrival)
+    fresh_time = np.where(fresh == ABSENT, NO_TIME, events.event_time_us[fresh])
+    newer = (fresh != ABSENT) & (fresh_time >= located.event_time_us)
+    old = np.where(located.present, np.arange(len(asked)), ABSENT)
+    new = np.where(events.deleted[fresh], ABSENT, len(asked) + events.row[fresh])
+    stood = np.where(newer, fresh_time, located.event_time_us) <= time
+    refs = np.where(stood, np.where(newer, new, old), ABSENT)
+    return refs, Pool(job.spec, source, rows, store, located, len(asked))
+
+
+def _output(
+    job: Job, operator: Lookup, events: Timeline, pools: Mapping[int, Pool], changes: Changes
+) -> pa.Table:
+    stream = operator.leaves[0]
+    group = pa.array(events.group[changes.event])
+    values = job.batches[stream].rows.select(job.spec.value_fields(stream)).columns
+    return output(
+        job.spec,
+        [key.take(group) for key in events.keys],
+        [
+            picked(values, refs) if source == stream else pools[source].values(refs)
+            for source, refs in zip(operator.leaves, changes.reference, strict=True)
+        ],
+        changes.reference,
+        deleted=~changes.present,
+        event_time_us=changes.event_time_us,
+        position=job.manifest.position,
+    )
+
+
+@dataclass(frozen=True)
+class _Released:
+    """The job with the stream rows that are processed in this batch in place of those that came,
+    the order of all its rows, the queue of those that wait, and how many rows are numbered.
+    """
+
+    job: Job
+    order: Ints
+    queue: QueueState
+    numbered: int
+
+
+def _release(job: Job, stream: int, grace_us: int) -> _Released:
+    """Let each record of the stream wait until its side's clock has passed it by the grace period.
+
+    The released come when the record arrives that moves the clock there, in order of time, then of
+    key; a record later than that at its arrival, or with a null in its key, does not wait. Tables'
+    rows keep their places.
+    """
+    sources = [job.rows(source) for source in range(len(job.spec.sources))]
+    own, initial_us = sources[stream], job.initial_us[stream]
+    place = np.argsort(arrival_order(sources))
+    first = np.cumsum([0, *(len(rows) for rows in sources)])
+    own_place = place[first[stream] : first[stream + 1]]
+    null = any_null(own.keys, len(own))
+    by_arrival = np.argsort(own_place)
+    time = np.where(null, NO_TIME, own.event_time_us)[by_arrival]
+    clock_us = np.maximum(np.maximum.accumulate(time), initial_us) if len(own) else time
+    late = np.empty(len(own), dtype=np.bool_)
+    late[by_arrival] = time < clock_us - grace_us
+    at_once = late | null
+    queue = _queue(job, stream)
+    waiting = queue.take(job.final_us[stream])
+    numbers = job.manifest.rows + np.argsort(by_arrival)
+    came = job.batches[stream].rows
+    fresh = _queued(came, queue.schema, own.event_time_us + grace_us, numbers)
+    everything = pa.concat_tables([waiting, fresh]).combine_chunks()
+    at_once = np.append(np.zeros(len(waiting), np.bool_), at_once)
+    limit = everything.column(DUE).to_numpy()
+    came_at = np.append(np.zeros(len(waiting), np.int64), np.argsort(by_arrival))
+    due = np.maximum(first_due(limit - 1, np.append(clock_us, job.final_us[stream])), came_at)
+    # The places of the arrivals that move the clock; the last stands for the end of the batch.
+    places = np.append(own_place[by_arrival], len(place))
+    trigger = np.append(places, NEVER)[np.minimum(due, len(places))]
+    own_places = np.append(np.full(len(waiting), NEVER), own_place)
+    trigger = np.where(at_once, own_places, trigger)
+    rest = np.flatnonzero(trigger == NEVER)
+    queue.store(everything.take(pa.array(rest[np.argsort(limit[rest], kind="stable")])))
+    chosen = np.flatnonzero(trigger != NEVER)
+    rank = rank_of_keys(
+        [whole(everything.column(i)) for i in job.spec.key_columns],
+        everything.column(HASH).to_numpy(),
+    )
+    number = everything.column(ROW).to_numpy()
+    event_time = everything.column(EVENT_TIME).to_numpy()
+    chosen = chosen[
+        np.lexsort(
+            (number[chosen], rank[chosen], event_time[chosen], ~at_once[chosen], trigger[chosen])
+        )
+    ]
+    batches, order = (
+        list(job.batches),
+        [place[first[s] : first[s + 1]] for s in range(len(sources))],
+    )
+    batches[stream] = Batch(
+        _as_read(everything.take(pa.array(chosen)), came.schema), np.zeros(len(chosen), np.int64)
+    )
+    order[stream] = trigger[chosen]
+    return _Released(
+        replace(job, batches=batches),
+        np.argsort(np.concatenate(order), kind="stable"),
+        queue,
+        job.manifest.rows + len(own),
+    )
+
+
+def _queue(job: Job, stream: int) -> QueueState:
+    """The records that wait; one is due when its side's clock is a grace period past it."""
+    return QueueState(
+        _queue_schema(job.spec.sources[stream].schema),
+        job.manifest.stores[stream],
+        job.blobs,
+        job.cache,
+        taken_us=job.initial_us[stream],
+    )
+
+
+def _queue_schema(schema: pa.Schema) -> pa.Schema:
+    return schema.append(pa.field(DUE, pa.int64())).append(pa.field(ROW, pa.int64()))
+
+
+def _queued(rows: pa.Table, schema: pa.Schema, due_us: Ints, numbers: Ints) -> pa.Table:
+    columns = [*rows.select(range(len(schema) - 2)).columns, pa.array(due_us), pa.array(numbers)]
+    return pa.table(columns, schema=schema)
+
+
+def _as_read(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Queued rows with the columns of a batch; their place in a log no longer matters."""
+    nowhere = pa.array(np.zeros(len(rows), np.int64))
+    columns = [rows.column(n) if n in rows.schema.names else nowhere for n in schema.names]
+    return pa.table(columns, schema=schema)

@@ -1,0 +1,155 @@
+"""Tables joined by key, on one bucket: kernels over the stored last rows (``TableTree``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.columns import EVENT_TIME
+from dovetail.kernels.equality import rows_equal
+from dovetail.kernels.table_join import Changes, Stored, join_tables, net_changes
+from dovetail.kernels.timeline import ABSENT, Ints, Mask, Timeline, last_of_source, timeline
+from dovetail.kernels.versioning import (
+    LATEST,
+    NO_TIME,
+    batch_versions,
+    clock,
+    newest,
+    within_retention,
+)
+from dovetail.plan.spec import StageSpec, TableTree
+from dovetail.runtime.job import Done, Job, output, whole
+from dovetail.state.history import HistoryState
+from dovetail.state.run_state import Located
+from dovetail.state.table_state import TableState
+
+TableStore = TableState | HistoryState
+
+
+def join(job: Job, operator: TableTree) -> Done:
+    """Every record's own result, or with ``emit="batch"`` each key's last one."""
+    spec = job.spec
+    sources = range(len(spec.sources))
+    stores = [job.table_store(source, source) for source in sources]
+    if not job.any_rows:
+        return Done(None, job.manifest.stores)
+    events = timeline([job.rows(source) for source in sources])
+    located = [latest(store, events) for store in stores]
+    counted = {source: counts(job, events, source) for source in sources}
+    current = {
+        source: newest(events, counted[source], _time(located[source]))
+        for source in sources
+        if spec.sources[source].versioned_us is not None
+    }
+    stored = {
+        source: Stored(found.present, found.event_time_us) for source, found in enumerate(located)
+    }
+    times = {i: batch.rows.column(EVENT_TIME).to_numpy() for i, batch in enumerate(job.batches)}
+    changes = join_tables(operator.tree, events, stored, times, current)
+    pools = [
+        Pool(spec, source, job.batches[source].rows, stores[source], located[source], events.groups)
+        for source in sources
+    ]
+    if spec.emit == "batch":
+        changes, before = net_changes(operator.tree, events, stored, changes)
+        changes = _differing(operator, pools, changes, before)
+    told = _output(job, operator, pools, events, changes) if len(changes.event) else None
+    for source in sources:
+        keep(job, source, stores[source], events, counted[source])
+    return Done(told, tuple(store.runs for store in stores))
+
+
+def latest(store: TableStore, events: Timeline) -> Located:
+    """The stored last row of each group."""
+    if isinstance(store, TableState):
+        return store.locate(events.hash, events.keys)
+    return store.as_of(events.hash, events.keys, np.full(events.groups, LATEST))
+
+
+def counts(job: Job, events: Timeline, source: int) -> Mask:
+    """Which events are records of ``source`` that it takes."""
+    retention_us = job.spec.sources[source].versioned_us
+    if retention_us is None:
+        return events.source == source  # type: ignore[no-any-return]
+    clock_us = clock(events, source, job.initial_us[source])
+    return within_retention(events, source, clock_us, retention_us)
+
+
+def keep(job: Job, source: int, store: TableStore, events: Timeline, counted: Mask) -> None:
+    """Store a table's last row per key or, of a versioned one, each version."""
+    if isinstance(store, TableState):
+        kept = last_of_source(events, source)
+    else:
+        kept = batch_versions(events, counted).event
+        hash_ = events.hash[events.group[kept]]
+        kept = kept[np.lexsort((events.event_time_us[kept], hash_))]
+    rows = job.batches[source].rows.select(range(len(store.schema)))
+    store.store(rows.take(pa.array(events.row[kept])))
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Where a source's references lead: below ``base`` to the row located for that query, from
+    there on to the rows of the batch.
+    """
+
+    spec: StageSpec
+    source: int
+    rows: pa.Table
+    store: TableStore
+    located: Located
+    base: int
+
+    def values(self, refs: Ints) -> list[pa.Array]:
+        """The source's value columns for these references, null where ABSENT."""
+        values = self.spec.value_fields(self.source)
+        rows = self.rows.select(values)
+        old = refs < self.base
+        used = np.zeros(self.base + 1, dtype=np.bool_)
+        used[refs[old]] = True
+        stored = np.flatnonzero(used[: self.base])
+        if len(stored):
+            fetched = self.store.fetch(self.located, stored).select(values)
+            rows = pa.concat_tables([fetched, rows])
+        index = refs - self.base + len(stored)
+        index[old] = (np.cumsum(used) - 1)[refs[old]]
+        picked = pa.array(index, mask=refs == ABSENT)
+        return [whole(column.take(picked)) for column in rows.columns]
+
+
+def _time(located: Located) -> Ints:
+    return np.where(located.segment >= 0, located.event_time_us, NO_TIME)
+
+
+def _output(
+    job: Job, operator: TableTree, pools: Sequence[Pool], events: Timeline, changes: Changes
+) -> pa.Table:
+    group = pa.array(events.group[changes.event])
+    return output(
+        job.spec,
+        [key.take(group) for key in events.keys],
+        [
+            pools[source].values(refs)
+            for source, refs in zip(operator.leaves, changes.reference, strict=True)
+        ],
+        changes.reference,
+        deleted=~changes.present,
+        event_time_us=changes.event_time_us,
+        position=job.manifest.position,
+    )
+
+
+def _differing(
+    operator: TableTree, pools: Sequence[Pool], changes: Changes, before: Changes
+) -> Changes:
+    """The changes whose row differs from the one before, in presence or in any value."""
+    equal = changes.present & before.present
+    at = np.flatnonzero(equal)
+    for leaf, source in enumerate(operator.leaves):
+        now, then = changes.reference[leaf][at], before.reference[leaf][at]
+        equal[at] &= (now == ABSENT) == (then == ABSENT)
+        equal[at] &= rows_equal(pools[source].values(now), pools[source].values(then))
+    return changes.where(~equal)

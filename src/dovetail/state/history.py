@@ -1,0 +1,182 @@
+"""Stored rows by key and time: the versions of a versioned table, or the records of a stream.
+
+A look-up costs by what is asked for: a binary search over each run's hash column, then one over the
+times of that hash, then a comparison of the keys themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.columns import DELETED, EVENT_TIME, HASH
+from dovetail.kernels.equality import rows_equal
+from dovetail.kernels.grouping import by_key
+from dovetail.kernels.search import bisect, expand
+from dovetail.state.blobs import Blobs
+from dovetail.state.run_state import Ints, Located, Mask, RunState
+from dovetail.state.runs import Runs
+from dovetail.state.segment import Segment, SegmentCache, numbers
+
+_FIRST = int(np.iinfo(np.int64).min)
+
+
+@dataclass(frozen=True)
+class Matches:
+    """The stored rows that answer range queries: pair i says that query ``query[i]`` is answered by
+    row ``row[i]`` of ``rows``, which has each row once.
+    """
+
+    query: Ints
+    row: Ints
+    rows: pa.Table
+
+
+class HistoryState(RunState):
+    """Columns ``_hash``, ``_event_time``, others, keys, values; ordered by hash, then time, then
+    arrival.
+
+    ``versioned``: a row is a version of its key from its time on, and the newest of two with one
+    time is the one. A merge drops what ended before ``horizon_us``: of a stream, the rows before
+    it; of a versioned table, the versions that a later one replaced at or before it.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        keys: range,
+        runs: Runs,
+        blobs: Blobs,
+        cache: SegmentCache,
+        *,
+        versioned: bool,
+        horizon_us: int = _FIRST,
+    ) -> None:
+        """``schema``: the stored columns; ``keys``: the numbers of those that make the key;
+        ``horizon_us`` may be set later, before anything is stored.
+        """
+        super().__init__(schema, runs, blobs, cache)
+        self._key_columns = keys
+        self._versioned = versioned
+        self.horizon_us = horizon_us
+
+    @property
+    def latest_us(self) -> int | None:
+        """The largest time stored, None where there is nothing."""
+        return max((run.latest_us for run in self.runs.runs), default=None)
+
+    def as_of(self, hash_: Ints, keys: Sequence[pa.Array], time_us: Ints) -> Located:
+        """For each query the key's last version at or before a time, tombstones included.
+
+        ``hash_`` is non-decreasing.
+        """
+        n = len(hash_)
+        segments: list[Segment] = []
+        at_segment, at_row = np.full(n, -1), np.zeros(n, np.int64)
+        found_time, present = np.full(n, np.iinfo(np.int64).min), np.zeros(n, np.bool_)
+        for segment, table, query, first, end in self._candidates(hash_):
+            times = numbers(table, EVENT_TIME)
+            row = bisect(times, first, end, time_us[query], right=True) - 1
+            while len(query):
+                inside = row >= first
+                query, row, first = query[inside], row[inside], first[inside]
+                same = self._same_key(table, row, keys, query)
+                better = same & (times[row] >= found_time[query])
+                at, rows = query[better], row[better]
+                at_segment[at], at_row[at], found_time[at] = len(segments), rows, times[rows]
+                deleted = table.column(DELETED).chunk(0).take(pa.array(rows))
+                present[at] = ~deleted.to_numpy(zero_copy_only=False)
+                query, row, first = query[~same], row[~same] - 1, first[~same]
+            segments.append(segment)
+        return Located(tuple(segments), at_segment, at_row, found_time, present)
+
+    def between(
+        self, hash_: Ints, keys: Sequence[pa.Array], low_us: Ints, high_us: Ints
+    ) -> Matches:
+        """All rows of each query's key from ``low_us`` to ``high_us``, both inclusive.
+
+        ``hash_`` is non-decreasing. Rows come run by run, oldest first, in each in time order.
+        """
+        queries: list[Ints] = []
+        rows: list[Ints] = []
+        parts: list[pa.Table] = []
+        count = 0
+        for _, table, query, first, end in self._candidates(hash_):
+            times = numbers(table, EVENT_TIME)
+            low = bisect(times, first, end, low_us[query], right=False)
+            high = bisect(times, first, end, high_us[query], right=True)
+            which, row = expand(low, high)
+            same = self._same_key(table, row, keys, query[which])
+            which, row = which[same], row[same]
+            distinct, place = np.unique(row, return_inverse=True)
+            if len(distinct):
+                parts.append(table.take(pa.array(distinct)))
+                queries.append(query[which])
+                rows.append(place + count)
+                count += len(distinct)
+        none = np.zeros(0, np.int64)
+        return Matches(
+            np.concatenate([none, *queries]),
+            np.concatenate([none, *rows]),
+            pa.concat_tables([self.schema.empty_table(), *parts]).combine_chunks(),
+        )
+
+    def _candidates(self, hash_: Ints) -> Iterator[tuple[Segment, pa.Table, Ints, Ints, Ints]]:
+        """Per segment, oldest first, the queries whose hash it holds, and where: rows from the
+        first up to an exclusive end.
+        """
+        for run in self.runs.runs:
+            for segment in run.segments:
+                low = np.searchsorted(hash_, segment.first)
+                high = low + np.searchsorted(hash_[low:], segment.last, side="right")
+                if low == high:
+                    continue
+                table = self._open(segment)
+                stored = numbers(table, HASH)
+                first = np.searchsorted(stored, hash_[low:high])
+                hit = np.flatnonzero(stored[np.minimum(first, len(stored) - 1)] == hash_[low:high])
+                if len(hit):
+                    end = np.searchsorted(stored, hash_[low:high][hit], side="right")
+                    yield segment, table, low + hit, first[hit], end
+
+    def _same_key(self, table: pa.Table, row: Ints, keys: Sequence[pa.Array], query: Ints) -> Mask:
+        stored = [table.column(i).chunk(0).take(pa.array(row)) for i in self._key_columns]
+        return rows_equal(stored, [key.take(pa.array(query)) for key in keys])
+
+    def _merged(self, pieces: Sequence[pa.Table], *, oldest: bool) -> pa.Table:
+        rows = pa.concat_tables(pieces).combine_chunks()
+        if rows.num_rows == 0:
+            return rows
+        hash_, time = numbers(rows, HASH), numbers(rows, EVENT_TIME)
+        if not self._versioned:
+            kept = np.flatnonzero(time >= self.horizon_us)
+            return rows.take(pa.array(kept[np.lexsort((time[kept], hash_[kept]))]))
+        return last_versions(rows, self._key_columns, self.horizon_us, oldest=oldest)
+
+
+def last_versions(
+    rows: pa.Table, key_columns: Sequence[int], horizon_us: int, *, oldest: bool
+) -> pa.Table:
+    """The versions among ``rows``, oldest written first, that anyone can still ask for, by hash and
+    time.
+
+    Of two of a key with one time the later written; none that another replaced at or before the
+    horizon; and where nothing older is stored (``oldest``) no tombstone that ended nothing.
+    """
+    keys = [rows.column(i).combine_chunks() for i in key_columns]
+    hash_, time = numbers(rows, HASH), numbers(rows, EVENT_TIME)
+    arranged, new_key, _ = by_key(hash_, keys, np.argsort(time, kind="stable"))
+    order = np.argsort(time, kind="stable")[arranged]
+    group = np.cumsum(new_key)
+    same_key_next = np.append(group[1:] == group[:-1], False)
+    next_time = np.append(time[order][1:], 0)
+    replaced = same_key_next & ((next_time == time[order]) | (next_time <= horizon_us))
+    if oldest:
+        deleted = rows.column(DELETED).chunk(0).to_numpy(zero_copy_only=False)[order]
+        first = np.append(True, ~same_key_next[:-1] | replaced[:-1])
+        replaced |= deleted & first & (time[order] <= horizon_us)
+    kept = np.sort(order[~replaced])
+    return rows.take(pa.array(kept[np.lexsort((time[kept], hash_[kept]))]))

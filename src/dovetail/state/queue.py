@@ -1,0 +1,58 @@
+"""Stored rows that wait for a time: appended when they arrive, taken when it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.columns import DUE
+from dovetail.state.blobs import Blobs
+from dovetail.state.run_state import RunState
+from dovetail.state.runs import Runs
+from dovetail.state.segment import SegmentCache, numbers
+
+
+class QueueState(RunState):
+    """Columns ``_due``, ``_event_time`` and others, ordered by ``_due``, then arrival.
+
+    What was taken is gone: a row that is due no later than ``taken_us`` is no longer there, and
+    none such may be appended.
+    """
+
+    def __init__(
+        self, schema: pa.Schema, runs: Runs, blobs: Blobs, cache: SegmentCache, *, taken_us: int
+    ) -> None:
+        super().__init__(schema, runs, blobs, cache, order=DUE)
+        self._taken_us = taken_us
+
+    def take(self, upto_us: int) -> pa.Table:
+        """The rows due at or before a time, in the order due, then of arrival; they are gone."""
+        parts = [self.schema.empty_table()]
+        for run in self.runs.runs:
+            for segment in run.segments:
+                if segment.first <= upto_us and segment.last > self._taken_us:
+                    table = self._open(segment)
+                    due = numbers(table, DUE)
+                    start, end = np.searchsorted(due, (self._taken_us, upto_us), side="right")
+                    parts.append(table.slice(start, end - start))
+        rows = pa.concat_tables(parts).combine_chunks()
+        self._taken_us = max(self._taken_us, upto_us)
+        self.expire_due()
+        return rows.take(pa.array(np.argsort(rows.column(DUE).to_numpy(), kind="stable")))
+
+    def expire_due(self) -> None:
+        """Drop the runs of which everything has been taken."""
+        dropped = tuple(
+            run
+            for run in self.runs.idle()
+            if all(segment.last <= self._taken_us for segment in run.segments)
+        )
+        self._drop(dropped)
+
+    def _merged(self, pieces: Sequence[pa.Table], *, oldest: bool) -> pa.Table:
+        rows = pa.concat_tables(pieces).combine_chunks()
+        due = rows.column(DUE).to_numpy()
+        kept = np.flatnonzero(due > self._taken_us)
+        return rows.take(pa.array(kept[np.argsort(due[kept], kind="stable")]))

@@ -1,0 +1,87 @@
+"""``Topology``: what tables and streams have in common once their plan is made: it can be run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructType
+
+from dovetail.plan.explain import explain
+from dovetail.plan.nodes import Node, changelog_schema
+from dovetail.plan.spec import Emit
+from dovetail.runtime import batch, query
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from dovetail.runtime.query import Sink
+
+
+class Topology:
+    """A table or a stream with all that it is made from. Never changed in place."""
+
+    def __init__(self, plan: Node) -> None:
+        self.plan = plan
+
+    @property
+    def schema(self) -> StructType:
+        """The columns of this node's changelog."""
+        return changelog_schema(self.plan)
+
+    def changelog(self, *, emit: Emit = "change", buckets: int | None = None) -> DataFrame:
+        """The changes as a streaming frame that any Spark sink takes, in append mode.
+
+        Columns: the key, the values, ``_change`` (``upsert`` or ``delete``), ``_timestamp``, and
+        ``_position``, which orders the changes of a key. A stream's records are all upserts, but
+        for the rows that a join with ``unmatched="retract"`` withdraws: a ``delete`` with the row's
+        own values.
+
+        ``emit="change"``: every record's own result; ``emit="batch"``, for tables: per key and
+        micro-batch the last one, and none where nothing changed.
+
+        The session must have the settings of ``dovetail.settings``; ``write_stream`` sees to them.
+        """
+        return query.changelog(self.plan, emit=emit, buckets=buckets)
+
+    def write_stream(
+        self,
+        sink: Sink,
+        *,
+        checkpoint: str,
+        trigger: str | None = None,
+        emit: Emit = "change",
+        buckets: int | None = None,
+        name: str | None = None,
+    ) -> StreamingQuery:
+        """Start a query that keeps ``sink`` up to date; an ordinary ``StreamingQuery``.
+
+        ``checkpoint``: a directory for the query's state; started again with it, the query goes on
+        where it stopped, having lost and doubled nothing. ``trigger``: ``"available now"`` (all
+        there is, then stop), an interval such as ``"10 seconds"``, or None (as fast as data comes).
+        ``buckets``: into how many parts the key space is cut (8 by default), fixed by the
+        checkpoint.
+
+        Raises ``CheckpointError`` where the checkpoint is another topology's.
+        """
+        return query.start(
+            self.plan,
+            sink,
+            checkpoint=checkpoint,
+            trigger=trigger,
+            emit=emit,
+            buckets=buckets,
+            name=name,
+        )
+
+    def to_batch(self, *, emit: Emit = "change") -> DataFrame:
+        """The changelog of the same topology over static frames, computed as one batch.
+
+        With ``emit="batch"`` these are the rows of the final table. The end of the input ends all
+        waiting: windows close, grace periods are over.
+        """
+        return batch.changelog(self.plan, emit=emit)
+
+    def explain(self) -> None:
+        """Print the topology: its joins, its stages, their shuffles and their state."""
+        print(explain(self.plan))
