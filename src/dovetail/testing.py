@@ -130,12 +130,13 @@ class Change:
 
 
 class Driver:
-    """One topology, fed by hand: each ``pipe`` is a micro-batch, read in the order given.
+    """One topology, fed by hand: each ``pipe`` is a micro-batch.
 
-    ``emit``: as in ``Table.write_stream``. ``buckets``: into how many parts the key space is cut;
-    the changes of a micro-batch come bucket by bucket, so with one, the default, they come in the
-    order of the records that cause them. ``key_hash``: the function from key columns to int64 that
-    places keys; tests give a constant one to make all keys collide.
+    Rows are read in the order given; where a join aligns its sides, in the order of time, as far as
+    it lets them through. ``emit``: as in ``Table.write_stream``. ``buckets``: into how many parts
+    the key space is cut; the changes of a micro-batch come bucket by bucket, so with one, the
+    default, they come in the order of the records that cause them. ``key_hash``: the function from
+    key columns to int64 that places keys; tests give a constant one to make all keys collide.
 
     ``dropped`` counts the rows that no join can use: those with a null in their key, but for
     streams whose records appear without a match, and a stream's records without a value.
@@ -157,19 +158,20 @@ class Driver:
                 "select= computes with a Spark expression, which needs Spark",
                 "Run the topology with to_batch() or write_stream(), or name columns only",
             )
-        in_order = tuple(
-            replace(source, sequence=True, log_partition=False) for source in stage.spec.sources
+        in_order = stage.spec.align_us is None
+        sources = tuple(
+            replace(source, sequence=in_order, log_partition=False) for source in stage.spec.sources
         )
         self._node = node
         self._inputs = stage.inputs
-        self._spec = replace(stage.spec, sources=in_order)
+        self._spec = replace(stage.spec, sources=sources)
         self._columns = held_columns(stage)
         self._hash = stable_hash if key_hash is None else key_hash
         self._blobs = [MemoryBlobs() for _ in range(buckets)]
         self._cache = SegmentCache()
         self._unread: list[Change] = []
         self._held: list[tuple[int, pa.RecordBatch]] | None = None
-        self._sequence = 0
+        self._sequence = self._now_us = 0
         self.dropped = 0
 
     def pipe(
@@ -238,6 +240,13 @@ class Driver:
         time = _microseconds(timestamp)
         beats = [Piece(number, 0, 0, time, None) for number in range(len(self._inputs))]
         return self._run([(bucket, beat) for bucket in range(len(self._blobs)) for beat in beats])
+
+    def wait(self, span: Span) -> list[Change]:
+        """Let time pass by the wall clock, then run a batch without rows, for ``align=``."""
+        if self._held is not None:
+            raise _inside_batch("wait()")
+        self._now_us += microseconds("wait", "span=", span)
+        return self._run([])
 
     def read(self) -> list[Change]:
         """All changes since the last ``read``."""
@@ -354,11 +363,14 @@ class Driver:
         changes: list[Change] = []
         for number, blobs in enumerate(self._blobs):
             own = [piece for bucket, piece in pieces if bucket == number]
-            output = process(self._spec, own, blobs, self._cache) if own else None
+            output = self._process(own, blobs) if own or self._spec.align_us is not None else None
             if output is not None:
                 changes += self._changes(output)
         self._unread += changes
         return changes
+
+    def _process(self, pieces: Sequence[Piece], blobs: MemoryBlobs) -> pa.Table | None:
+        return process(self._spec, pieces, blobs, self._cache, self._now_us).output
 
     def _changes(self, output: pa.Table) -> Iterator[Change]:
         for row in output.to_pylist():

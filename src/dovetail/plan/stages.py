@@ -97,7 +97,8 @@ def plan_stage(node: Node, *, buckets: int, emit: Emit) -> Stage:
             "emit='batch' keeps a key's last change, which only a table's current rows have",
             "Use emit='change'",
         )
-    _refuse_partly_ordered(node, inputs)
+    align_us = _align(node)
+    _refuse_partly_ordered(node, inputs, aligned=align_us is not None)
     spec = StageSpec(
         topology=fingerprint(node),
         buckets=buckets,
@@ -118,7 +119,7 @@ def plan_stage(node: Node, *, buckets: int, emit: Emit) -> Stage:
         operator=operator,
         emit=emit,
         visible=_computes(node),
-        align_us=None if isinstance(node, Source) else node.align_us,
+        align_us=align_us,
     )
     return Stage(node, tuple(inputs), spec)
 
@@ -163,13 +164,27 @@ def _leaf(node: Node, inputs: Sequence[Input]) -> Leaf:
     return Leaf(next(i for i, input_ in enumerate(inputs) if input_.source is node))
 
 
-def _refuse_partly_ordered(node: Node, inputs: Sequence[Input]) -> None:
-    """A log that all inputs share must order the rows of all of them."""
+def _align(node: Node) -> int | None:
+    """How long the inputs wait for each other: the longest that any of the joins says."""
+    if isinstance(node, Source):
+        return None
+    spans = [node.align_us, _align(node.left), _align(node.right)]
+    return max((span for span in spans if span is not None), default=None)
+
+
+def _refuse_partly_ordered(node: Node, inputs: Sequence[Input], *, aligned: bool) -> None:
+    """A log that all inputs share must order the rows of all of them, and alone."""
     logs = [
         i.source.name
         for i in inputs
         if i.source.sequence is not None and i.source.log_partition is None
     ]
+    if logs and aligned:
+        raise PlanError(
+            node.name,
+            f"align= orders rows by time, sequence= of {', '.join(logs)} by their place in a log",
+            "Leave one of them out, or say with log_partition= that each input has its own log",
+        )
     if logs and len(logs) < len(inputs):
         raise PlanError(
             node.name,

@@ -50,7 +50,7 @@ def _bucket(spec: StageSpec, output: Output) -> Any:
         ]
         # The end of the input ends all waiting.
         pieces += [Piece(n, 0, 0, END_OF_TIME, None) for n in range(len(spec.sources))]
-        changes = process(spec, pieces, MemoryBlobs(), SegmentCache())
+        changes = process(spec, pieces, MemoryBlobs(), SegmentCache()).output
         payloads = [] if changes is None else [to_ipc(output.rows(changes))]
         return pd.DataFrame({"changes": payloads})
 

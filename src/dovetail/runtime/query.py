@@ -56,7 +56,7 @@ def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
         )
     partitions = int(str(session.conf.get(_PARTITIONS)))
     count = BUCKETS_DEFAULT if buckets is None else buckets
-    return _changelog(node, emit, count, partitions)
+    return _changelog(node, emit, count, partitions, timers=False)
 
 
 def start(
@@ -78,7 +78,8 @@ def start(
     plan_stage(node, buckets=binding["buckets"], emit=emit)
     partitions = binding["partitions"]
     with _settings(session, settings(partitions)):
-        changes = _changelog(node, emit, binding["buckets"], partitions)
+        timers = "availableNow" not in triggered
+        changes = _changelog(node, emit, binding["buckets"], partitions, timers=timers)
         writer = sink.writer(changes, node).option("checkpointLocation", checkpoint)
         if name is not None:
             writer = writer.queryName(name)
@@ -115,9 +116,9 @@ def parse_trigger(trigger: str | None) -> dict[str, Any]:
     return {"processingTime": trigger}
 
 
-def _changelog(node: Node, emit: Emit, buckets: int, partitions: int) -> DataFrame:
+def _changelog(node: Node, emit: Emit, buckets: int, partitions: int, *, timers: bool) -> DataFrame:
     stage = plan_stage(node, buckets=buckets, emit=emit)
-    return spark.changelog(stage, partitions)
+    return spark.changelog(stage, partitions, timers=timers)
 
 
 def _binding(

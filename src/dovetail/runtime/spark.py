@@ -42,7 +42,7 @@ from dovetail.plan.spec import StageSpec
 from dovetail.plan.stages import Input, Stage
 from dovetail.runtime import project
 from dovetail.runtime.pack import PACKED, Packer, packing, to_ipc, unpack_piece
-from dovetail.runtime.stage import process
+from dovetail.runtime.stage import Piece, process
 from dovetail.state.segment import SegmentCache
 
 if TYPE_CHECKING:
@@ -61,21 +61,27 @@ _FLAT = (
 )
 
 
-def changelog(stage: Stage, partitions: int) -> DataFrame:
+def changelog(stage: Stage, partitions: int, *, timers: bool) -> DataFrame:
     """The changelog of a stage's node as a streaming frame.
+
+    ``timers``: rows that wait for another source are let through when their time has come even if
+    no data does. A query with timers runs micro-batches without end, so it never stops by itself.
 
     Flat columns leave the stage as they are. Others, which pandas' Arrow types do not carry
     through, leave it in blobs that a second step unpacks.
     """
     spark = session_of(stage.node)
+    timers = timers and stage.spec.align_us is not None
     packed = pack_inputs(stage, bucket_labels(spark, stage.spec.buckets, partitions))
+    # The time of the micro-batch, which is the same when a batch is run again.
+    packed = packed.withColumn("now_us", F.unix_micros(F.current_timestamp()))
     output = output_of(stage)
     flat = all(isinstance(f.dataType, _FLAT) for f in output.columns)
     staged = packed.groupBy("bucket").transformWithStateInPandas(
-        BucketProcessor(stage.spec, output, flat=flat),
+        BucketProcessor(stage.spec, output, flat=flat, timers=timers),
         output.columns if flat else _PAYLOAD,
         "append",
-        "none",
+        "processingTime" if timers else "none",
     )
     rows = staged if flat else unpack(staged, output)
     return rows if output.held is not None else project.changelog(rows, stage)
@@ -178,13 +184,15 @@ def _field_in_timezone(field: pa.Field, timezone: str) -> pa.Field:
 class BucketProcessor(StatefulProcessor):
     """Runs a stage for each bucket of a partition; its one state variable holds the blobs."""
 
-    def __init__(self, spec: StageSpec, output: Output, *, flat: bool) -> None:
+    def __init__(self, spec: StageSpec, output: Output, *, flat: bool, timers: bool) -> None:
         self._spec = spec
+        self._timers = timers
         self._output = output
         self._emitted = _flat_frame if flat else _payload_frame
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state variable."""
+        self._handle = handle
         self._blobs = StoreBlobs(
             handle.getMapState(
                 "blobs",
@@ -200,12 +208,28 @@ class BucketProcessor(StatefulProcessor):
         timerValues: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
         """One micro-batch of one bucket."""
+        packed = [row for frame in rows for row in frame.itertuples(index=False)]
         pieces = [
             unpack_piece(row.source, row.partition, row.number, row.high_time_us, row.payload)
-            for frame in rows
-            for row in frame.itertuples(index=False)
+            for row in packed
         ]
-        changes = process(self._spec, pieces, self._blobs, segment_cache())
+        yield from self._run(pieces, packed[0].now_us)
+
+    def handleExpiredTimer(  # noqa: N802
+        self,
+        key: Any,
+        timerValues: Any,  # noqa: N803
+        expiredTimerInfo: Any,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
+        """Rows have waited for another source as long as they may."""
+        yield from self._run([], 1000 * timerValues.getCurrentProcessingTimeInMs())
+
+    def _run(self, pieces: Sequence[Piece], now_us: int) -> Iterator[pd.DataFrame]:
+        done = process(self._spec, pieces, self._blobs, segment_cache(), now_us)
+        if self._timers and done.waiting:
+            assert self._spec.align_us is not None
+            self._handle.registerTimer((now_us + self._spec.align_us) // 1000 + 1)
+        changes = done.output
         if changes is not None:
             for start in range(0, changes.num_rows, _OUTPUT_ROWS_MAX):
                 rows = self._output.rows(changes.slice(start, _OUTPUT_ROWS_MAX))

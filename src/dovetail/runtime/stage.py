@@ -14,11 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.columns import LOG_PARTITION, SEQUENCE
+from dovetail.kernels.timeline import Ints, Mask
 from dovetail.plan.spec import Histories, Interval, Lookup, SourceSpec, StageSpec
 from dovetail.runtime import histories, interval, interval_side, lookup, tables
+from dovetail.runtime.gate import pass_gate
 from dovetail.runtime.job import NO_TIME, Batch, Done, Job
 from dovetail.state import manifest as manifests
 from dovetail.state.blobs import Blobs
+from dovetail.state.runs import Runs
 from dovetail.state.segment import SegmentCache
 
 
@@ -38,23 +41,55 @@ class Piece:
     rows: pa.Table | None
 
 
+@dataclass(frozen=True)
+class Processed:
+    """What a micro-batch leaves: the changes (``spec.output_schema``) in the order in which they
+    are emitted, None where there are none; ``waiting``: whether rows wait for another source.
+    """
+
+    output: pa.Table | None
+    waiting: bool = False
+
+
 def process(
-    spec: StageSpec, pieces: Sequence[Piece], blobs: Blobs, cache: SegmentCache
-) -> pa.Table | None:
+    spec: StageSpec, pieces: Sequence[Piece], blobs: Blobs, cache: SegmentCache, now_us: int = 0
+) -> Processed:
     """Run one micro-batch of one bucket: state in ``blobs`` advances, the changes are returned.
 
-    The changes (``spec.output_schema``) come in the order in which they are emitted; None when
-    there are none.
+    ``now_us``: the batch's time by the wall clock, for sources that are waited for.
     """
-    before = manifests.load(
-        blobs, spec.topology, spec.buckets, len(spec.sources), store_count(spec)
-    )
-    stream_time_us = _advance(before.stream_time_us, pieces)
+    own = store_count(spec)
+    gates = 0 if spec.align_us is None else len(spec.sources)
+    before = manifests.load(blobs, spec.topology, spec.buckets, len(spec.sources), own + gates)
+    read_us = _advance(before.read_us, pieces)
+    after = replace(before, stream_time_us=read_us, read_us=read_us)
+    batches = [_batch(source, pieces, number) for number, source in enumerate(spec.sources)]
+    held: tuple[Runs, ...] = ()
+    if gates:
+        heard = [any(piece.source == s for piece in pieces) for s in range(len(spec.sources))]
+        gate = pass_gate(
+            spec,
+            [batch.rows for batch in batches],
+            [NO_TIME if time is None else time for time in read_us],
+            heard,
+            before,
+            before.stores[own:],
+            now_us,
+            blobs,
+            cache,
+        )
+        after, held = gate.manifest, gate.stores
+        batches = [
+            _after_gate(source, waited, batch, passing)
+            for source, waited, batch, passing in zip(
+                spec.sources, gate.waited, batches, gate.passing, strict=True
+            )
+        ]
     job = Job(
         spec=spec,
-        batches=[_batch(source, pieces, number) for number, source in enumerate(spec.sources)],
-        manifest=before,
-        final_us=[NO_TIME if time is None else time for time in stream_time_us],
+        batches=batches,
+        manifest=replace(before, stores=before.stores[:own]),
+        final_us=[NO_TIME if time is None else time for time in after.stream_time_us],
         blobs=blobs,
         cache=cache,
     )
@@ -63,14 +98,13 @@ def process(
     manifests.save(
         blobs,
         replace(
-            before,
-            stream_time_us=stream_time_us,
+            after,
             position=before.position + emitted,
             rows=done.rows,
-            stores=done.stores,
+            stores=(*done.stores, *held),
         ),
     )
-    return done.output
+    return Processed(done.output, any(runs.runs for runs in held))
 
 
 def _run(job: Job) -> Done:
@@ -100,6 +134,18 @@ def _batch(source: SourceSpec, pieces: Sequence[Piece], number: int) -> Batch:
     rows = pa.concat_tables([piece.rows for piece in own] or [source.wire_schema.empty_table()])
     lengths = [piece.rows.num_rows for piece in own if piece.rows is not None]
     partition = np.repeat(np.array([piece.partition for piece in own], np.int64), lengths)
+    return _in_order(source, rows, partition)
+
+
+def _after_gate(source: SourceSpec, waited: pa.Table, came: Batch, passing: Mask) -> Batch:
+    """The rows that waited, as if of a partition of their own, and those that need not wait."""
+    rows = pa.concat_tables([waited, came.rows.filter(pa.array(passing))])
+    first = np.full(len(waited), -1)
+    return _in_order(source, rows, np.concatenate((first, came.partition[passing])))
+
+
+def _in_order(source: SourceSpec, rows: pa.Table, partition: Ints) -> Batch:
+    """The rows in the order of their log, where they have one of their own."""
     if source.log_partition:
         partition = rows.column(LOG_PARTITION).to_numpy()
         order = np.lexsort((rows.column(SEQUENCE).to_numpy(), partition))
@@ -107,10 +153,8 @@ def _batch(source: SourceSpec, pieces: Sequence[Piece], number: int) -> Batch:
     return Batch(rows, partition)
 
 
-def _advance(
-    stream_time_us: tuple[int | None, ...], pieces: Sequence[Piece]
-) -> tuple[int | None, ...]:
-    highest: list[int | None] = list(stream_time_us)
+def _advance(read_us: tuple[int | None, ...], pieces: Sequence[Piece]) -> tuple[int | None, ...]:
+    highest: list[int | None] = list(read_us)
     for piece in pieces:
         if piece.high_time_us == NO_TIME:
             continue

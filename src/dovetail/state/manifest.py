@@ -25,15 +25,17 @@ class Manifest:
     """One bucket after a batch.
 
     ``topology``: the fingerprint of the stage's plan; ``buckets``: how many share the key space;
-    ``stream_time_us``: per source the largest timestamp seen, None before the first; ``heard_us``:
-    per source the wall-clock time at which it last brought rows; ``position``: how many changes the
-    bucket has emitted; ``rows``: how many stream rows it has numbered; ``stores``: the runs of
-    each of the stage's stores.
+    ``stream_time_us``: per source the largest timestamp processed, None before the first;
+    ``read_us``: the largest one read, which differs where rows wait for another source;
+    ``heard_us``: the wall-clock time at which the source last brought something; ``position``: how
+    many changes the bucket has emitted; ``rows``: how many stream rows it has numbered; ``stores``:
+    the runs of each of the stage's stores.
     """
 
     topology: str
     buckets: int
     stream_time_us: tuple[int | None, ...]
+    read_us: tuple[int | None, ...] = ()
     heard_us: tuple[int | None, ...] = ()
     position: int = 0
     rows: int = 0
@@ -44,9 +46,8 @@ def load(blobs: Blobs, topology: str, buckets: int, sources: int, stores: int) -
     """The bucket's manifest, or an empty one before its first batch."""
     blob = blobs.get(NAME)
     if blob is None:
-        return Manifest(
-            topology, buckets, (None,) * sources, (None,) * sources, stores=(Runs(),) * stores
-        )
+        never = (None,) * sources
+        return Manifest(topology, buckets, never, never, never, stores=(Runs(),) * stores)
     manifest = decode(blob)
     if (manifest.topology, manifest.buckets) != (topology, buckets):
         raise CheckpointError(
@@ -69,6 +70,7 @@ def encode(manifest: Manifest) -> bytes:
         "topology": manifest.topology,
         "buckets": manifest.buckets,
         "stream_time_us": manifest.stream_time_us,
+        "read_us": manifest.read_us,
         "heard_us": manifest.heard_us,
         "position": manifest.position,
         "rows": manifest.rows,
@@ -99,6 +101,7 @@ def decode(blob: bytes) -> Manifest:
         topology=body["topology"],
         buckets=body["buckets"],
         stream_time_us=tuple(body["stream_time_us"]),
+        read_us=tuple(body["read_us"]),
         heard_us=tuple(body["heard_us"]),
         position=body["position"],
         rows=body["rows"],
