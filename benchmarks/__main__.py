@@ -6,9 +6,13 @@ from __future__ import annotations
 import argparse
 import json
 
-from benchmarks import table_table
+from benchmarks import stream_stream, stream_table, table_table
 
-BENCHMARKS = {"table-table": table_table}
+BENCHMARKS = {
+    "table-table": table_table,
+    "stream-table": stream_table,
+    "stream-stream": stream_stream,
+}
 
 
 def main() -> None:

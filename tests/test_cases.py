@@ -32,7 +32,7 @@ CASES = [
     {"id": "i", "op": "table_table_inner", "events": EVENTS},
     {"id": "x", "op": "no_such_op", "events": []},
     {"id": "l", "op": "table_table_left", "materialized": True, "events": EVENTS},
-    {"id": "v", "op": "table_table_left", "left_versioned_ms": 5, "events": EVENTS},
+    {"id": "v", "op": "table_table_left", "before_ms": 5, "events": EVENTS},
     {"id": "o", "op": "table_table_outer", "events": EVENTS},
     {"id": "e", "op": "table_table_outer", "events": []},
 ]
@@ -50,7 +50,7 @@ ANSWERS = [
             [change(None, 3)],
         ],
     },
-    {"id": "v", "error": "unknown options left_versioned_ms"},
+    {"id": "v", "error": "unknown options before_ms"},
     {
         "id": "o",
         "out": [

@@ -24,18 +24,25 @@ from typing import Any, TypeAlias
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
-from naive import Record, Result  # noqa: E402
+import matrix  # noqa: E402
+import matrix_runners  # noqa: E402
+from naive import Record  # noqa: E402
 from runners import cut, driver, kernel, stream  # noqa: E402
 
-OPS = {
-    "table_table_inner": ("L", "inner", "R"),
-    "table_table_left": ("L", "left", "R"),
-    "table_table_outer": ("L", "outer", "R"),
+HOWS = {
+    "table_table": ("inner", "left", "outer"),
+    "stream_table": ("inner", "left"),
+    "stream_stream": ("inner", "left", "outer"),
 }
-KNOWN = {"id", "op", "events", "materialized"}
+OPTIONS = {
+    "table_table": {"left_versioned_ms", "right_versioned_ms", "materialized"},
+    "stream_table": {"versioned_ms", "grace_ms"},
+    "stream_stream": {"before_ms", "after_ms", "grace_ms"},
+}
+ALWAYS = {"id", "op", "events"}
 
 Case: TypeAlias = "dict[str, Any]"
-Answer: TypeAlias = "list[list[Result]]"
+Answer: TypeAlias = "list[list[Any]]"
 
 
 def main() -> None:
@@ -75,32 +82,71 @@ def main() -> None:
 
 def refusal(case: Case) -> str | None:
     """Why a case cannot run."""
-    if case.get("op") not in OPS:
+    kind, _, how = str(case.get("op")).rpartition("_")
+    if how not in HOWS.get(kind, ()):
         return f"unknown op {case.get('op')}"
-    unknown = sorted(case.keys() - KNOWN)
+    unknown = sorted(case.keys() - ALWAYS - OPTIONS[kind])
     return f"unknown options {', '.join(unknown)}" if unknown else None
+
+
+def join_of(case: Case) -> matrix.Join | None:
+    """The join of streams or of versioned tables that a case is about, None for other tables."""
+    kind, _, how = case["op"].rpartition("_")
+    if kind == "stream_table":
+        return matrix.StreamTable(how, case.get("versioned_ms"), case.get("grace_ms"))
+    if kind == "stream_stream":
+        spans = (case.get(f"{name}_ms", 0) for name in ("before", "after", "grace"))
+        return matrix.StreamStream(how, *spans)
+    retentions = case.get("left_versioned_ms"), case.get("right_versioned_ms")
+    return None if retentions == (None, None) else matrix.VersionedTables(how, *retentions)
+
+
+def topology_of(case: Case) -> tuple[str, str, str]:
+    """The join of tables that a case is about."""
+    return "L", case["op"].rpartition("_")[2], "R"
+
+
+def run_once(case: Case, batches: Any, *, by_kernel: bool, restart: bool = False) -> Answer:
+    """A case in this process; joins with streams run in the driver, which calls their kernels."""
+    join = join_of(case)
+    if join is not None:
+        return matrix_runners.driver(join, batches, restart=restart)
+    run = kernel if by_kernel else driver
+    return run(topology_of(case), batches, restart=restart)
 
 
 def in_process(cases: Sequence[Case], options: argparse.Namespace) -> dict[int, Answer]:
     """Each case by itself."""
-    run = kernel if options.runner == "kernel" else driver
     answers = {}
     for number, case in enumerate(cases):
         records = records_of(case)
         batches = cut(records, options.split or max(len(records), 1))
-        parts = run(OPS[case["op"]], batches, restart=options.restart)
+        by_kernel = options.runner == "kernel"
+        parts = run_once(case, batches, by_kernel=by_kernel, restart=options.restart)
         answers[number] = attributed(case, batches, parts)
     return answers
 
 
 def on_spark(cases: Sequence[Case], options: argparse.Namespace) -> dict[int, Answer]:
-    """One streaming query for all cases of an op, each case under keys of its own."""
+    """One streaming query for all cases of an op, each case under keys of its own; where stream
+    time matters, which keys share, one for each case.
+    """
     answers = {}
     by_op = defaultdict(list)
+    session = spark_session() if cases else None
     for number, case in enumerate(cases):
-        by_op[case["op"]].append(number)
-    session = spark_session() if by_op else None
-    for op, numbers in by_op.items():
+        join = join_of(case)
+        if join is None:
+            by_op[case["op"]].append(number)
+            continue
+        batches = cut(records_of(case), options.split or 10**9)
+        with tempfile.TemporaryDirectory() as folder:
+            parts = matrix_runners.stream(
+                session, Path(folder), join, batches, restart=options.restart
+            )
+        everything = [[result for part in parts for result in part]]
+        answers[number] = attributed(case, [records_of(case)], everything)
+    for numbers in by_op.values():
         own = {n: cut(named(n, cases[n]), options.split or 10**9) for n in numbers}
         longest = max(1, *(len(batches) for batches in own.values()))
         together = [
@@ -113,7 +159,8 @@ def on_spark(cases: Sequence[Case], options: argparse.Namespace) -> dict[int, An
             for i in range(longest)
         ]
         with tempfile.TemporaryDirectory() as folder:
-            told = stream(session, Path(folder), OPS[op], together, restart=options.restart)
+            topology = topology_of(cases[numbers[0]])
+            told = stream(session, Path(folder), topology, together, restart=options.restart)
         found = defaultdict(list)
         for result in told:
             number, _, key = result.key.partition(":")
@@ -125,7 +172,7 @@ def on_spark(cases: Sequence[Case], options: argparse.Namespace) -> dict[int, An
 
 def attributed(case: Case, batches: Sequence[Sequence[Record]], parts: Answer) -> Answer:
     """A micro-batch's changes dealt out to its events."""
-    singly = iter(kernel(OPS[case["op"]], cut(records_of(case), 1)))
+    singly = iter(run_once(case, cut(records_of(case), 1), by_kernel=True))
     answer: Answer = []
     for batch, part in zip(batches, parts, strict=True):
         left = list(part)

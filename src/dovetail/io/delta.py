@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from dovetail.columns import CHANGE, DELETE, POSITION, TIMESTAMP, UPSERT, quoted
 from dovetail.errors import ConfigurationError
-from dovetail.plan.nodes import Node
+from dovetail.plan.nodes import Node, is_current
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DeltaSink:
-    """Merges each micro-batch's last change per key into a Delta table."""
+    """Merges each micro-batch's last change per key into a Delta table; appends what is not a
+    table's current rows.
+    """
 
     path: str
 
@@ -31,6 +33,9 @@ class DeltaSink:
                 "the session does not know Delta Lake",
                 "Build it with delta.configure_spark_with_delta_pip, its extension and catalog",
             )
+        if not is_current(node):
+            appended = changes.writeStream.format("delta").outputMode("append")
+            return appended.option("path", self.path)
         from delta.tables import DeltaTable
 
         columns = [*node.key.names, *node.values.names, TIMESTAMP]
@@ -72,10 +77,12 @@ def merge_changes(changes: DataFrame, path: str, keys: list[str]) -> None:
 
 def to_delta(path: str) -> DeltaSink:
     """A Delta table at ``path`` that equals the table after each micro-batch: its key, its values
-    and
-    ``_timestamp``, the event time of the row's last change.
+    and ``_timestamp``, the event time of the row's last change.
 
     Each batch is one MERGE of the last change per key; a batch that is repeated after a failure
     leaves the table as it is, so nothing is lost or doubled. The table is created on first use.
+
+    A stream's records, and the points of a history (``late="history"``), are no such table: they
+    are appended with all columns of the changelog, exactly once.
     """
     return DeltaSink(path)

@@ -19,7 +19,7 @@ from dovetail.io.kafka import (
     read_topic,
     write_topic,
 )
-from dovetail.plan.nodes import Node, Source
+from dovetail.plan.nodes import Node, Source, StreamJoin
 from dovetail.plan.reading import source_of
 from dovetail.plan.spans import Span
 
@@ -113,6 +113,12 @@ class TopicSink:
 
     def writer(self, changes: DataFrame, node: Node) -> DataStreamWriter:
         """The configured writer."""
+        if isinstance(node, StreamJoin) and node.unmatched == "retract":
+            raise PlanError(
+                node.name,
+                "unmatched='retract' withdraws single rows, a record of a topic cannot say which",
+                "Use unmatched='on_close', or write to files or Delta, which keep the rows",
+            )
         return write_topic(
             changes,
             key_columns=node.key.names,

@@ -154,6 +154,11 @@ def is_stream(node: Node) -> bool:
     return node.stream if isinstance(node, Source) else not isinstance(node, TableJoin)
 
 
+def is_current(node: Node) -> bool:
+    """Whether a node is a table of which each key's last change is its row."""
+    return not is_stream(node) and not (isinstance(node, TableJoin) and node.late == "history")
+
+
 def sources(node: Node) -> Iterator[Source]:
     """The inputs a node reads, from left to right; one that is used twice comes twice."""
     if isinstance(node, Source):
