@@ -83,7 +83,7 @@ def kernel(
     for batch in batches:
         if restart:
             blobs, cache = MemoryBlobs(dict(blobs.blobs)), SegmentCache()
-        output = process(spec, list(_pieces(spec, batch, key_hash)), blobs, cache)
+        output = process(spec, list(_pieces(spec, batch, key_hash)), blobs, cache).output
         rows = [] if output is None else output.to_pylist()
         width = len(spec.operator.leaves)
         answers.append(

@@ -33,8 +33,8 @@ class TruthTable:
 
 
 def read_all() -> list[TruthTable]:
-    """Every file of every operator's folder."""
-    return [read(path) for path in sorted(FOLDER.glob("*/*.txt"))]
+    """Every file about tables; those of streams are ``matrix_tables``."""
+    return [read(path) for path in sorted(FOLDER.glob("table_table/*.txt"))]
 
 
 def read(path: Path) -> TruthTable:

@@ -15,6 +15,7 @@ FULL = Manifest(
     topology="0123",
     buckets=8,
     stream_time_us=(None, -5, HIGHEST),
+    read_us=(None, 8, 9),
     heard_us=(None, 7, LOWEST),
     position=2**60,
     rows=2**61,
@@ -40,7 +41,7 @@ def test_a_round_trip() -> None:
 
 def test_a_bucket_begins_empty() -> None:
     assert load(MemoryBlobs(), "t", 4, 2, 3) == Manifest(
-        "t", 4, (None, None), (None, None), stores=(Runs(), Runs(), Runs())
+        "t", 4, (None, None), (None, None), (None, None), stores=(Runs(), Runs(), Runs())
     )
 
 

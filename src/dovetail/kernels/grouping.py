@@ -68,6 +68,16 @@ def rank_of_keys(keys: Sequence[pa.Array], hash_: Ints) -> Ints:
     return rank
 
 
+def by_group_and_time(group: Ints, time_us: Ints) -> Ints:
+    """The stable order by group, then time, of rows that already lie by group and arrival; where
+    they arrived in order of time that is as they lie.
+    """
+    same = group[1:] == group[:-1]
+    if not np.any(same & (time_us[1:] < time_us[:-1])):
+        return np.arange(len(group))
+    return np.lexsort((time_us, group))
+
+
 def stable_argsort(values: Ints) -> Ints:
     """``np.argsort(values, kind="stable")`` by two unstable sorts, which numpy vectorises."""
     order = np.argsort(values)

@@ -137,8 +137,9 @@ def pairs_of_batch(side: int, own: Arrivals, other: Arrivals, window: Window) ->
         none = np.zeros(0, np.int64)
         return Pairs(none, none, none)
     low, high = window.of_other(side, own.time_us)
-    first = np.searchsorted(other.group, own.group)
-    end = np.searchsorted(other.group, own.group, side="right")
+    count = np.bincount(other.group, minlength=int(own.group[-1]) + 1)
+    end = np.cumsum(count)[own.group]
+    first = end - count[own.group]
     row, found = expand(
         bisect(other.time_us, first, end, low, right=False),
         bisect(other.time_us, first, end, high, right=True),

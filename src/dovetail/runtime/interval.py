@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dovetail.columns import EVENT_TIME, HASH
-from dovetail.kernels.grouping import any_null, rank_of_keys
+from dovetail.kernels.grouping import any_null, by_group_and_time, rank_of_keys
 from dovetail.kernels.interval_join import (
     NEVER,
     Arrivals,
@@ -84,7 +84,7 @@ def _arrivals(
     """
     event = np.flatnonzero(keyed & (events.source == operator.leaves[side]))
     arrival = roles * events.arrival + (side if roles == 2 else 0)
-    event = event[np.lexsort((arrival[event], events.event_time_us[event], events.group[event]))]
+    event = event[by_group_and_time(events.group[event], events.event_time_us[event])]
     return event, Arrivals(events.group[event], events.event_time_us[event], arrival[event])
 
 
@@ -220,8 +220,8 @@ def _keep(
         horizon_us = history.horizon_us = minus(clock_us, window.retention_us - 1)
         event = np.flatnonzero(keyed & (events.source == source))
         event = event[events.event_time_us[event] >= horizon_us]
-        time, arrival = events.event_time_us[event], events.arrival[event]
-        event = event[np.lexsort((arrival, time, events.hash[events.group[event]]))]
+        hash_ = events.hash[events.group[event]]
+        event = event[by_group_and_time(hash_, events.event_time_us[event])]
         rows = job.batches[source].rows.take(pa.array(events.row[event]))
         bits = np.zeros(len(event), np.int64)
         for side in sides:

@@ -1,0 +1,555 @@
+"""The truth tables of streams and versioned tables, every join of them, every runner.
+
+Families: the grid (no kind of join lacks a table, and no situation that matters to it), the format,
+the definition (the tables agree with the slow model, and the model with its laws), the runners in
+this process, and the runners on Spark.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import matrix_tables
+import pytest
+from matrix import (
+    OTHER,
+    Join,
+    Result,
+    StreamStream,
+    StreamTable,
+    Table,
+    VersionedTables,
+    at_end,
+    each_record,
+    preserves,
+)
+from matrix_runners import (
+    ORACLE,
+    agree,
+    driver,
+    flushed,
+    kafka_can,
+    kafka_streams,
+    static,
+    stream,
+)
+from matrix_tables import MatrixTable
+from naive import Record
+from runners import cut, one_hash
+
+TABLES = matrix_tables.read_all()
+LOCAL = "DOVETAIL_CASES" not in os.environ
+CASES = int(os.environ.get("DOVETAIL_CASES", "200"))
+SEED = int(os.environ.get("DOVETAIL_SEED", "77"))
+
+Kind: TypeAlias = "dict[str, Any]"
+
+STREAM_TABLE: list[Kind] = [
+    {"how": how, "versioned": versioned, "grace": grace}
+    for how in ("inner", "left")
+    for versioned, grace in ((False, False), (True, False), (True, True))
+]
+STREAM_STREAM: list[Kind] = [
+    {"how": how, "unmatched": unmatched}
+    for how in ("inner", "left", "outer")
+    for unmatched in ("on_close", "eager", "retract")
+    if how != "inner" or unmatched == "on_close"
+]
+VERSIONED: list[Kind] = [
+    {"how": how, "versioned": versioned, "late": late}
+    for how in ("inner", "left", "outer")
+    for versioned, late in (("L", "ignore"), ("R", "ignore"), ("LR", "ignore"), ("LR", "history"))
+]
+
+
+def per_join(tables: list[MatrixTable]) -> list[Any]:
+    return [
+        pytest.param(table, join, id=f"{table.name}-{join}")
+        for table in tables
+        for join in table.joins
+    ]
+
+
+def flat(parts: Any) -> list[Result]:
+    return [result for part in parts for result in part]
+
+
+def by_key(results: list[Result]) -> dict[Any, list[Result]]:
+    found: dict[Any, list[Result]] = defaultdict(list)
+    for result in results:
+        found[result.key].append(result)
+    return dict(found)
+
+
+# The grid: what kinds of join there are, and what must happen to each in some table.
+
+
+def kind_of(join: Join) -> Kind:
+    if isinstance(join, StreamTable):
+        versioned, grace = join.versioned is not None, join.grace is not None
+        return {"how": join.how, "versioned": versioned, "grace": grace}
+    if isinstance(join, StreamStream):
+        return {"how": join.how, "unmatched": join.unmatched}
+    retentions = {"L": join.left_versioned, "R": join.right_versioned}
+    versioned_sides = "".join(side for side in "LR" if retentions[side] is not None)
+    return {"how": join.how, "versioned": versioned_sides, "late": join.late}
+
+
+def situations(join: Join, records: list[Record]) -> set[str]:
+    """What happens in a table, by the names that ``wanted`` uses."""
+    found = {"several keys"} if len({r.key for r in records}) > 2 else set()
+    for r in records:
+        value, key = "no value" if r.deleted else "value", "no key" if r.key is None else "key"
+        found.add(f"{value}, {key}: {r.table}")
+    if isinstance(join, StreamStream):
+        return found.union(_of_windows(join, records), _of_clocks(join, records))
+    if isinstance(join, StreamTable):
+        tables = {"R": Table(join.versioned)}
+        return found.union(_of_tables(tables, records), _of_waits(join, records))
+    tables = {"L": Table(join.left_versioned), "R": Table(join.right_versioned)}
+    return found.union(_of_tables(tables, records))
+
+
+def _of_tables(tables: dict[str, Table], records: list[Record]) -> Iterator[str]:
+    """What records do to tables, and what a stream's records find there."""
+    for record in records:
+        side, time = record.table, record.time
+        if record.key is None or (side not in tables and record.deleted):
+            continue
+        if side not in tables:
+            yield from _of_reads(tables[OTHER[side]], record)
+            continue
+        table = tables[side]
+        times = table.times(record.key)
+        what = "tombstone" if record.deleted else "row"
+        if times and time < times[-1]:
+            latest = "tombstone" if table.latest(record.key) is None else "row"
+            yield f"{what} older than the latest, a {latest}: {side}"
+        if time in times:
+            yield f"{what} of the same time: {side}"
+        if table.retention is not None and time == table.horizon:
+            yield f"at history's edge: {side}"
+        if not table.put(record):
+            yield f"{what} refused: {side}"
+
+
+def _of_reads(table: Table, record: Record) -> Iterator[str]:
+    times = table.times(record.key)
+    if times and record.time < times[0]:
+        yield "reads before the first version"
+    if table.retention is not None and times and times[0] <= record.time < times[-1]:
+        forgotten = record.time < table.horizon
+        yield "reads what is forgotten" if forgotten else "reads an old version"
+        if record.time == table.horizon:
+            yield "reads at history's edge"
+
+
+def _of_waits(join: StreamTable, records: list[Record]) -> Iterator[str]:
+    """Where a stream's records stand to the stream's clock."""
+    clock = 0
+    for record in records:
+        if join.grace is not None and record.table == "L" and record.key and not record.deleted:
+            clock = max(clock, record.time)
+            order = record.time - (clock - join.grace)
+            yield "late" if order < 0 else "just in time" if order == 0 else "in time"
+
+
+def _of_windows(join: StreamStream, records: list[Record]) -> Iterator[str]:
+    """Pairs at both ends of the window and just beyond, whichever comes second."""
+    ends = {
+        -join.before: "first in the window",
+        join.after: "last in the window",
+        -join.before - 1: "just before the window",
+        join.after + 1: "just after the window",
+    }
+    joinable = [r for r in records if r.key is not None and not r.deleted]
+    for first, second in combinations(joinable, 2):
+        if first.key != second.key:
+            continue
+        if first.table == second.table:
+            if first.time == second.time:
+                yield f"twice the same key and time: {first.table}"
+            continue
+        left, right = (first, second) if second.table == "R" else (second, first)
+        if (difference := right.time - left.time) in ends:
+            yield f"{ends[difference]}, {second.table} comes second"
+
+
+def _of_clocks(join: StreamStream, records: list[Record]) -> Iterator[str]:
+    """Where a record stands to the clock, and the clock to what is stored."""
+    retention = join.before + join.after + join.grace
+    clock = records[0].time
+    stored: list[Record] = []
+    for record in records:
+        if record.time > clock + 1000:
+            yield "time jumps"
+        clock = max(clock, record.time)
+        for row in stored:
+            if record.time == _window_end(join, row) + join.grace == clock:
+                yield f"the clock at the end of the wait: {row.table}"
+            if record.time == _window_end(join, row) + join.grace + 1 == clock:
+                yield f"the clock past the end of the wait: {row.table}"
+        if record.key is None or record.deleted:
+            continue
+        if (behind := clock - _window_end(join, record)) > 0:
+            yield f"{'within the grace' if behind <= join.grace else 'too late'}: {record.table}"
+        others = [row.time for row in stored if row.table != record.table]
+        if others and max(others) - retention in others:
+            yield f"the other side's retention at its edge: {record.table}"
+        stored.append(record)
+
+
+def _window_end(join: StreamStream, row: Record) -> int:
+    return row.time + (join.after if row.table == "L" else join.before)
+
+
+TABLE_SITUATIONS = {
+    *(f"{what} older than the latest, a row" for what in ("row", "tombstone")),
+    *(f"{what} of the same time" for what in ("row", "tombstone")),
+}
+VERSION_SITUATIONS = {
+    *(f"row older than the latest, a {what}" for what in ("row", "tombstone")),
+    *(f"{what} refused" for what in ("row", "tombstone")),
+    "at history's edge",
+}
+STREAM_SITUATIONS = {
+    *("value, no key", "no value, key", "no value, no key", "within the grace"),
+    *("too late", "twice the same key and time", "the other side's retention at its edge"),
+    *("the clock at the end of the wait", "the clock past the end of the wait"),
+}
+
+
+def wanted(operator: str, kind: Kind) -> set[str]:
+    """The situations that some table of this kind of join must have."""
+    if operator == "stream_stream":
+        ends = ("first in the window", "last in the window")
+        ends += ("just before the window", "just after the window")
+        return {
+            *(f"{situation}: {side}" for situation in STREAM_SITUATIONS for side in "LR"),
+            *(f"{end}, {side} comes second" for end in ends for side in "LR"),
+            *("time jumps", "several keys"),
+        }
+    if operator == "versioned":
+        found = {f"{situation}: {side}" for situation in TABLE_SITUATIONS for side in "LR"}
+        found |= {f"{s}: {side}" for s in VERSION_SITUATIONS for side in kind["versioned"]}
+        return found | {"value, no key: L", "value, no key: R", "several keys"}
+    found = {"value, no key: L", "no value, key: L", "no value, no key: L", "value, no key: R"}
+    found |= {"no value, key: R", "several keys", "reads before the first version"}
+    if kind["grace"]:
+        found |= {"late", "just in time", "in time"}
+    elif kind["versioned"]:
+        found |= {"reads an old version", "reads what is forgotten", "reads at history's edge"}
+        found |= {f"{s}: R" for s in TABLE_SITUATIONS | VERSION_SITUATIONS}
+    else:
+        found |= {"row older than the latest, a row: R", "row of the same time: R"}
+    return found
+
+
+GRID = [
+    pytest.param(operator, kind, id=f"{operator}-{'-'.join(map(str, kind.values()))}")
+    for operator, kinds in (
+        ("stream_table", STREAM_TABLE),
+        ("stream_stream", STREAM_STREAM),
+        ("versioned", VERSIONED),
+    )
+    for kind in kinds
+]
+
+
+@pytest.mark.parametrize(("operator", "kind"), GRID)
+def test_every_kind_of_join_meets_every_situation(operator: str, kind: Kind) -> None:
+    met: set[str] = set()
+    for table in TABLES:
+        for join in table.joins.values():
+            if table.operator == operator and kind_of(join) == kind:
+                met |= situations(join, table.records)
+    assert not wanted(operator, kind) - met
+
+
+@pytest.mark.parametrize(("operator", "kind"), GRID)
+def test_every_kind_of_join_has_the_fifteen_steps(operator: str, kind: Kind) -> None:
+    assert any(
+        kind_of(join) == kind
+        for table in TABLES
+        if table.operator == operator and "/kip-77" in table.name
+        for join in table.joins.values()
+    )
+
+
+@pytest.mark.parametrize("kind", STREAM_STREAM, ids=lambda kind: "-".join(kind.values()))
+def test_every_shape_of_window_has_tables(kind: Kind) -> None:
+    def shape(join: StreamStream) -> str:
+        sides = "self" if join.self_join else "both"
+        if join.before + join.after == 0:
+            return f"equal times, {'some' if join.grace else 'no'} grace, {sides}"
+        if join.before < 0:
+            return f"later, {sides}"
+        return f"earlier, {sides}" if join.after < 0 else f"around, {sides}"
+
+    joins = [j for t in TABLES for j in t.joins.values() if isinstance(j, StreamStream)]
+    met = {shape(join) for join in joins if kind_of(join) == kind}
+    both = {f"{shape}, both" for shape in ("later", "earlier", "around")}
+    equal = {"equal times, no grace, both", "equal times, some grace, both"}
+    assert both | equal | {"around, self", "later, self"} <= met
+
+
+def test_every_table_cites_its_source_and_is_of_an_operator() -> None:
+    for table in TABLES:
+        assert table.source, table.name
+        assert table.joins, table.name
+        assert table.records, table.name
+    assert {table.operator for table in TABLES} == matrix_tables.OPERATORS.keys()
+
+
+def test_the_fifteen_steps_are_the_same_everywhere() -> None:
+    steps = {tuple(t.records) for t in TABLES if "/kip-77" in t.name}
+    assert len(steps) == 1
+
+
+# The format.
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("1 L k 1 | j -", "not enough values"),
+        ("1 X k 1 A | j -", "no side X"),
+        ("1 L k 1 A | i -", "results for"),
+        ("1 L k one A | j -", "invalid literal"),
+        ("1 L k 1 A | j A", "not enough values"),
+        ("1 L k 1 A | j A@1", "not enough values"),
+        ("1 L k 1 A | j k k A+a@1", "too many values"),
+        ("--- | j -\n1 L k 1 A | j -", "a line after the end"),
+        ("# join i = L right R, before 1 after 1", "not a join"),
+        ("# join i = L inner R, before 1", "not a join"),
+        ("# join i = L inner R, versioned 1", "not a join"),
+    ],
+)
+def test_a_malformed_line_is_found(line: str, message: str) -> None:
+    header = "# source: none\n# join j = L inner R, before 1 after 1\n"
+    with pytest.raises(ValueError, match=message):
+        matrix_tables.parse("stream_stream", "x", header + line)
+
+
+def test_results_are_read() -> None:
+    text = "# join j = L left R, before -1 after 1 unmatched retract\n"
+    text += "1 L '' 1 A | j -A+null@1, A+''@2, null null+b@0, k ∅@3\n--- | j z A+a@4\n"
+    table = matrix_tables.parse("stream_stream", "x", text)
+    assert table.joins == {"j": StreamStream("left", -1, 1, unmatched="retract")}
+    assert table.expected["j"] == [
+        [
+            Result("", ("A", None), 1, withdrawn=True),
+            Result("", ("A", ""), 2),
+            Result(None, (None, "b"), 0),
+            Result("k", None, 3),
+        ]
+    ]
+    assert table.at_end["j"] == [Result("z", ("A", "a"), 4)]
+
+
+# The definition.
+
+
+@pytest.mark.parametrize(("table", "join"), per_join(TABLES))
+def test_the_definition(table: MatrixTable, join: str) -> None:
+    assert list(each_record(table.joins[join], table.records)) == table.expected[join]
+    assert at_end(table.joins[join], table.records) == table.at_end[join]
+
+
+@pytest.mark.skipif(not ORACLE.exists(), reason="Kafka Streams' oracle is not here")
+def test_kafka_streams() -> None:
+    joins = [(table, join) for table in TABLES for join in table.joins.values()]
+    cases = [(j, flushed(j, t.records)) for t, j in joins if kafka_can(j, t.records)]
+    assert len(cases) > 50
+    for (join, records), answer in zip(cases, kafka_streams(cases), strict=True):
+        assert agree(join, list(each_record(join, records)), answer), (join, records)
+
+
+def drawn(seed: int, keys: Sequence[Any] = "kj") -> list[Record]:
+    """A few records in any order of time; values are distinct."""
+    random_ = random.Random(seed)
+    return [
+        Record(side, random_.choice(keys), random_.randint(0, 12), f"{side}{n}", deleted)
+        for n in range(random_.randint(1, 16))
+        for side in [random_.choice("LR")]
+        for deleted in [random_.random() < 0.3]
+    ]
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "outer"])
+def test_law_of_history(how: str) -> None:
+    """In any order of arrival, the emitted history is the join of the two histories."""
+    join = VersionedTables(how, 1000, 1000, late="history")
+    for number in range(300):
+        records = drawn(number)
+        emitted: dict[Any, dict[int, Any]] = {"k": {}, "j": {}}
+        tables = {"L": Table(1000), "R": Table(1000)}
+        for record, results in zip(records, each_record(join, records), strict=True):
+            tables[record.table].put(record)
+            for result in results:
+                emitted[result.key][result.time] = result.values
+            for key, time in product("kj", range(14)):
+                points = [t for t in emitted[key] if t <= time]
+                left, right = (tables[side].as_of(key, time) for side in "LR")
+                row = (left and left[0], right and right[0])
+                there = (left or preserves(how, "R")) and (right or preserves(how, "L"))
+                expected = row if there and (left or right) else None
+                assert (emitted[key][max(points)] if points else None) == expected, records
+
+
+@pytest.mark.parametrize("how", ["left", "outer"])
+def test_law_of_withdrawal(how: str) -> None:
+    """What stands in the end is every pair, and every preserved row that never found a match."""
+    for number in range(300):
+        records = [r._replace(deleted=False) for r in drawn(number)]
+        standing = Counter[Result]()
+        for result in flat(each_record(StreamStream(how, 2, 3, 1, "retract"), records)):
+            standing[result._replace(withdrawn=False)] += -1 if result.withdrawn else 1
+        pairs = flat(each_record(StreamStream("inner", 2, 3, 1), records))
+        met = {value for pair in pairs for value in pair.values or ()}
+        lone = [
+            Result(r.key, (r.value, None) if r.table == "L" else (None, r.value), r.time)
+            for r in records
+            if preserves(how, r.table) and r.value not in met
+        ]
+        assert standing == Counter(pairs + lone), records
+
+
+@pytest.mark.parametrize("how", ["left", "outer"])
+def test_law_of_waiting(how: str) -> None:
+    """In order, a preserved row comes out alone once if it never finds a match, else not at all."""
+    for number in range(300):
+        records = sorted((r._replace(deleted=False) for r in drawn(number)), key=lambda r: r.time)
+        results = {}
+        for unmatched in ("on_close", "retract"):
+            join = StreamStream(how, 2, 3, 1, unmatched)
+            emitted = flat(each_record(join, records)) + at_end(join, records)
+            results[unmatched] = Counter(r for r in emitted if not r.withdrawn)
+            results[unmatched] -= Counter(
+                r._replace(withdrawn=False) for r in emitted if r.withdrawn
+            )
+        assert results["on_close"] == results["retract"], records
+
+
+# The runners in this process.
+
+IN_PROCESS: dict[str, Callable[..., list[list[Result]]]] = {
+    "driver": driver,
+    "restarted": partial(driver, restart=True),
+    "colliding": partial(driver, key_hash=one_hash),
+    "colliding-restarted": partial(driver, key_hash=one_hash, restart=True),
+}
+
+# Row by row for all; larger batches where they can differ.
+SIZES = [
+    *((runner, 1) for runner in IN_PROCESS),
+    *((runner, 3) for runner in ("driver", "colliding-restarted")),
+    *((runner, 10**6) for runner in ("driver", "colliding")),
+]
+
+# What is retained of a side goes by the time of that side in the bucket: late rows differ.
+IN_BUCKETS = [table for table in TABLES if not table.name.startswith("stream_stream/late")]
+
+
+@pytest.mark.parametrize(("runner", "size"), SIZES, ids=str)
+@pytest.mark.parametrize(("table", "join"), per_join(TABLES))
+def test_the_driver(table: MatrixTable, join: str, runner: str, size: int) -> None:
+    answers = IN_PROCESS[runner](table.joins[join], cut(table.records, size))
+    expected = table.expected[join]
+    assert answers == [flat(expected[i : i + size]) for i in range(0, len(expected), size)]
+
+
+@pytest.mark.parametrize(("operator", "kind"), GRID)
+def test_random_cases(operator: str, kind: Kind) -> None:
+    """Every kind of join with small options, in every way to cut its input."""
+    for number in range(CASES // 20):
+        seed = SEED * 1000 + number
+        join = small(operator, kind, random.Random(seed))
+        records = drawn(seed, ("k", "j", "", None))
+        if isinstance(join, StreamStream) and join.self_join:
+            records = [record._replace(table="L") for record in records]
+        runner, size = SIZES[number % len(SIZES)]
+        expected = list(each_record(join, records))
+        parts = [flat(expected[i : i + size]) for i in range(0, len(expected), size)]
+        assert IN_PROCESS[runner](join, cut(records, size)) == parts, (join, records, size)
+
+
+def small(operator: str, kind: Kind, random_: random.Random) -> Join:
+    """A join of this kind whose windows, graces and histories the drawn times cross."""
+    retention, other = random_.choice([0, 2, 5, 100]), random_.choice([0, 2, 5, 100])
+    if operator == "stream_table":
+        grace = random_.randint(0, min(retention, 5)) if kind["grace"] else None
+        return StreamTable(kind["how"], retention if kind["versioned"] else None, grace)
+    if operator == "versioned":
+        left, right = ("L" in kind["versioned"], "R" in kind["versioned"])
+        retentions = (retention if left else None, other if right else None)
+        return VersionedTables(kind["how"], *retentions, late=kind["late"])
+    before, after = random_.choice([(0, 0), (0, 2), (3, 1), (5, 5), (-1, 3), (4, -2), (-2, 2)])
+    self_join = random_.random() < 0.2
+    grace = random_.choice([0, 1, 3, 20])
+    return StreamStream(kind["how"], before, after, grace, kind["unmatched"], self_join)
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize(("table", "join"), per_join(IN_BUCKETS))
+def test_many_buckets(table: MatrixTable, join: str, restart: bool) -> None:
+    """Row by row: within a batch, each bucket knows its own time only."""
+    batches = cut(table.records, 1)
+    answers = driver(table.joins[join], batches, buckets=5, restart=restart)
+    assert [by_key(part) for part in answers] == [by_key(part) for part in table.expected[join]]
+
+
+# The runners on Spark: all tables with one and the same join in one query, one after the other.
+
+FAR = 10**11
+
+
+def one_after_the_other(join: Join) -> list[Record]:
+    """The records of all tables that have this join, each table's far after the one before."""
+    own = [table for table in TABLES if join in table.joins.values()]
+    return [
+        record._replace(time=record.time + number * FAR)
+        for number, table in enumerate(own)
+        for record in table.records
+    ]
+
+
+def queries() -> list[Any]:
+    """Every join of the tables once; without ``DOVETAIL_CASES``, one of each of a few kinds."""
+    usual = [STREAM_TABLE[0], STREAM_TABLE[5], *STREAM_STREAM[4:], *VERSIONED[10:]]
+    found: dict[Join, Any] = {}
+    for table in TABLES:
+        for join in table.joins.values():
+            if join not in found:
+                rare = kind_of(join) not in usual
+                if not rare:
+                    usual.remove(kind_of(join))
+                skip = pytest.mark.skipif(rare and LOCAL, reason="runs when DOVETAIL_CASES is set")
+                found[join] = pytest.param(join, id=str(join), marks=[skip])
+    return list(found.values())
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize("join", queries())
+def test_a_streaming_query(join: Join, restart: bool, spark: Any, tmp_path: Path) -> None:
+    if restart and LOCAL:
+        pytest.skip("runs when DOVETAIL_CASES is set")
+    records = one_after_the_other(join)
+    batches = cut(records, -(-len(records) // 3))
+    answers = stream(spark, tmp_path, join, batches, restart=restart)
+    assert flat(answers) == flat(each_record(join, records))
+
+
+@pytest.mark.parametrize("join", queries())
+def test_a_batch_run(join: Join, spark: Any, tmp_path: Path) -> None:
+    records = one_after_the_other(join)
+    (answer,) = static(spark, tmp_path, join, records)
+    expected = flat(each_record(join, records)) + at_end(join, records)
+    assert by_key(answer) == by_key(expected)
