@@ -89,6 +89,12 @@ def plan_stage(node: Node, *, buckets: int, emit: Emit) -> Stage:
         raise PlanError(node.name, f"emit={emit!r} is not a mode", "Use 'change' or 'batch'")
     if buckets < 1:
         raise PlanError(node.name, f"buckets={buckets}", "Use at least 1")
+    if isinstance(node, Source) and node.stream:
+        raise PlanError(
+            node.title,
+            "nothing is joined with it, so there is nothing to compute",
+            "Join it, make it a table with to_table(), or write its frame itself",
+        )
     inputs = _inputs(node)
     operator = _operator(node, inputs)
     if emit == "batch" and not isinstance(operator, TableTree):
