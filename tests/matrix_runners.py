@@ -115,7 +115,7 @@ def static(
     """A batch run over static frames: all as one; the results of a key in order, keys in any."""
     write(folder, sides(join), records, 0)
     frames = {side: session.read.parquet(str(folder / side)) for side in sides(join)}
-    return [_collected(join, joined(join, _inputs(join, frames)).to_batch())]
+    return [_collected(join, joined(join, _inputs(join, frames)).to_batch(buckets=1))]
 
 
 def sides(join: Join) -> list[str]:

@@ -74,13 +74,14 @@ class Topology:
             name=name,
         )
 
-    def to_batch(self, *, emit: Emit = "change") -> DataFrame:
+    def to_batch(self, *, emit: Emit = "change", buckets: int | None = None) -> DataFrame:
         """The changelog of the same topology over static frames, computed as one batch.
 
         With ``emit="batch"`` these are the rows of the final table. The end of the input ends all
-        waiting: windows close, grace periods are over.
+        waiting: windows close, grace periods are over. ``buckets``: into how many parts the key
+        space is cut, by default the session's number of shuffle partitions.
         """
-        return batch.changelog(self.plan, emit=emit)
+        return batch.changelog(self.plan, emit=emit, buckets=buckets)
 
     def explain(self) -> None:
         """Print the topology: its joins, its stages, their shuffles and their state."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def changelog(node: Node, *, emit: Emit) -> DataFrame:
+def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
     """The changelog of a node whose inputs are static, as a static frame."""
     for source in sources(node):
         if source.frame is None or source.frame.isStreaming:
@@ -31,9 +31,10 @@ def changelog(node: Node, *, emit: Emit) -> DataFrame:
                 "Read it with spark.read, or run the topology with write_stream()",
             )
     session = spark.session_of(node)
-    partitions = int(str(session.conf.get("spark.sql.shuffle.partitions")))
-    stage = plan_stage(node, buckets=partitions, emit=emit)
-    packed = spark.pack_inputs(stage, list(range(partitions)))
+    if buckets is None:
+        buckets = int(str(session.conf.get("spark.sql.shuffle.partitions")))
+    stage = plan_stage(node, buckets=buckets, emit=emit)
+    packed = spark.pack_inputs(stage, list(range(buckets)))
     output = output_of(stage)
     staged = packed.groupBy("bucket").applyInPandas(_bucket(stage.spec, output), "changes binary")
     rows = spark.unpack(staged, output)
