@@ -89,7 +89,7 @@ def kernel(
         answers.append(
             [
                 Result(
-                    row["k"],
+                    row["_k0"],
                     None if row["_deleted"] else tuple(row[f"_{leaf}_0"] for leaf in range(width)),
                     row["_event_time"] // 1000,
                 )

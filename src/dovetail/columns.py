@@ -3,8 +3,8 @@
 Inside a stage: ``_hash`` (xxhash64 of the key), ``_event_time`` (microseconds), ``_deleted``, and
 ``_sequence`` and ``_log_partition`` where a source names them. In the stores of a stream's rows:
 ``_due`` (the time a row waits for), ``_row`` (its number in the bucket) and ``_pending`` (whether
-it came without a match). On a stage's way out: the values of
-leaf 0 as ``_0_0``, ``_0_1`` and so on, ``_position``, and ``_visible``, a bit per leaf.
+it came without a match). On a stage's way out: the keys as ``_k0`` and so on, the
+values of leaf 0 as ``_0_0``, ``_0_1`` and so on, ``_position``, and ``_visible``, a bit per leaf.
 In a changelog: ``_change``, ``_timestamp``, ``_position``.
 """
 
@@ -34,7 +34,12 @@ _OWN = (
     CHANGE,
     TIMESTAMP,
 )
-_VALUE = re.compile(r"_\d+_\d+")
+_NUMBERED = re.compile(r"_k\d+|_\d+_\d+")
+
+
+def key_name(number: int) -> str:
+    """The column that holds a key column in a stage's output."""
+    return f"_k{number}"
 
 
 def value_name(leaf: int, number: int) -> str:
@@ -44,7 +49,7 @@ def value_name(leaf: int, number: int) -> str:
 
 def is_reserved(name: str) -> bool:
     """Whether a user's column may not have this name."""
-    return name.lower() in _OWN or _VALUE.fullmatch(name) is not None
+    return name.lower() in _OWN or _NUMBERED.fullmatch(name) is not None
 
 
 def quoted(name: str) -> str:

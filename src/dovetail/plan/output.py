@@ -22,6 +22,7 @@ from dovetail.columns import (
     TIMESTAMP,
     UPSERT,
     VISIBLE,
+    key_name,
     value_name,
 )
 from dovetail.plan.nodes import Node, Source, changelog_schema, width
@@ -59,7 +60,10 @@ def output_of(stage: Stage) -> Output:
     """What a stage sends out."""
     if not stage.spec.visible:
         return Output(changelog_schema(stage.node), held_columns(stage))
-    fields = [StructField(f.name, f.dataType, True) for f in stage.inputs[0].key_fields]
+    fields = [
+        StructField(key_name(number), field.dataType, True)
+        for number, field in enumerate(stage.inputs[0].key_fields)
+    ]
     for leaf, input_ in enumerate(stage.leaves):
         for number, value in enumerate(input_.value_fields):
             fields.append(StructField(value_name(leaf, number), value.dataType, True))
@@ -83,9 +87,9 @@ def held_columns(stage: Stage) -> dict[str, str]:
 def leaf_columns(stage: Stage, leaf: int) -> dict[str, str]:
     """The stage column that holds each column of a leaf."""
     input_ = stage.leaves[leaf]
-    keys = zip((f.name for f in input_.key_fields), stage.key_names, strict=True)
-    values = enumerate(f.name for f in input_.value_fields)
-    return dict(keys) | {name: value_name(leaf, number) for number, name in values}
+    keys = {field.name: key_name(number) for number, field in enumerate(input_.key_fields)}
+    values = enumerate(input_.value_fields)
+    return keys | {field.name: value_name(leaf, number) for number, field in values}
 
 
 def _held(node: Node, first_leaf: int, stage: Stage) -> dict[str, str]:

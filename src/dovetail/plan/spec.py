@@ -14,6 +14,7 @@ from dovetail.columns import (
     POSITION,
     SEQUENCE,
     VISIBLE,
+    key_name,
     value_name,
 )
 from dovetail.kernels.interval_join import Unmatched
@@ -137,11 +138,15 @@ class StageSpec:
 
     @property
     def output_schema(self) -> pa.Schema:
-        """Keys; per leaf its values as ``_<leaf>_<number>``; then ``_deleted``, ``_event_time``,
-        ``_position`` and ``_visible``, a bit per leaf whether it contributes a row.
+        """Keys as ``_k<number>``; per leaf its values as ``_<leaf>_<number>``; then ``_deleted``,
+        ``_event_time``, ``_position`` and ``_visible``, a bit per leaf whether it contributes a
+        row.
         """
         first = self.sources[0].schema
-        fields = [first.field(i) for i in self.key_columns]
+        fields = [
+            first.field(column).with_name(key_name(number))
+            for number, column in enumerate(self.key_columns)
+        ]
         for leaf, source in enumerate(self.operator.leaves):
             schema = self.sources[source].schema
             for number, column in enumerate(self.value_fields(source)):

@@ -77,11 +77,6 @@ class Stage:
         """The input of each leaf, from left to right."""
         return [self.inputs[source] for source in self.spec.operator.leaves]
 
-    @property
-    def key_names(self) -> list[str]:
-        """The names of the key columns in the stage's output."""
-        return list(self.inputs[0].key)
-
 
 def plan_stage(node: Node, *, buckets: int, emit: Emit) -> Stage:
     """The stage that computes a node."""

@@ -83,9 +83,7 @@ def _joined_row(
     """The frame with the joined row as expressions see it (``plan.select.row_columns``)."""
     added: dict[str, Column] = {}
     for name in node.key.names:
-        held = sides["left"][name]
-        if name != held:
-            added[name] = F.col(quoted(held))
+        added[name] = F.col(quoted(sides["left"][name]))
     for side, child, leaf in zip(SIDES, (node.left, node.right), (first_leaf, middle), strict=True):
         names = (*child.key.names, *child.values.names)
         fields = [F.col(quoted(sides[side][name])).alias(name) for name in names]
