@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from contextlib import redirect_stdout
+from datetime import timedelta
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -13,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from examples.flights import __main__ as command
 from examples.flights import check
-from examples.flights.demo import check_all, run
+from examples.flights.demo import changes, check_all, run
 
 
 @pytest.fixture(scope="module")
@@ -25,16 +26,40 @@ def demo(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple
     return directory, equal, out.getvalue()
 
 
-def test_streamed_tables_equal_the_joins_of_the_finished_tables(
+def test_what_was_streamed_equals_the_joins_of_the_whole_inputs(
     demo: tuple[Path, bool, str],
 ) -> None:
     _, equal, printed = demo
     assert equal
-    assert "check: equal (6,527 rows)" in printed
+    assert "check: equal (12,273 rows)" in printed
     assert "The first cancellation: 2013-01-01 B6125 JFK" in printed
 
 
-def test_changelogs_are_cut_in_order_of_arrival(demo: tuple[Path, bool, str]) -> None:
+def test_departures_find_the_weather_and_their_landings(
+    demo: tuple[Path, bool, str], spark: SparkSession
+) -> None:
+    directory, _, _ = demo
+    departures = pl.read_parquet(directory / "history" / "departures" / "*.parquet")
+    weather = changes(spark, directory, "weather")
+    assert weather["visib"].null_count() == 28  # in the hours that nobody observed
+    assert weather["_timestamp"].max() <= departures["time"].max() - timedelta(hours=6)
+    assert len(departures) - len(weather) == 206  # those of the last six hours
+    trips = changes(spark, directory, "trips")
+    assert trips["air_time"].null_count() == 18  # diverted flights
+    assert len(trips) == len(departures)
+
+
+def test_landings_and_the_weather_arrive_late_and_out_of_order(
+    demo: tuple[Path, bool, str],
+) -> None:
+    directory, _, _ = demo
+    for name in ("landings", "weather"):
+        log = pl.read_parquet(directory / "history" / name / "*.parquet").sort("offset")
+        assert not log["time"].is_sorted()
+    assert log["deleted"].sum() == 2
+
+
+def test_logs_are_cut_in_order_of_arrival(demo: tuple[Path, bool, str]) -> None:
     directory, _, _ = demo
     for table in (directory / "history").iterdir():
         files = sorted(table.iterdir(), key=lambda file: file.stat().st_mtime)
@@ -48,18 +73,44 @@ def test_check_shows_the_rows_that_differ(
 ) -> None:
     directory, _, _ = demo
     newest = max((directory / "history" / "actuals").iterdir())
-    changes = pl.read_parquet(newest)
+    log = pl.read_parquet(newest)
     last = pl.int_range(pl.len()) == pl.len() - 1
-    falsified = changes.with_columns(arr_delay=pl.when(last).then(4711).otherwise("arr_delay"))
+    falsified = log.with_columns(arr_delay=pl.when(last).then(4711).otherwise("arr_delay"))
     falsified.write_parquet(newest)
     try:
         assert not check_all(spark, directory)
     finally:
-        changes.write_parquet(newest)
+        log.write_parquet(newest)
     printed = capsys.readouterr().out
-    assert "check: NOT equal (6,527 rows)" in printed
+    assert "check: NOT equal (12,273 rows)" in printed
     assert "4,711" in printed
-    assert printed.count(changes["flight_id"][-1]) == 2
+    assert printed.count(log["flight_id"][-1]) == 2
+
+
+@pytest.mark.parametrize(
+    ("log", "column", "query"), [("weather", "visib", "weather"), ("landings", "air_time", "trips")]
+)
+def test_check_shows_the_streamed_rows_that_differ(
+    demo: tuple[Path, bool, str],
+    spark: SparkSession,
+    capsys: pytest.CaptureFixture[str],
+    log: str,
+    column: str,
+    query: str,
+) -> None:
+    directory, _, _ = demo
+    newest = max((directory / "history" / log).iterdir())
+    records = pl.read_parquet(newest)
+    type_ = records.schema[column]
+    records.with_columns(pl.lit(4711, type_).alias(column)).write_parquet(newest)
+    try:
+        assert not check_all(spark, directory)
+    finally:
+        records.write_parquet(newest)
+    printed = capsys.readouterr().out
+    assert "4,711" in printed
+    assert printed.count("the first differing rows") == 1
+    assert f"{query}: the first differing rows" in printed
 
 
 def test_differences_count_rows_and_compare_nulls() -> None:

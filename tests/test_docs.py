@@ -9,7 +9,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "docs" / "tables.md", ROOT / "docs" / "operations.md"]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "docs" / "tables.md",
+    ROOT / "docs" / "streams.md",
+    ROOT / "docs" / "operations.md",
+]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

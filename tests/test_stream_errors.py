@@ -102,11 +102,11 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a window's result joined again": (
         lambda: clicks.join(views, within=WITHIN).join(prices),
-        r"inner join of clicks and views is itself the result of a join .* Write that join's",
+        r"one side is itself the result of a join .* Write that join's",
     ),
     "another key in one chain": (
         lambda: clicks.join(users, on="user").join(prices),
-        r"is itself the result of a join that runs in another stage",
+        r"one side is itself the result of a join that runs in another stage",
     ),
     "a result made a table": (
         lambda: clicks.join(prices).to_table(),

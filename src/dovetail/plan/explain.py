@@ -52,11 +52,11 @@ def _tree(node: Node, first: str, rest: str) -> Iterator[str]:
 
 
 def _kind(node: JoinNode) -> str:
-    if isinstance(node, StreamJoin):
-        window = f"-{written(node.before_us)} to +{written(node.after_us)}"
-        alone = "" if node.how == "inner" else f", unmatched {node.unmatched}"
-        return f"of streams within {window}, grace {written(node.grace_us)}{alone}"
     align = "" if node.align_us is None else f", aligned up to {written(node.align_us)}"
+    if isinstance(node, StreamJoin):
+        window = f"before {written(node.before_us)}, after {written(node.after_us)}"
+        alone = "" if node.how == "inner" else f", unmatched {node.unmatched}"
+        return f"of streams, {window}, grace {written(node.grace_us)}{alone}{align}"
     if isinstance(node, StreamTableJoin):
         grace = "" if node.grace_us is None else f", grace {written(node.grace_us)}"
         return f"of a stream with a table on {', '.join(node.on)}{grace}{align}"
@@ -70,13 +70,19 @@ def _histories(node: Node) -> bool:
 
 def _state(node: Node, source: Source) -> str:
     """What a stage stores of an input."""
+    ahead = "" if isinstance(node, Source) or node.align_us is None else ", and what is ahead"
+    return _rows(node, source) + ahead
+
+
+def _rows(node: Node, source: Source) -> str:
     if not source.stream:
         if source.versioned_us is None:
             return "last row per key"
         return f"every version per key for {written(source.versioned_us)}"
     if isinstance(node, StreamJoin):
         kept = written(node.before_us + node.after_us + node.grace_us)
-        return f"records of the last {kept}"
+        alone = node.how != "inner" and node.unmatched == "on_close"
+        return f"records of the last {kept}{', those without a match twice' if alone else ''}"
     if isinstance(node, StreamTableJoin) and node.grace_us is not None:
         return f"records that wait, for {written(node.grace_us)}"
     return "nothing"

@@ -43,7 +43,8 @@ def within(*, before: Span = "0 s", after: Span = "0 s", grace: Span = "0 s") ->
     Spans are texts such as ``"5 min"`` or ``datetime.timedelta``. ``before`` or ``after`` may be
     negative as long as the window is not empty: ``within(before="-1 min", after="5 min")`` joins
     what comes one to five minutes later. ``grace``: how much later than its window, in stream time,
-    a record may still arrive.
+    a record may still arrive. Rows are kept for before + after + grace, so where that is zero
+    nothing is joined, as in Kafka Streams.
 
     Raises ``PlanError`` for what is not a span and for an empty window.
     Source: Kafka Streams join design, "windowed join"; KIP-77.
@@ -107,11 +108,11 @@ def stream_table_join(
     _refuse_corrected(name, right)
     columns = _on(name, left, right, on)
     if isinstance(left, StreamJoin) or (isinstance(left, StreamTableJoin) and grace is not None):
-        raise _chained(name, left)
+        raise _chained(name)
     if isinstance(left, StreamTableJoin) and not (
         _same_columns(left, columns) and left.grace_us is None
     ):
-        raise _chained(name, left)
+        raise _chained(name)
     grace_us = None
     if grace is not None:
         grace_us = microseconds(name, "grace=", grace)
@@ -157,7 +158,7 @@ def stream_join(
         )
     for side in (left, right):
         if not isinstance(side, Source):
-            raise _chained(name, side)
+            raise _chained(name)
     selected, values = _selected(name, left, right, how, select)
     return StreamJoin(
         left=left,
@@ -233,10 +234,10 @@ def _same_columns(left: StreamTableJoin, columns: tuple[str, ...]) -> bool:
     )
 
 
-def _chained(name: str, side: Node) -> PlanError:
+def _chained(name: str) -> PlanError:
     return PlanError(
         name,
-        f"{side.name} is itself the result of a join that runs in another stage",
+        "one side is itself the result of a join that runs in another stage",
         "Write that join's result to a topic or a table and read it from there",
     )
 
