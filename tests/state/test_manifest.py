@@ -23,13 +23,19 @@ FULL = Manifest(
         Runs(),
         Runs(
             (
-                Run(1, (Segment("a", 1, 2, LOWEST, 0, 3), Segment("b", 1, 2, 1, HIGHEST, LOWEST))),
+                Run(
+                    1,
+                    (
+                        Segment("a", 1, 2, LOWEST, 0, 2, 3),
+                        Segment("b", 1, 2, 1, HIGHEST, LOWEST, LOWEST),
+                    ),
+                ),
                 Run(0, ()),
             )
         ),
         Runs(
-            (Run(0, (Segment("c", 3, 4, 5, 6, HIGHEST),)),),
-            (Merge(0, 8, LOWEST, (Segment("d", 1, 1, 1, 1, 1),)),),
+            (Run(0, (Segment("c", 3, 4, 5, 6, 7, HIGHEST),)),),
+            (Merge(0, 8, LOWEST, (Segment("d", 1, 1, 1, 1, 1, 1),)),),
         ),
     ),
 )

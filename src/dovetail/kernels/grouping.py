@@ -50,14 +50,11 @@ def any_null(keys: Sequence[pa.Array], rows: int) -> Mask:
 
 
 def rank_of_keys(keys: Sequence[pa.Array], hash_: Ints) -> Ints:
-    """A number per row in the order of the keys; where their type has none, of their hashes."""
-    if len(hash_) == 0:
-        return hash_
-    try:
-        table = pa.table(list(keys), names=[str(number) for number in range(len(keys))])
-        order = pc.sort_indices(table, [(name, "ascending") for name in table.schema.names])
-    except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
-        order = pa.array(np.argsort(hash_, kind="stable"))
+    """A number per row in the order of the keys; where a key is nested, of their hashes."""
+    if len(hash_) == 0 or any(pa.types.is_nested(key.type) for key in keys):
+        return np.unique(hash_, return_inverse=True)[1]
+    table = pa.table(list(keys), names=[str(number) for number in range(len(keys))])
+    order = pc.sort_indices(table, [(name, "ascending") for name in table.schema.names])
     arranged = order.to_numpy()
     same = rows_equal(
         [key.take(order.slice(1)) for key in keys],

@@ -26,6 +26,8 @@ _UNITS_US = {
     "day": 86_400_000_000,
     "week": 7 * 86_400_000_000,
 }
+_PLURALS_US = {f"{unit}s": length for unit, length in _UNITS_US.items() if len(unit) > 2}
+_LONGEST_US = 1000 * 366 * 86_400_000_000
 
 
 def microseconds(operator: str, argument: str, span: Span, *, negative: bool = False) -> int:
@@ -42,12 +44,14 @@ def microseconds(operator: str, argument: str, span: Span, *, negative: bool = F
     else:
         found = re.fullmatch(r"\s*([-+]?\d+)\s*([a-z]+)\s*", str(span))
         unit = found[2] if found else ""
-        per_unit = _UNITS_US.get(unit, _UNITS_US.get(unit.removesuffix("s")))
+        per_unit = _UNITS_US.get(unit) or _PLURALS_US.get(unit)
         if found is None or per_unit is None:
             raise PlanError(operator, f"{argument}{span!r} is not a span of time", remedy)
         length = int(found[1]) * per_unit
     if length < 0 and not negative:
         raise PlanError(operator, f"{argument}{span!r} is negative", "Use zero or more")
+    if abs(length) > _LONGEST_US:
+        raise PlanError(operator, f"{argument}{span!r} is too long", "Use at most 1000 years")
     return length
 
 

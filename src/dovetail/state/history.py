@@ -18,7 +18,7 @@ from dovetail.kernels.grouping import by_key
 from dovetail.kernels.search import bisect, expand
 from dovetail.state.blobs import Blobs
 from dovetail.state.run_state import Ints, Located, Mask, RunState
-from dovetail.state.runs import Runs
+from dovetail.state.runs import Merge, Runs
 from dovetail.state.segment import Segment, SegmentCache, numbers
 
 _FIRST = int(np.iinfo(np.int64).min)
@@ -146,7 +146,7 @@ class HistoryState(RunState):
         stored = [table.column(i).chunk(0).take(pa.array(row)) for i in self._key_columns]
         return rows_equal(stored, [key.take(pa.array(query)) for key in keys])
 
-    def _merged(self, pieces: Sequence[pa.Table], *, oldest: bool) -> pa.Table:
+    def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
         rows = pa.concat_tables(pieces).combine_chunks()
         if rows.num_rows == 0:
             return rows
@@ -154,17 +154,21 @@ class HistoryState(RunState):
         if not self._versioned:
             kept = np.flatnonzero(time >= self.horizon_us)
             return rows.take(pa.array(kept[np.lexsort((time[kept], hash_[kept]))]))
-        return last_versions(rows, self._key_columns, self.horizon_us, oldest=oldest)
+        # A version that came late may lie in a newer run than the tombstone that replaced it.
+        others = (run.earliest_us for run in self.runs.beside(merge))
+        settled_us = min([self.horizon_us, *others])
+        return last_versions(rows, self._key_columns, self.horizon_us, settled_us)
 
 
 def last_versions(
-    rows: pa.Table, key_columns: Sequence[int], horizon_us: int, *, oldest: bool
+    rows: pa.Table, key_columns: Sequence[int], horizon_us: int, settled_us: int
 ) -> pa.Table:
     """The versions among ``rows``, oldest written first, that anyone can still ask for, by hash and
     time.
 
     Of two of a key with one time the later written; none that another replaced at or before the
-    horizon; and where nothing older is stored (``oldest``) no tombstone that ended nothing.
+    horizon; and no tombstone older than ``settled_us``, at most the horizon, before which no other
+    version is stored.
     """
     keys = [rows.column(i).combine_chunks() for i in key_columns]
     hash_, time = numbers(rows, HASH), numbers(rows, EVENT_TIME)
@@ -174,9 +178,7 @@ def last_versions(
     same_key_next = np.append(group[1:] == group[:-1], False)
     next_time = np.append(time[order][1:], 0)
     replaced = same_key_next & ((next_time == time[order]) | (next_time <= horizon_us))
-    if oldest:
-        deleted = rows.column(DELETED).chunk(0).to_numpy(zero_copy_only=False)[order]
-        first = np.append(True, ~same_key_next[:-1] | replaced[:-1])
-        replaced |= deleted & first & (time[order] <= horizon_us)
+    deleted = rows.column(DELETED).chunk(0).to_numpy(zero_copy_only=False)[order]
+    replaced |= deleted & (time[order] < settled_us)
     kept = np.sort(order[~replaced])
     return rows.take(pa.array(kept[np.lexsort((time[kept], hash_[kept]))]))

@@ -10,7 +10,7 @@ import pyarrow as pa
 from dovetail.columns import DUE
 from dovetail.state.blobs import Blobs
 from dovetail.state.run_state import RunState
-from dovetail.state.runs import Runs
+from dovetail.state.runs import Merge, Runs
 from dovetail.state.segment import SegmentCache, numbers
 
 
@@ -51,7 +51,7 @@ class QueueState(RunState):
         )
         self._drop(dropped)
 
-    def _merged(self, pieces: Sequence[pa.Table], *, oldest: bool) -> pa.Table:
+    def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
         rows = pa.concat_tables(pieces).combine_chunks()
         due = rows.column(DUE).to_numpy()
         kept = np.flatnonzero(due > self._taken_us)

@@ -64,10 +64,8 @@ class RunState(ABC):
         self._cache = cache
 
     @abstractmethod
-    def _merged(self, pieces: Sequence[pa.Table], *, oldest: bool) -> pa.Table:
-        """The rows that a merge of ``pieces``, oldest first, keeps, in order; ``oldest``: nothing
-        older lies below them.
-        """
+    def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
+        """The rows that a merge keeps of a slice of its inputs, oldest first, in order."""
 
     def fetch(self, located: Located, which: Ints) -> pa.Table:
         """The stored rows of the located queries ``which``, in that order."""
@@ -134,7 +132,7 @@ class RunState(ABC):
         upper = self._slice_end(inputs, merge.next, size_bytes)
         pieces = [self._slice(run, merge.next, upper) for run in inputs]
         read_bytes = sum(piece.nbytes for piece in pieces)
-        merged = self._merged(pieces, oldest=self.runs.is_oldest(merge))
+        merged = self._merged(pieces, merge)
         done = merge.done
         if merged.num_rows:
             done = (*done, self._write(merged))

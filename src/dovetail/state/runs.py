@@ -32,6 +32,11 @@ class Run:
         return sum(segment.size_bytes for segment in self.segments)
 
     @property
+    def earliest_us(self) -> int:
+        """The smallest event time of its rows."""
+        return min(segment.earliest_us for segment in self.segments)
+
+    @property
     def latest_us(self) -> int:
         """The largest event time of its rows."""
         return max(segment.latest_us for segment in self.segments)
@@ -68,9 +73,10 @@ class Runs:
         """How many tiers there are, empty ones below the highest included."""
         return self.runs[0].tier + 1 if self.runs else 0
 
-    def is_oldest(self, merge: Merge) -> bool:
-        """Whether no run is older than the merge's inputs."""
-        return self.runs[0].tier == merge.tier
+    def beside(self, merge: Merge) -> tuple[Run, ...]:
+        """The runs that a merge does not read."""
+        inputs = self.inputs(merge)
+        return tuple(run for run in self.runs if run not in inputs)
 
     def inputs(self, merge: Merge) -> tuple[Run, ...]:
         """The runs that a merge reads."""

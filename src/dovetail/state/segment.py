@@ -38,7 +38,7 @@ class Segment:
     """A segment's entry in the manifest.
 
     ``size_bytes`` is that of the local, uncompressed form; ``first`` and ``last`` are the ends of
-    the column that orders the rows; ``latest_us`` is the largest ``_event_time``.
+    the column that orders the rows; ``earliest_us`` and ``latest_us`` are those of ``_event_time``.
     """
 
     id: str
@@ -46,19 +46,21 @@ class Segment:
     size_bytes: int
     first: int
     last: int
+    earliest_us: int
     latest_us: int
 
 
 def describe(table: pa.Table, order: str) -> Segment:
     """A new segment, under a new id, for rows that are already in the order of column ``order``."""
-    ordering = table.column(order)
+    ordering, time = table.column(order), table.column(EVENT_TIME).to_numpy()
     return Segment(
         id=uuid.uuid4().hex,
         rows=table.num_rows,
         size_bytes=table.nbytes,
         first=ordering[0].as_py(),
         last=ordering[-1].as_py(),
-        latest_us=int(table.column(EVENT_TIME).to_numpy().max()),
+        earliest_us=int(time.min()),
+        latest_us=int(time.max()),
     )
 
 

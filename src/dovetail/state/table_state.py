@@ -16,7 +16,7 @@ from dovetail.columns import DELETED, EVENT_TIME, HASH
 from dovetail.kernels.equality import rows_equal
 from dovetail.state.blobs import Blobs
 from dovetail.state.run_state import Ints, Located, RunState
-from dovetail.state.runs import Runs
+from dovetail.state.runs import Merge, Runs
 from dovetail.state.segment import Segment, SegmentCache, numbers
 
 
@@ -36,8 +36,9 @@ class TableState(RunState):
         super().__init__(schema, runs, blobs, cache)
         self._key_columns = range(3, 3 + keys)
 
-    def _merged(self, pieces: Sequence[pa.Table], *, oldest: bool) -> pa.Table:
+    def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
         merged = newest_of_key(pieces, self._key_columns)
+        oldest = self.runs.runs[0].tier == merge.tier
         return merged.filter(pa.compute.invert(merged.column(DELETED))) if oldest else merged
 
     def locate(self, hash_: Ints, keys: Sequence[pa.Array]) -> Located:
