@@ -158,7 +158,7 @@ JOIN_MISTAKES: dict[str, tuple[Callable[[DataFrame], Any], str]] = {
     ),
     "a shared log that not all share": (
         lambda f: table(f, "id", "name", "at", "n", sequence="n").join(cities(f)).to_batch(),
-        r"sequence= without log_partition= orders the rows of all tables, but only users has it",
+        r"sequence= without log_partition= orders the rows of all inputs, but only users has it",
     ),
     "a static frame in a query": (
         lambda f: table(f).join(cities(f)).changelog(),
