@@ -6,6 +6,7 @@ other's rate.
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable
@@ -155,6 +156,7 @@ def test_spark(spark: SparkSession, tmp_path: Path) -> None:
     left, right, joined = JOINS["stream-table"](None)
     driver = Driver(joined)
     live = seen([c for r in records for c in feed(driver, (left, right), [r])])
+    written = time.time()
     files = pa.schema([*SCHEMA.items(), ("t", pa.timestamp("us", "UTC"))])
     for number, batch in enumerate(throttled(records, "R")):
         for side in "LR":
@@ -165,7 +167,10 @@ def test_spark(spark: SparkSession, tmp_path: Path) -> None:
             ]
             (tmp_path / side).mkdir(exist_ok=True)
             table = pa.Table.from_pylist(rows, schema=files)
-            pq.write_table(table, tmp_path / side / f"{number:03}.parquet")
+            path = tmp_path / side / f"{number:03}.parquet"
+            pq.write_table(table, path)
+            # Spark reads files by their time, which has a millisecond at best.
+            os.utime(path, (written + number, written + number))
 
     def frame(side: str) -> Any:
         reader = spark.readStream.schema("k string, v string, t timestamp")

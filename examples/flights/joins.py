@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -52,26 +52,16 @@ def read(spark: SparkSession, history: Path, log: Log, files_a_batch: int) -> dt
         .option("maxFilesPerTrigger", files_a_batch)
         .parquet(files)
     )
+    columns: dict[str, Any] = {
+        "key": log.key,
+        "timestamp": "time",
+        "deleted": "deleted",
+        "sequence": "offset",
+        "log_partition": F.lit(0),
+    }
     if log.stream:
-        return dt.Stream.from_df(
-            frame,
-            key=log.key,
-            timestamp="time",
-            deleted="deleted",
-            sequence="offset",
-            log_partition=F.lit(0),
-            name=log.name,
-        )
-    return dt.Table.from_changelog(
-        frame,
-        key=log.key,
-        timestamp="time",
-        deleted="deleted",
-        sequence="offset",
-        log_partition=F.lit(0),
-        versioned=log.versioned,
-        name=log.name,
-    )
+        return dt.Stream.from_df(frame, **columns, name=log.name)
+    return dt.Table.from_changelog(frame, **columns, versioned=log.versioned, name=log.name)
 
 
 def flights(schedule: dt.Table, actuals: dt.Table) -> dt.Table:

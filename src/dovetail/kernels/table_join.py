@@ -23,7 +23,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from dovetail.kernels.timeline import ABSENT, Ints, Mask, Timeline, versions
+from dovetail.kernels.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, versions
 
 How: TypeAlias = Literal["inner", "left", "outer"]
 
@@ -229,23 +229,20 @@ class _Trail:
         return emitted, row, had_row
 
 
-_NO_TIME = np.iinfo(np.int64).min
-
-
 def _state(tree: Tree, reference: Mapping[int, Ints], times: Mapping[int, Ints] | None) -> _Side:
     """The row of a subtree as its tables stand; without a row, or without ``times``, its time is
-    ``_NO_TIME``.
+    ``NO_TIME``.
     """
     if isinstance(tree, Leaf):
         refs = reference[tree.source]
         present = refs != ABSENT
         if times is None:
-            return _Side(present, np.full(len(refs), _NO_TIME), (refs,))
-        time = np.append(times[tree.source], _NO_TIME)[refs]
+            return _Side(present, np.full(len(refs), NO_TIME), (refs,))
+        time = np.append(times[tree.source], NO_TIME)[refs]
         return _Side(present, time, (refs,))
     left, right = _state(tree.left, reference, times), _state(tree.right, reference, times)
     side = _combine(left, right, preserved(tree.how))
-    return _Side(side.present, np.where(side.present, side.event_time_us, _NO_TIME), side.reference)
+    return _Side(side.present, np.where(side.present, side.event_time_us, NO_TIME), side.reference)
 
 
 def _combine(left: _Side, right: _Side, keeps: tuple[bool, bool]) -> _Side:

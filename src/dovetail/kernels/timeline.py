@@ -26,6 +26,8 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 ABSENT = -1
+NO_TIME = int(np.iinfo(np.int64).min)
+"""As a time: before any record."""
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dovetail.kernels.grouping import by_group_and_time
 from dovetail.kernels.search import bisect, last_below
-from dovetail.kernels.timeline import ABSENT, Ints, Mask, Timeline
+from dovetail.kernels.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline
 
-NO_TIME = int(np.iinfo(np.int64).min)
 LATEST = int(np.iinfo(np.int64).max)
 """As a time: whatever the latest version is."""
 
@@ -67,7 +67,7 @@ def newest(timeline: Timeline, counted: Mask, stored_time_us: Ints) -> Mask:
 def batch_versions(timeline: Timeline, counted: Mask) -> Versions:
     """The versions that the ``counted`` events make."""
     event = np.flatnonzero(counted)
-    event = event[np.lexsort((timeline.event_time_us[event], timeline.group[event]))]
+    event = event[by_group_and_time(timeline.group[event], timeline.event_time_us[event])]
     return Versions(
         event,
         np.searchsorted(timeline.group[event], np.arange(timeline.groups + 1)),

@@ -107,11 +107,7 @@ def stream_table_join(
     _refuse_how(name, how, ("inner", "left"), "a stream with a table")
     _refuse_corrected(name, right)
     columns = _on(name, left, right, on)
-    if isinstance(left, StreamJoin) or (isinstance(left, StreamTableJoin) and grace is not None):
-        raise _chained(name)
-    if isinstance(left, StreamTableJoin) and not (
-        _same_columns(left, columns) and left.grace_us is None
-    ):
+    if not isinstance(left, Source) and (grace is not None or not _same_look_up(left, columns)):
         raise _chained(name)
     grace_us = None
     if grace is not None:
@@ -226,8 +222,12 @@ def _on(name: str, left: Node, right: Node, on: str | Sequence[str] | None) -> t
     return columns
 
 
-def _same_columns(left: StreamTableJoin, columns: tuple[str, ...]) -> bool:
-    """Whether these columns of a join's result are those by which it looked its own table up."""
+def _same_look_up(left: Node, columns: tuple[str, ...]) -> bool:
+    """Whether these columns of a join's result are those by which it looked its own table up, at
+    once.
+    """
+    if not isinstance(left, StreamTableJoin) or left.grace_us is not None:
+        return False
     held = {s.name: s.ref for s in left.select}
     return columns == left.on and all(
         column in left.key.names or held.get(column) == ("left", column) for column in columns

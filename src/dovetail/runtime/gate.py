@@ -15,9 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.columns import DUE, EVENT_TIME
-from dovetail.kernels.timeline import Mask
+from dovetail.kernels.timeline import NO_TIME, Mask
 from dovetail.plan.spec import StageSpec
-from dovetail.runtime.job import NO_TIME
 from dovetail.state.blobs import Blobs
 from dovetail.state.manifest import Manifest
 from dovetail.state.queue import QueueState

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from dovetail.columns import DELETED, EVENT_TIME
 from dovetail.kernels.history_join import Corrections, Points, correct
-from dovetail.kernels.timeline import ABSENT, Ints, Mask, Timeline, timeline
-from dovetail.kernels.versioning import LATEST, NO_TIME, batch_versions, clock
+from dovetail.kernels.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, timeline
+from dovetail.kernels.versioning import LATEST, batch_versions, clock
 from dovetail.plan.spec import Histories
 from dovetail.runtime.job import Done, Job, output, picked
 from dovetail.runtime.tables import counts, keep
@@ -26,7 +26,7 @@ def join(job: Job, operator: Histories) -> Done:
     earliest = np.minimum.reduceat(events.event_time_us, events.start)
     stores, pools, points = [], [], []
     for source in operator.leaves:
-        store = job.table_store(source, source)
+        store = job.table_store(source)
         assert isinstance(store, HistoryState)
         pool, made = _points(job, source, store, events, counted[source], earliest)
         stores.append(store)

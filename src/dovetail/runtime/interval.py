@@ -22,10 +22,10 @@ from dovetail.kernels.interval_join import (
     Window,
     clocks,
 )
-from dovetail.kernels.timeline import ABSENT, Ints, Mask, Timeline, timeline
+from dovetail.kernels.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, timeline
 from dovetail.plan.spec import Interval
 from dovetail.runtime.interval_side import Side, Stores
-from dovetail.runtime.job import NO_TIME, Done, Job, minus, output, picked
+from dovetail.runtime.job import Done, Job, minus, output, picked
 
 
 def join(job: Job, operator: Interval) -> Done:
@@ -38,7 +38,8 @@ def join(job: Job, operator: Interval) -> Done:
     roles = len(operator.leaves) // len(job.spec.sources)
     arrivals = [_arrivals(events, valued & ~null, operator, side, roles) for side in (0, 1)]
     seen_us = np.empty(roles * len(null), np.int64)
-    seen_us[_in_role(events.arrival, roles)] = np.tile(events.event_time_us, roles)
+    for role in range(roles):
+        seen_us[_arrival(events, role, roles)] = events.event_time_us
     latest = (stores.histories[source].latest_us for source in operator.leaves)
     times = clocks(
         [a for _, a in arrivals],
@@ -53,7 +54,7 @@ def join(job: Job, operator: Interval) -> Done:
     told = _Results()
     for side in (0, 1):
         own, other = sides[side], sides[1 - side]
-        own.meet(job, events, other, window, times)
+        own.meet(events, other)
     for side in (0, 1):
         sides[side].find_first_matches(sides[1 - side])
     for side in (0, 1):
@@ -71,26 +72,26 @@ def join(job: Job, operator: Interval) -> Done:
     return Done(told.table(job, sides), tuple(store.runs for store in stores.all), rows)
 
 
-def _in_role(arrival: Ints, roles: int) -> Ints:
-    """The arrivals of each role that a record has, one after the other."""
-    return np.concatenate([roles * arrival + role for role in range(roles)])
+def _arrival(events: Timeline, side: int, roles: int) -> Ints:
+    """When each event arrives on a side. Where a stream is both sides, each record arrives twice,
+    first on the left.
+    """
+    return roles * events.arrival + side % roles
 
 
 def _arrivals(
     events: Timeline, keyed: Mask, operator: Interval, side: int, roles: int
 ) -> tuple[Ints, Arrivals]:
-    """A side's events and what the kernel knows of them. Where a stream is both sides, each record
-    arrives twice, first on the left.
-    """
+    """A side's events and what the kernel knows of them."""
     event = np.flatnonzero(keyed & (events.source == operator.leaves[side]))
-    arrival = roles * events.arrival + (side if roles == 2 else 0)
+    arrival = _arrival(events, side, roles)
     event = event[by_group_and_time(events.group[event], events.event_time_us[event])]
     return event, Arrivals(events.group[event], events.event_time_us[event], arrival[event])
 
 
 class _Results:
     """Results as they are found, each with its place in the order in which they are emitted: by
-    arrival; what is due before what the arriving record joins; then by three keys of their own.
+    arrival; what is due before what the arriving record joins; then by keys of their own.
     """
 
     def __init__(self) -> None:
@@ -102,7 +103,7 @@ class _Results:
         arrival: Ints,
         keys: Sequence[Ints | int],
         own: Ints,
-        other: Ints,
+        other: Ints | int,
         time: Ints,
         *,
         withdrawn: bool = False,
@@ -122,24 +123,15 @@ class _Results:
         """The records of a preserved side that have a null in their key, as they come."""
         if own.preserved:
             event = np.flatnonzero(null & (events.source == own.source))
-            arrival = roles * events.arrival[event] + (own.side if roles == 2 else 0)
+            arrival = _arrival(events, own.side, roles)[event]
             number = own.base + events.row[event]
-            absent = np.full(len(event), ABSENT)
             time = events.event_time_us[event]
-            self._add(own.side, arrival, (1, 0, 0, 0), number, absent, time)
+            self._add(own.side, arrival, (1, 0, 0, 0), number, ABSENT, time)
 
     def add_at_once(self, own: Side, rows: Ints) -> None:
         """These of the side's records, unmatched, when they arrive."""
-        absent = np.full(len(rows), ABSENT)
-        arrivals = own.arrivals
-        self._add(
-            own.side,
-            arrivals.arrival[rows],
-            (1, 0, 0, 0),
-            own.numbers[rows],
-            absent,
-            arrivals.time_us[rows],
-        )
+        arrival, time = own.arrivals.arrival[rows], own.arrivals.time_us[rows]
+        self._add(own.side, arrival, (1, 0, 0, 0), own.numbers[rows], ABSENT, time)
 
     def add_closed(self, own: Side) -> None:
         """The side's unmatched rows whose window closes in this batch, or had before they came."""
@@ -157,17 +149,15 @@ class _Results:
         keys = picked(own.pool.columns[: own.keys], number)
         rank = rank_of_keys(keys, own.identity[number])
         time = own.time_us[number]
-        absent = np.full(len(number), ABSENT)
         # On a tie the right side comes first, as in Kafka Streams.
-        self._add(own.side, due, (0, time, 1 - own.side, rank), number, absent, time)
+        self._add(own.side, due, (0, time, 1 - own.side, rank), number, ABSENT, time)
 
     def add_withdrawn(self, own: Side) -> None:
         """The rows that were emitted unmatched and now, for the first time, are joined."""
         number = np.flatnonzero(own.was_alone() & (own.first_match != NEVER))
         time = own.time_us[number]
-        absent = np.full(len(number), ABSENT)
         order = (1, time, own.identity[number], 0)
-        self._add(own.side, own.first_match[number], order, number, absent, time, withdrawn=True)
+        self._add(own.side, own.first_match[number], order, number, ABSENT, time, withdrawn=True)
 
     def table(self, job: Job, sides: Sequence[Side]) -> pa.Table | None:
         """All results, in order."""

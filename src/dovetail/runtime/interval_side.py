@@ -20,9 +20,9 @@ from dovetail.kernels.interval_join import (
     retained,
 )
 from dovetail.kernels.table_join import preserved
-from dovetail.kernels.timeline import Ints, Mask, Timeline
+from dovetail.kernels.timeline import NO_TIME, Ints, Mask, Timeline
 from dovetail.plan.spec import Interval
-from dovetail.runtime.job import NO_TIME, Job, minus
+from dovetail.runtime.job import Job, minus
 from dovetail.state.history import HistoryState
 from dovetail.state.queue import QueueState
 from dovetail.state.run_state import RunState
@@ -100,7 +100,7 @@ class Side:
 
     Its rows are numbered: first the stored ones that the other side's records meet (``met``), then
     those that waited for this batch (``waiting``), then the batch's, in the order of the source.
-    ``event``, ``arrivals``: its records; ``alone``: which of them found no match on arrival, where
+    ``arrivals``: its records; ``alone``: which of them found no match on arrival, where
     the side is preserved; ``first_match``: per number, the arrival of the first record of this
     batch that joins the row, ``NEVER`` for none; ``identity``: per number, the row's number for
     good.
@@ -111,7 +111,6 @@ class Side:
     keys: int
     preserved: bool
     stores: Stores
-    event: Ints
     arrivals: Arrivals
     window: Window
     times: Clocks
@@ -149,7 +148,6 @@ class Side:
             keys=job.spec.keys,
             preserved=preserved(operator.how)[side],
             stores=stores,
-            event=event,
             arrivals=arrivals,
             window=window,
             times=times,
@@ -187,19 +185,20 @@ class Side:
         tables = (self.met, self.waiting, self.batch)
         return np.concatenate([table.column(EVENT_TIME).to_numpy() for table in tables])
 
-    def meet(self, job: Job, events: Timeline, other: Side, window: Window, times: Clocks) -> None:
+    def meet(self, events: Timeline, other: Side) -> None:
         """Find what this side's records join on the other side."""
-        low, high = window.of_other(self.side, self.arrivals.time_us)
+        low, high = self.window.of_other(self.side, self.arrivals.time_us)
         keys = [key.take(pa.array(self.arrivals.group)) for key in events.keys]
         hash_ = events.hash[self.arrivals.group]
         found = self.stores.histories[other.source].between(hash_, keys, low, high)
         stored = Pairs(found.query, found.row, found.rows.column(EVENT_TIME).to_numpy()[found.row])
         other.met = found.rows
-        fresh = pairs_of_batch(self.side, self.arrivals, other.arrivals, window)
+        fresh = pairs_of_batch(self.side, self.arrivals, other.arrivals, self.window)
         fresh = Pairs(fresh.row, other.numbers[fresh.other], fresh.other_time_us)
         joined = (np.concatenate(part) for part in zip(_parts(stored), _parts(fresh), strict=True))
-        self.pairs = retained(Pairs(*joined), self.arrivals, times.side_us[1 - self.side], window)
-        self.alone = np.full(len(self.event), self.preserved)
+        clock_us = self.times.side_us[other.side]
+        self.pairs = retained(Pairs(*joined), self.arrivals, clock_us, self.window)
+        self.alone = np.full(len(self.arrivals), self.preserved)
         self.alone[self.pairs.row] = False
 
     def find_first_matches(self, other: Side) -> None:

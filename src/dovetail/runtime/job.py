@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.columns import DELETED, EVENT_TIME, HASH, SEQUENCE
-from dovetail.kernels.timeline import ABSENT, Ints, Mask, Rows
+from dovetail.kernels.timeline import ABSENT, NO_TIME, Ints, Mask, Rows
 from dovetail.plan.spec import StageSpec
 from dovetail.state.blobs import Blobs
 from dovetail.state.history import HistoryState
@@ -17,10 +17,6 @@ from dovetail.state.manifest import Manifest
 from dovetail.state.runs import Runs
 from dovetail.state.segment import SegmentCache
 from dovetail.state.table_state import TableState
-
-NO_TIME = int(np.iinfo(np.int64).min)
-"""As a stream time: no record has been read yet."""
-
 
 END_OF_TIME = 2**62
 """As a stream time: the input has ended, nothing is waited for any longer."""
@@ -72,9 +68,9 @@ class Job:
             else None,
         )
 
-    def table_store(self, source: int, number: int) -> TableState | HistoryState:
+    def table_store(self, source: int) -> TableState | HistoryState:
         """The store of a table, its last rows or, of a versioned one, its history."""
-        spec, runs = self.spec.sources[source], self.manifest.stores[number]
+        spec, runs = self.spec.sources[source], self.manifest.stores[source]
         if spec.versioned_us is None:
             return TableState(spec.schema, self.spec.keys, runs, self.blobs, self.cache)
         return HistoryState(

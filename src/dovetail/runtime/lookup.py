@@ -21,6 +21,7 @@ from dovetail.kernels.interval_join import NEVER, first_due
 from dovetail.kernels.table_join import Changes, look_up
 from dovetail.kernels.timeline import (
     ABSENT,
+    NO_TIME,
     Ints,
     Timeline,
     arrival_order,
@@ -29,7 +30,7 @@ from dovetail.kernels.timeline import (
 )
 from dovetail.kernels.versioning import LATEST, as_of, batch_versions, clock
 from dovetail.plan.spec import Lookup
-from dovetail.runtime.job import NO_TIME, Batch, Done, Job, output, picked, whole
+from dovetail.runtime.job import Batch, Done, Job, output, picked, whole
 from dovetail.runtime.tables import Pool, counts, keep
 from dovetail.state.history import HistoryState
 from dovetail.state.queue import QueueState
@@ -64,7 +65,7 @@ def join(job: Job, operator: Lookup) -> Done:
 
 def _find(job: Job, source: int, events: Timeline, asked: Ints) -> tuple[Ints, Pool]:
     """What each of the ``asked`` events finds in a table, and where the references lead."""
-    store = job.table_store(source, source)
+    store = job.table_store(source)
     rows = job.batches[source].rows
     if not isinstance(store, HistoryState):
         located = store.locate(events.hash, events.keys)

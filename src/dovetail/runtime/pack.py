@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from dovetail.columns import DELETED, EVENT_TIME, HASH
 from dovetail.errors import DataError
+from dovetail.kernels.timeline import NO_TIME
 from dovetail.plan.spec import SourceSpec
-from dovetail.runtime.job import NO_TIME
 from dovetail.runtime.stage import Piece
 
 PACKED = (

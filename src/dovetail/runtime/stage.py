@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.columns import LOG_PARTITION, SEQUENCE
-from dovetail.kernels.timeline import Ints, Mask
+from dovetail.kernels.timeline import NO_TIME, Ints, Mask
 from dovetail.plan.spec import Histories, Interval, Lookup, SourceSpec, StageSpec
 from dovetail.runtime import histories, interval, interval_side, lookup, tables
 from dovetail.runtime.gate import pass_gate
-from dovetail.runtime.job import NO_TIME, Batch, Done, Job
+from dovetail.runtime.job import Batch, Done, Job
 from dovetail.state import manifest as manifests
 from dovetail.state.blobs import Blobs
 from dovetail.state.runs import Runs

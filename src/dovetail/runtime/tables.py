@@ -10,18 +10,26 @@ import pyarrow as pa
 
 from dovetail.columns import EVENT_TIME
 from dovetail.kernels.equality import rows_equal
+from dovetail.kernels.grouping import by_group_and_time
 from dovetail.kernels.table_join import Changes, Stored, join_tables, net_changes
-from dovetail.kernels.timeline import ABSENT, Ints, Mask, Timeline, last_of_source, timeline
+from dovetail.kernels.timeline import (
+    ABSENT,
+    NO_TIME,
+    Ints,
+    Mask,
+    Timeline,
+    last_of_source,
+    timeline,
+)
 from dovetail.kernels.versioning import (
     LATEST,
-    NO_TIME,
     batch_versions,
     clock,
     newest,
     within_retention,
 )
 from dovetail.plan.spec import StageSpec, TableTree
-from dovetail.runtime.job import Done, Job, output, whole
+from dovetail.runtime.job import Done, Job, output, picked
 from dovetail.state.history import HistoryState
 from dovetail.state.run_state import Located
 from dovetail.state.table_state import TableState
@@ -33,7 +41,7 @@ def join(job: Job, operator: TableTree) -> Done:
     """Every record's own result, or with ``emit="batch"`` each key's last one."""
     spec = job.spec
     sources = range(len(spec.sources))
-    stores = [job.table_store(source, source) for source in sources]
+    stores = [job.table_store(source) for source in sources]
     if not job.any_rows:
         return Done(None, job.manifest.stores)
     events = timeline([job.rows(source) for source in sources])
@@ -85,7 +93,7 @@ def keep(job: Job, source: int, store: TableStore, events: Timeline, counted: Ma
     else:
         kept = batch_versions(events, counted).event
         hash_ = events.hash[events.group[kept]]
-        kept = kept[np.lexsort((events.event_time_us[kept], hash_))]
+        kept = kept[by_group_and_time(hash_, events.event_time_us[kept])]
     rows = job.batches[source].rows.select(range(len(store.schema)))
     store.store(rows.take(pa.array(events.row[kept])))
 
@@ -116,8 +124,8 @@ class Pool:
             rows = pa.concat_tables([fetched, rows])
         index = refs - self.base + len(stored)
         index[old] = (np.cumsum(used) - 1)[refs[old]]
-        picked = pa.array(index, mask=refs == ABSENT)
-        return [whole(column.take(picked)) for column in rows.columns]
+        index[refs == ABSENT] = ABSENT
+        return picked(rows.columns, index)
 
 
 def _time(located: Located) -> Ints:
