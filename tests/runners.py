@@ -83,8 +83,8 @@ def kernel(
     for batch in batches:
         if restart:
             blobs, cache = MemoryBlobs(dict(blobs.blobs)), SegmentCache()
-        output = process(spec, list(_pieces(spec, batch, key_hash)), blobs, cache).output
-        rows = [] if output is None else output.to_pylist()
+        changes = process(spec, list(_pieces(spec, batch, key_hash)), blobs, cache).changes
+        rows = [row for table in changes for row in table.to_pylist()]
         width = len(spec.operator.leaves)
         answers.append(
             [

@@ -100,13 +100,9 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: clicks.join(clicks, within=WITHIN),
         r"both sides have a value column 'user'. Choose and rename with select=",
     ),
-    "a window's result joined again": (
-        lambda: clicks.join(views, within=WITHIN).join(prices),
-        r"one side is itself the result of a join .* Write that join's",
-    ),
-    "another key in one chain": (
-        lambda: clicks.join(users, on="user").join(prices),
-        r"one side is itself the result of a join that runs in another stage",
+    "rows that are withdrawn, joined again": (
+        lambda: clicks.join(views, within=WITHIN, how="left", unmatched="retract").join(prices),
+        r"left join of clicks and views withdraws rows .* Use unmatched='on_close' or 'eager'",
     ),
     "a result made a table": (
         lambda: clicks.join(prices).to_table(),

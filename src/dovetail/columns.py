@@ -3,8 +3,11 @@
 Inside a stage: ``_hash`` (xxhash64 of the key), ``_event_time`` (microseconds), ``_deleted``, and
 ``_sequence`` and ``_log_partition`` where a source names them. In the stores of a stream's rows:
 ``_due`` (the time a row waits for), ``_row`` (its number in the bucket) and ``_pending`` (whether
-it came without a match). On a stage's way out: the keys as ``_k0`` and so on, the
-values of leaf 0 as ``_0_0``, ``_0_1`` and so on, ``_position``, and ``_visible``, a bit per leaf.
+it came without a match). Between the two stages of a
+foreign-key join: the foreign key as ``_f0`` and so on, ``_foreign`` (its hash), ``_place`` (the
+primary key's hash), ``_epoch`` (which change of the primary key's row) and ``_instruction`` (what
+is to be emitted). On a stage's way out: the keys as ``_k0`` and so on, the values of leaf 0 as
+``_0_0``, ``_0_1`` and so on, ``_position``, and ``_visible``, a bit per leaf.
 In a changelog: ``_change``, ``_timestamp``, ``_position``.
 """
 
@@ -15,6 +18,7 @@ import re
 HASH, EVENT_TIME, DELETED = "_hash", "_event_time", "_deleted"
 SEQUENCE, LOG_PARTITION = "_sequence", "_log_partition"
 DUE, ROW, PENDING = "_due", "_row", "_pending"
+PLACE, EPOCH, INSTRUCTION, FOREIGN = "_place", "_epoch", "_instruction", "_foreign"
 POSITION, VISIBLE = "_position", "_visible"
 CHANGE, TIMESTAMP = "_change", "_timestamp"
 
@@ -29,17 +33,26 @@ _OWN = (
     DUE,
     ROW,
     PENDING,
+    PLACE,
+    EPOCH,
+    INSTRUCTION,
+    FOREIGN,
     POSITION,
     VISIBLE,
     CHANGE,
     TIMESTAMP,
 )
-_NUMBERED = re.compile(r"_k\d+|_\d+_\d+")
+_NUMBERED = re.compile(r"_[kf]\d+|_\d+_\d+")
 
 
 def key_name(number: int) -> str:
     """The column that holds a key column in a stage's output."""
     return f"_k{number}"
+
+
+def foreign_name(number: int) -> str:
+    """The column that holds a foreign key's column between the two stages of its join."""
+    return f"_f{number}"
 
 
 def value_name(leaf: int, number: int) -> str:

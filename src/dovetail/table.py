@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dovetail.errors import PlanError
 from dovetail.io.topics import Malformed, topic_source
-from dovetail.plan.joins import table_join
+from dovetail.plan.joins import foreign_key_join, table_join
 from dovetail.plan.reading import source_of
 from dovetail.plan.select import Selection
 from dovetail.topology import Topology
@@ -125,16 +125,30 @@ class Table(Topology):
         self,
         right: Table,
         *,
+        on: str | Column | Sequence[str | Column] | None = None,
         how: How = "inner",
         select: Selection | None = None,
         late: Late = "ignore",
         align: Span | None = None,
+        name: str | None = None,
     ) -> Table:
-        """A primary-key join: at any time, the rows of both tables with equal keys, side by side.
+        """A join of two tables, by their keys or, with ``on``, by foreign key: at any time, the
+        rows of both that belong together, side by side.
 
-        ``how``: ``"inner"``, ``"left"`` (every left row, with nulls where the right has none) or
-        ``"outer"`` (every row of either). Each record of either table gives its own result; a
-        result that ceases is deleted by a tombstone. The result's timestamp is the larger of both.
+        **By key.** ``how``: ``"inner"``, ``"left"`` (every left row, with nulls where the right has
+        none) or ``"outer"`` (every row of either). Each record of either table gives its own
+        result; a result that ceases is deleted by a tombstone. The result's timestamp is the larger
+        of both.
+
+        **By foreign key.** ``on``: what names the right table's key, in its types and order:
+        columns of this table, or Spark expressions over its key and columns. Many left rows may
+        refer to one right row; the result has this table's key. A right record gives a result for
+        each left row that refers to it, under its own timestamp. ``how="inner"`` leaves out rows
+        whose foreign key is null or names no row, ``"left"`` keeps them. ``"right"`` and
+        ``"outer"`` keep right rows to which no left row refers, under a key of both tables' key
+        columns, the right's named ``right_<column>``, of which one table's are null. A left row for
+        which an expression fails is left out and counted (metric ``<name>.failed``). ``late`` and
+        ``align`` do not apply.
 
         ``select``: the result's value columns, all of both sides by default. Columns are named
         ``"left.x"``, ``"right.x"`` or just ``"x"``; a mapping gives new names; Spark expressions
@@ -146,17 +160,35 @@ class Table(Topology):
         with the time from which it holds, so that the last result of each key and time is the
         history of the join, whatever the order of arrival.
 
-        ``align``: as in ``Stream.join``.
+        ``align``: as in ``Stream.join``. ``name``: what errors and ``explain`` call the join.
 
         Raises ``PlanError`` where the keys' types differ or names are unknown or ambiguous.
-        Source: KIP-77 "KTable-KTable"; KIP-914; spec/table_table, spec/versioned.
+        Source: KIP-77 "KTable-KTable"; KIP-213; KIP-914; spec/table_table, spec/foreign_key,
+        spec/versioned.
         """
         if not isinstance(right, Table):
             raise PlanError(
                 "join", f"the right side is a {type(right).__name__}", "Make it a Table first"
             )
+        if on is None:
+            return Table(
+                table_join(
+                    self.plan,
+                    right.plan,
+                    how=how,
+                    select=select,
+                    late=late,
+                    align=align,
+                    label=name,
+                )
+            )
+        for argument, given in (("late=", late != "ignore"), ("align=", align is not None)):
+            if given:
+                raise PlanError(
+                    name or "join", f"{argument} is for joins by key", "Leave it or on= out"
+                )
         return Table(
-            table_join(self.plan, right.plan, how=how, select=select, late=late, align=align)
+            foreign_key_join(self.plan, right.plan, how=how, on=on, select=select, label=name)
         )
 
     def __repr__(self) -> str:

@@ -17,33 +17,27 @@ run, on the same stored bytes; what a query does with a record, the driver does 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from dovetail.columns import DELETED, EVENT_TIME, HASH, POSITION, SEQUENCE
+from dovetail.columns import DELETED, EVENT_TIME, POSITION, SEQUENCE
 from dovetail.errors import CheckpointError, DataError, PlanError
 from dovetail.kernels.hashing import stable_hash
-from dovetail.plan.nodes import Source, is_stream
+from dovetail.plan.nodes import Derived, Node, Source, is_stream, origins
 from dovetail.plan.output import held_columns
 from dovetail.plan.spans import Span, microseconds
 from dovetail.plan.spec import Emit
-from dovetail.plan.stages import plan_stage
-from dovetail.runtime.pack import Packer, unpack_piece
-from dovetail.runtime.stage import Piece, process, store_count
-from dovetail.state import manifest
-from dovetail.state.blobs import MemoryBlobs
-from dovetail.state.segment import SegmentCache
+from dovetail.plan.stages import arrow_schema, plan_stage
+from dovetail.runtime.local import Hash, LocalStage
 from dovetail.stream import Stream
 from dovetail.table import Table
 from dovetail.topology import Topology
@@ -51,11 +45,12 @@ from dovetail.topology import Topology
 Schema: TypeAlias = "pa.Schema | StructType | Mapping[str, pa.DataType]"
 Row: TypeAlias = "Mapping[str, Any]"
 Timestamp: TypeAlias = "datetime | int"
-Hash: TypeAlias = "Callable[[Sequence[pa.Array]], npt.NDArray[np.int64]]"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_SNAPSHOT = pa.schema([("bucket", pa.int32()), ("name", pa.string()), ("blob", pa.binary())])
-_SNAPSHOT_VERSION = 1
+_SNAPSHOT = pa.schema(
+    [("stage", pa.int32()), ("bucket", pa.int32()), ("name", pa.string()), ("blob", pa.binary())]
+)
+_SNAPSHOT_VERSION = 2
 
 
 def table(
@@ -151,27 +146,15 @@ class Driver:
         key_hash: Hash | None = None,
     ) -> None:
         node = topology.plan
-        stage = plan_stage(node, buckets=buckets, emit=emit)
-        if stage.spec.visible:
-            raise PlanError(
-                node.name,
-                "select= computes with a Spark expression, which needs Spark",
-                "Run the topology with to_batch() or write_stream(), or name columns only",
-            )
-        in_order = stage.spec.align_us is None
-        sources = tuple(
-            replace(source, sequence=in_order, log_partition=False) for source in stage.spec.sources
-        )
+        # Rows come in the order given, so from one log, but where a join orders them by time.
+        stage = plan_stage(node, buckets=buckets, emit=emit, one_log=not _aligned(node))
         self._node = node
-        self._inputs = stage.inputs
-        self._spec = replace(stage.spec, sources=sources)
+        self._sources = {source: _columns(source) for source in origins(node)}
+        self._root = LocalStage(stage, stable_hash if key_hash is None else key_hash)
         self._columns = held_columns(stage)
-        self._hash = stable_hash if key_hash is None else key_hash
-        self._blobs = [MemoryBlobs() for _ in range(buckets)]
-        self._cache = SegmentCache()
         self._unread: list[Change] = []
-        self._held: list[tuple[int, pa.RecordBatch]] | None = None
-        self._sequence = self._now_us = 0
+        self._inside_batch = False
+        self._sequence = self._now_us = self._batches = 0
         self.dropped = 0
 
     def pipe(
@@ -193,23 +176,18 @@ class Driver:
         Raises ``PlanError`` for an input that the topology does not read, ``DataError`` for a null
         timestamp, an unknown column or a value of the wrong type; then nothing has happened.
         """
-        number = self._number(table)
+        source = self._source(table)
         given = [rows] if isinstance(rows, Mapping) else list(rows)
         times = list(timestamp) if isinstance(timestamp, Sequence) else [timestamp] * len(given)
         if len(times) != len(given):
             raise DataError(
-                self._inputs[number].source.title,
+                source.title,
                 f"{len(given)} rows come with {len(times)} timestamps",
                 "Give one timestamp for all rows, or one each",
             )
-        batch = self._wire_rows(number, given, times, deleted)
-        pieces, dropped = self._pack(number, [batch])
-        self._sequence += batch.num_rows
-        self.dropped += dropped
-        if self._held is None:
-            return self._run(pieces)
-        self._held.append((number, batch))
-        return []
+        self.dropped += self._root.accept(source, self._rows(source, given, times, deleted))
+        self._sequence += len(given)
+        return [] if self._inside_batch else self._run()
 
     @contextmanager
     def batch(self) -> Iterator[list[Change]]:
@@ -217,36 +195,28 @@ class Driver:
 
         Yields a list that then holds the changes. A block that raises leaves everything as it was.
         """
-        if self._held is not None:
-            raise _inside_batch("batch()")
+        self._refuse_inside("batch()")
         changes: list[Change] = []
-        self._held = []
+        self._inside_batch = True
         try:
             yield changes
-            held = self._held
+        except BaseException:
+            self._root.forget()
+            raise
         finally:
-            self._held = None
-        pieces = [
-            piece
-            for number in range(len(self._inputs))
-            for piece in self._pack(number, [rows for source, rows in held if source == number])[0]
-        ]
-        changes += self._run(pieces)
+            self._inside_batch = False
+        changes += self._run()
 
     def advance(self, timestamp: Timestamp) -> list[Change]:
         """Move the stream time of all inputs to ``timestamp``, by a batch without rows."""
-        if self._held is not None:
-            raise _inside_batch("advance()")
-        time = _microseconds(timestamp)
-        beats = [Piece(number, 0, 0, time, None) for number in range(len(self._inputs))]
-        return self._run([(bucket, beat) for bucket in range(len(self._blobs)) for beat in beats])
+        self._refuse_inside("advance()")
+        return self._run(_microseconds(timestamp))
 
     def wait(self, span: Span) -> list[Change]:
         """Let time pass by the wall clock, then run a batch without rows, for ``align=``."""
-        if self._held is not None:
-            raise _inside_batch("wait()")
+        self._refuse_inside("wait()")
         self._now_us += microseconds("wait", "span=", span)
-        return self._run([])
+        return self._run()
 
     def read(self) -> list[Change]:
         """All changes since the last ``read``."""
@@ -255,17 +225,18 @@ class Driver:
 
     def cut(self) -> bytes:
         """The stored state after the last micro-batch, as a query's checkpoint would hold it."""
-        if self._held is not None:
-            raise _inside_batch("cut()")
+        self._refuse_inside("cut()")
         rows = [
-            (bucket, name, blob)
-            for bucket, blobs in enumerate(self._blobs)
+            (stage, bucket, name, blob)
+            for stage, buckets in enumerate(self._root.buckets)
+            for bucket, blobs in enumerate(buckets.blobs)
             for name, blob in sorted(blobs.blobs.items())
         ]
         stored = pa.Table.from_pylist(
             [dict(zip(_SNAPSHOT.names, row, strict=True)) for row in rows], schema=_SNAPSHOT
         )
-        stored = stored.replace_schema_metadata({"buckets": str(len(self._blobs))})
+        told = {"buckets": self._root.stage.spec.buckets, "batches": self._batches}
+        stored = stored.replace_schema_metadata({name: str(n) for name, n in told.items()})
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, stored.schema) as writer:
             writer.write_table(stored)
@@ -294,83 +265,52 @@ class Driver:
         stored = pa.ipc.open_stream(pa.py_buffer(snapshot)[1:]).read_all()
         buckets = int(stored.schema.metadata[b"buckets"])
         driver = cls(topology, emit=emit, buckets=buckets, key_hash=key_hash)
+        driver._batches = int(stored.schema.metadata[b"batches"])
+        stages = driver._root.buckets
         for row in stored.to_pylist():
-            driver._blobs[row["bucket"]].put(row["name"], row["blob"])
-        spec = driver._spec
-        for blobs in driver._blobs:
-            manifest.load(blobs, spec.topology, spec.buckets, len(spec.sources), store_count(spec))
+            if row["stage"] < len(stages):
+                stages[row["stage"]].blobs[row["bucket"]].put(row["name"], row["blob"])
+        for buckets_of in stages:
+            buckets_of.check()
         return driver
 
-    def _number(self, table: Topology) -> int:
-        for number, input_ in enumerate(self._inputs):
-            if input_.source is table.plan:
-                return number
+    def _source(self, table: Topology) -> Source:
+        if isinstance(table.plan, Source) and table.plan in self._sources:
+            return table.plan
         raise PlanError(
             "pipe",
             f"{table!r} is not an input of the topology",
-            f"Its inputs are {', '.join(input_.source.name for input_ in self._inputs)}",
+            f"Its inputs are {', '.join(source.name for source in self._sources)}",
         )
 
-    def _wire_rows(
+    def _rows(
         self,
-        number: int,
+        source: Source,
         rows: Sequence[Row],
         times: Sequence[Timestamp | None],
         deleted: bool,
-    ) -> pa.RecordBatch:
-        """The rows as the stage reads them."""
-        source = self._inputs[number].source
-        schema = self._spec.sources[number].wire_schema
+    ) -> pa.Table:
+        """The rows as a stage's inputs take them."""
+        schema = self._sources[source]
         _check_columns(source, rows)
-        names = [*source.key.names, *source.values.names]
-        columns = {name: _array(source, name, rows, schema.field(name).type) for name in names}
-        key = self._inputs[number].key
-        keys = [_canonical(columns[name]) for name in key]
-        columns |= zip(key, keys, strict=True)
-        columns[HASH] = pa.array(self._hash(keys), pa.int64())
+        columns = {field.name: _array(source, field.name, rows, field.type) for field in schema}
         time = [None if moment is None else _microseconds(moment) for moment in times]
         columns[EVENT_TIME] = pa.array(time, pa.int64())
         columns[DELETED] = pa.array([deleted] * len(rows), pa.bool_())
         columns[SEQUENCE] = pa.array(np.arange(self._sequence, self._sequence + len(rows)))
-        return pa.record_batch([columns[field.name] for field in schema], schema=schema)
+        return pa.table(columns)
 
-    def _pack(
-        self, number: int, batches: Sequence[pa.RecordBatch]
-    ) -> tuple[list[tuple[int, Piece]], int]:
-        """What every bucket gets of these rows, through the bytes that Spark would move, and how
-        many rows were dropped.
-        """
-        source = self._spec.sources[number]
-        packer = Packer(number, source, self._spec.keys, range(len(self._blobs)))
-        packed = [row for rows in packer(iter(batches), 0) for row in rows.to_pylist()]
-        pieces = [
-            (
-                row["bucket"],
-                unpack_piece(
-                    row["source"],
-                    row["partition"],
-                    row["number"],
-                    row["high_time_us"],
-                    row["payload"],
-                ),
-            )
-            for row in packed
-        ]
-        return pieces, sum(row["dropped"] for row in packed)
-
-    def _run(self, pieces: Sequence[tuple[int, Piece]]) -> list[Change]:
+    def _run(self, beat_us: int | None = None) -> list[Change]:
         """One micro-batch."""
-        changes: list[Change] = []
-        for number, blobs in enumerate(self._blobs):
-            own = [piece for bucket, piece in pieces if bucket == number]
-            output = self._process(own, blobs) if own or self._spec.align_us is not None else None
-            if output is not None:
-                changes += self._changes(output)
+        tables = self._root.run(self._batches, self._now_us, beat_us)
+        self._batches += bool(tables)
+        changes = [change for table in tables for change in self._changes(table)]
         self._unread += changes
         return changes
 
-    def _process(self, pieces: Sequence[Piece], blobs: MemoryBlobs) -> pa.Table | None:
-        return process(self._spec, pieces, blobs, self._cache, self._now_us).output
+    def _refuse_inside(self, call: str) -> None:
+        if self._inside_batch:
+            raise PlanError(call, "a batch is open", "Call it after the with block")
 
     def _changes(self, output: pa.Table) -> Iterator[Change]:
         for row in output.to_pylist():
@@ -425,14 +365,6 @@ def _array(source: Source, name: str, rows: Sequence[Row], type_: pa.DataType) -
         ) from error
 
 
-def _canonical(key: pa.Array) -> pa.Array:
-    """Equal keys have equal bits: one NaN, and no negative zero (as on Spark)."""
-    if not pa.types.is_floating(key.type):
-        return key
-    key = pc.if_else(pc.is_nan(key), pa.scalar(float("nan"), key.type), key)
-    return pc.if_else(pc.equal(key, pa.scalar(0.0, key.type)), pa.scalar(0.0, key.type), key)
-
-
 def _microseconds(moment: Timestamp) -> int:
     if not isinstance(moment, datetime):
         return moment
@@ -440,8 +372,17 @@ def _microseconds(moment: Timestamp) -> int:
     return (aware - _EPOCH) // timedelta(microseconds=1)
 
 
-def _inside_batch(call: str) -> PlanError:
-    return PlanError(call, "a batch is open", "Call it after the with block")
+def _aligned(node: Node) -> bool:
+    """Whether any join of a topology lets rows wait for others."""
+    if isinstance(node, Source):
+        return False
+    if isinstance(node, Derived):
+        return _aligned(node.node)
+    return node.align_us is not None or _aligned(node.left) or _aligned(node.right)
+
+
+def _columns(source: Source) -> pa.Schema:
+    return arrow_schema(StructType([*source.key.fields, *source.values.fields]))
 
 
 def _show(values: Mapping[str, Any]) -> str:

@@ -111,7 +111,7 @@ class Model:
             if row is not None and (not row[1] or row[0] > self.horizon_us):
                 assert found.event_time_us[i] == row[0]  # its tombstone is still there
         which = np.flatnonzero(found.present)[::-1]
-        fetched = self.state.fetch(found, which)
+        fetched = found.fetch(which, range(len(found.schema)))
         assert fetched.column("k").to_pylist() == [names[i] for i in which]
         rows = [expected[i] for i in which]
         assert fetched.column("n").to_pylist() == [row[2] for row in rows if row is not None]

@@ -84,7 +84,7 @@ class Model:
         assert found.present.tolist() == present
         which = np.flatnonzero(found.present)
         random.Random(len(which)).shuffle(which)
-        fetched = self.state.fetch(found, which)
+        fetched = found.fetch(which, range(len(found.schema)))
         expected = [self.rows[names[i]] for i in which]
         assert fetched.column("k").to_pylist() == [names[i] for i in which]
         assert fetched.column("v").to_pylist() == [value for _, _, value in expected]

@@ -25,7 +25,7 @@ import numpy as np
 
 from dovetail.kernels.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, versions
 
-How: TypeAlias = Literal["inner", "left", "outer"]
+How: TypeAlias = Literal["inner", "left", "right", "outer"]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def leaves(tree: Tree) -> Iterator[int]:
 
 def preserved(how: How) -> tuple[bool, bool]:
     """Whether the left and the right side's rows appear without a match."""
-    return how in ("left", "outer"), how == "outer"
+    return how in ("left", "outer"), how in ("right", "outer")
 
 
 def join_tables(

@@ -6,14 +6,18 @@ from collections.abc import Iterator
 
 from pyspark.sql.types import StructType
 
+from dovetail.kernels.table_join import preserved
 from dovetail.plan.nodes import (
+    Derived,
+    Entry,
+    ForeignKeyJoin,
     JoinNode,
     Node,
     Source,
     StreamJoin,
     StreamTableJoin,
     TableJoin,
-    distinct_sources,
+    distinct_entries,
     signature,
 )
 from dovetail.plan.spans import written
@@ -21,28 +25,62 @@ from dovetail.plan.stages import Input, looked_up
 
 
 def explain(node: Node) -> str:
-    """The joins, the stage, its shuffle and its state.
+    """The joins, then the stages in the order in which they run, their shuffles and their state.
 
     A tree of joins on one key is one stage; its inputs are shuffled once, by key, and each input's
-    rows are stored once.
+    rows are stored once. A join by foreign key is two.
     """
-    inputs = distinct_sources(node)
+    lines = ["Topology", *_tree(node, "", "")]
+    for number, stage in enumerate(_stages(node), start=1):
+        lines += ["", f"Stage {number}", *stage]
+    return "\n".join(lines)
+
+
+def _stages(node: Node) -> Iterator[list[str]]:
+    """Each stage's lines, after those of the stages that it reads."""
+    for entry in distinct_entries(node):
+        if isinstance(entry, Derived):
+            yield from _stages(entry.node)
+    if isinstance(node, ForeignKeyJoin):
+        yield from _foreign_key_stages(node)
+        return
+    inputs = distinct_entries(node)
     on = looked_up(node)
     key = signature(StructType(Input(inputs[0], on or tuple(node.key.names)).key_fields))
     by = key if on and on != tuple(node.key.names) else f"key {key}"
-    lines = [
-        "Topology",
-        *_tree(node, "", ""),
-        "",
-        "Stage 1",
+    yield [
         f"  shuffle  by {by} into buckets; {len(inputs)} inputs, packed as columns",
         "  state    " + "\n           ".join(f"{s.name}: {_state(node, s)}" for s in inputs),
         "  keeps    no join results" if not isinstance(node, Source) else "  joins    none",
     ]
-    return "\n".join(lines)
+
+
+def _foreign_key_stages(node: ForeignKeyJoin) -> Iterator[list[str]]:
+    left, right = node.left, node.right
+    assert isinstance(right, (Source, Derived))
+    history = "" if right.versioned_us is None else f" for {written(right.versioned_us)}"
+    yield [
+        f"  shuffle  by key {signature(left.key)} into buckets; {left.name}, packed as columns",
+        f"  state    {left.name}: foreign key per key",
+    ]
+    lines = [
+        f"  shuffle  by foreign key {signature(right.key)} into buckets; {left.name}, {right.name}",
+        f"  state    {left.name}: last row per foreign key and key",
+        f"           {right.name}: {'every version' if history else 'last row'} per key{history}",
+    ]
+    if preserved(node.how)[1]:
+        lines.append(f"           how many rows of {left.name} refer to each")
+    yield [
+        *lines,
+        "  keeps    no join results",
+        f"  shuffle  by key {signature(left.key)}: each key's changes in order",
+    ]
 
 
 def _tree(node: Node, first: str, rest: str) -> Iterator[str]:
+    if isinstance(node, Derived):
+        yield from _tree(node.node, first, rest)
+        return
     if isinstance(node, Source):
         yield f"{first}{node.name}  ({_columns(node)})"
         return
@@ -60,6 +98,9 @@ def _kind(node: JoinNode) -> str:
     if isinstance(node, StreamTableJoin):
         grace = "" if node.grace_us is None else f", grace {written(node.grace_us)}"
         return f"of a stream with a table on {', '.join(node.on)}{grace}{align}"
+    if isinstance(node, ForeignKeyJoin):
+        on = (item if isinstance(item, str) else "an expression" for item in node.on)
+        return f"by foreign key {', '.join(on)}{align}"
     late = ", late records correct the history" if _histories(node) else ""
     return f"by key{late}{align}"
 
@@ -68,13 +109,17 @@ def _histories(node: Node) -> bool:
     return isinstance(node, TableJoin) and node.late == "history"
 
 
-def _state(node: Node, source: Source) -> str:
+def _state(node: Node, source: Entry) -> str:
     """What a stage stores of an input."""
-    ahead = "" if isinstance(node, Source) or node.align_us is None else ", and what is ahead"
+    ahead = (
+        ""
+        if isinstance(node, (Source, Derived)) or node.align_us is None
+        else ", and what is ahead"
+    )
     return _rows(node, source) + ahead
 
 
-def _rows(node: Node, source: Source) -> str:
+def _rows(node: Node, source: Entry) -> str:
     if not source.stream:
         if source.versioned_us is None:
             return "last row per key"

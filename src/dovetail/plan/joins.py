@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.sql.types import StructField, StructType
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column
+from pyspark.sql.types import DataType, StructField, StructType
 
 from dovetail.errors import PlanError
 from dovetail.kernels.interval_join import Unmatched
 from dovetail.kernels.table_join import How
 from dovetail.plan.nodes import (
+    Derived,
+    Entry,
+    ForeignKeyJoin,
     Late,
     Node,
     Selected,
@@ -18,12 +23,13 @@ from dovetail.plan.nodes import (
     StreamJoin,
     StreamTableJoin,
     TableJoin,
+    entries,
     refuse_differing_keys,
+    refuse_duplicates,
     refuse_key_type,
     signature,
-    sources,
 )
-from dovetail.plan.select import Selection, resolve, select_all
+from dovetail.plan.select import Selection, empty_row, resolve, select_all
 from dovetail.plan.spans import Span, microseconds
 
 
@@ -69,9 +75,11 @@ def table_join(
     select: Selection | None,
     late: Late,
     align: Span | None,
+    label: str | None = None,
 ) -> TableJoin:
     """Two tables joined by key."""
-    name = _name(how, left, right)
+    name = label or _name(how, left, right)
+    left, right = _table_side(left), _table_side(right)
     _refuse_how(name, how, ("inner", "left", "outer"), "tables by key")
     refuse_differing_keys(name, left, right)
     for side in (left, right):
@@ -89,7 +97,42 @@ def table_join(
         values=values,
         late=late,
         align_us=_align(name, align),
+        label=label,
     )
+
+
+def foreign_key_join(
+    left: Node,
+    right: Node,
+    *,
+    how: How,
+    on: str | Column | Sequence[str | Column],
+    select: Selection | None,
+    label: str | None = None,
+) -> ForeignKeyJoin:
+    """Two tables joined by what the left one's rows say of the right one's key."""
+    name = label or _name(how, left, right)
+    if how not in ("inner", "left", "right", "outer"):
+        raise PlanError(
+            name,
+            f"how={how!r} is not a join by foreign key",
+            "Use 'inner', 'left', 'right' or 'outer'",
+        )
+    for side in (left, right):
+        _refuse_corrected(name, side)
+    left, right = _entry(name, left), _entry(name, right)
+    columns = (on,) if isinstance(on, (str, Column)) else tuple(on)
+    _refuse_other_key(name, left, right, columns)
+    selected, values = _selected(name, left, right, how, select, one_key=False)
+    node = ForeignKeyJoin(
+        left=left, right=right, how=how, select=selected, values=values, on=columns, label=label
+    )
+    refuse_duplicates(
+        name,
+        [*node.key.names, *values.names],
+        "Leave it out or give it another name with select=",
+    )
+    return node
 
 
 def stream_table_join(
@@ -107,8 +150,9 @@ def stream_table_join(
     _refuse_how(name, how, ("inner", "left"), "a stream with a table")
     _refuse_corrected(name, right)
     columns = _on(name, left, right, on)
-    if not isinstance(left, Source) and (grace is not None or not _same_look_up(left, columns)):
-        raise _chained(name)
+    if grace is not None or not _same_look_up(left, columns):
+        left = _entry(name, left)
+    right = _table_side(right)
     grace_us = None
     if grace is not None:
         grace_us = microseconds(name, "grace=", grace)
@@ -152,9 +196,7 @@ def stream_join(
             f"unmatched={unmatched!r} is not a mode",
             "Use 'on_close', 'eager' or 'retract'",
         )
-    for side in (left, right):
-        if not isinstance(side, Source):
-            raise _chained(name)
+    left, right = _entry(name, left), _entry(name, right)
     selected, values = _selected(name, left, right, how, select)
     return StreamJoin(
         left=left,
@@ -186,12 +228,18 @@ def _refuse_how(name: str, how: str, known: Sequence[str], what: str) -> None:
 
 
 def _selected(
-    name: str, left: Node, right: Node, how: How, select: Selection | None
+    name: str,
+    left: Node,
+    right: Node,
+    how: How,
+    select: Selection | None,
+    *,
+    one_key: bool = True,
 ) -> tuple[tuple[Selected, ...], StructType]:
     if select is None:
         both = StructType([*left.values.fields, *right.values.fields])
         return select_all(name, left, right), both
-    return resolve(name, left, right, how, select)
+    return resolve(name, left, right, how, select, one_key=one_key)
 
 
 def _align(name: str, align: Span | None) -> int | None:
@@ -234,12 +282,58 @@ def _same_look_up(left: Node, columns: tuple[str, ...]) -> bool:
     )
 
 
-def _chained(name: str) -> PlanError:
-    return PlanError(
-        name,
-        "one side is itself the result of a join that runs in another stage",
-        "Write that join's result to a topic or a table and read it from there",
-    )
+def _entry(name: str, side: Node) -> Entry:
+    """A side as an input of the join's own stage."""
+    if isinstance(side, (Source, Derived)):
+        return side
+    if isinstance(side, StreamJoin) and side.how != "inner" and side.unmatched == "retract":
+        raise PlanError(
+            name,
+            f"{side.name} withdraws rows (unmatched='retract'), which a stream's reader cannot",
+            "Use unmatched='on_close' or 'eager' there",
+        )
+    return Derived(side)
+
+
+def _table_side(side: Node) -> Node:
+    """A table as one side of a join by key: joins by the same key run in one stage."""
+    return Derived(side) if isinstance(side, ForeignKeyJoin) else side
+
+
+def _refuse_other_key(name: str, left: Node, right: Node, on: Sequence[str | Column]) -> None:
+    """The foreign key must have the right key's types."""
+    known = {f.name: f for f in (*left.key, *left.values)}
+    fields = []
+    for item in on:
+        if isinstance(item, Column):
+            fields.append(StructField("an expression", _type_of(name, left, item)))
+        elif item in known:
+            fields.append(known[item])
+        else:
+            raise PlanError(
+                name,
+                f"on= names an unknown column {item!r}",
+                f"Known in {left.name} are {', '.join(known)}",
+            )
+    if [f.dataType for f in fields] != [f.dataType for f in right.key]:
+        raise PlanError(
+            name,
+            f"on= is {signature(StructType(fields))}, the key of {right.name} is "
+            f"{signature(right.key)}",
+            "Cast it, so that both have the same types in the same order",
+        )
+
+
+def _type_of(name: str, left: Node, column: Column) -> DataType:
+    row = StructType([*left.key.fields, *left.values.fields])
+    try:
+        return empty_row(name, "on=", row).select(column).schema[0].dataType
+    except AnalysisException as error:
+        raise PlanError(
+            name,
+            f"an expression in on= does not resolve: {error.getMessage().splitlines()[0]}",
+            f"Its columns are those of {left.name}: {', '.join(row.names)}",
+        ) from error
 
 
 def _refuse_corrected(name: str, side: Node) -> None:
@@ -269,7 +363,7 @@ def _refuse_without_histories(name: str, left: Node, right: Node) -> None:
 
 
 def _refuse_short_history(name: str, right: Node, grace: Span, grace_us: int) -> None:
-    for source in sources(right):
+    for source in entries(right):
         if source.versioned_us is None:
             raise PlanError(
                 name,

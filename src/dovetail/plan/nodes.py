@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 from dovetail.columns import CHANGE, POSITION, TIMESTAMP, is_reserved
 from dovetail.errors import PlanError
 from dovetail.kernels.interval_join import Unmatched
-from dovetail.kernels.table_join import How
+from dovetail.kernels.table_join import How, preserved
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -64,6 +64,11 @@ class Source:
         """What errors call it."""
         return f"{'stream' if self.stream else 'table'} {self.name}"
 
+    @property
+    def ordered(self) -> bool:
+        """Whether its rows have a place in a log that all inputs share."""
+        return self.sequence is not None and self.log_partition is None
+
     def __post_init__(self) -> None:
         operator = self.title
         if not self.key.fields:
@@ -81,6 +86,50 @@ class Source:
             refuse_key_type(operator, key_field)
         for value_field in self.values:
             refuse_value_type(operator, value_field)
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A node's result as another stage reads it: the input that a join has in place of a node which
+    does not run in its own stage.
+    """
+
+    node: JoinNode
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return self.node.name
+
+    @property
+    def title(self) -> str:
+        """What errors call it, with its kind."""
+        return f"{'stream' if self.stream else 'table'} {self.name}"
+
+    @property
+    def key(self) -> StructType:
+        """The key columns."""
+        return self.node.key
+
+    @property
+    def values(self) -> StructType:
+        """The value columns."""
+        return self.node.values
+
+    @property
+    def stream(self) -> bool:
+        """Whether its records stand for themselves."""
+        return is_stream(self.node)
+
+    @property
+    def versioned_us(self) -> None:
+        """A result has no history."""
+        return None
+
+    @property
+    def ordered(self) -> bool:
+        """Whether its rows have a place in a log that all inputs share."""
+        return all(source.ordered for source in origins(self.node))
 
 
 @dataclass(frozen=True)
@@ -106,11 +155,12 @@ class _Join:
     select: tuple[Selected, ...]
     values: StructType
     align_us: int | None = None
+    label: str | None = None
 
     @property
     def name(self) -> str:
-        """What errors call it."""
-        return f"{self.how} join of {self.left.name} and {self.right.name}"
+        """What errors call it: its label, or what it joins."""
+        return self.label or f"{self.how} join of {self.left.name} and {self.right.name}"
 
     @property
     def key(self) -> StructType:
@@ -123,6 +173,26 @@ class TableJoin(_Join):
     """A primary-key join of two tables."""
 
     late: Late = "ignore"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ForeignKeyJoin(_Join):
+    """Rows of the left table, each with the right row whose key is the left row's foreign key:
+    ``on``, columns of the left row or expressions over it.
+
+    A right row that no left row refers to has a result of its own where the right side is
+    preserved. Then the key is the pair of both keys, and of each result one of them is null.
+    """
+
+    on: tuple[str | Column, ...]
+
+    @property
+    def key(self) -> StructType:
+        """The left side's key and, where right rows appear alone, theirs."""
+        if not preserved(self.how)[1]:
+            return self.left.key
+        theirs = (StructField(right_key(f.name), f.dataType, True) for f in self.right.key)
+        return StructType([*self.left.key.fields, *theirs])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -145,13 +215,21 @@ class StreamJoin(_Join):
     unmatched: Unmatched
 
 
-JoinNode: TypeAlias = TableJoin | StreamTableJoin | StreamJoin
-Node: TypeAlias = Source | JoinNode
+JoinNode: TypeAlias = TableJoin | ForeignKeyJoin | StreamTableJoin | StreamJoin
+Entry: TypeAlias = Source | Derived
+Node: TypeAlias = Entry | JoinNode
+
+
+def right_key(name: str) -> str:
+    """The name that a right key column has in the key of a join's result."""
+    return f"right_{name}"
 
 
 def is_stream(node: Node) -> bool:
     """Whether a node's records stand for themselves."""
-    return node.stream if isinstance(node, Source) else not isinstance(node, TableJoin)
+    if isinstance(node, (Source, Derived)):
+        return node.stream
+    return not isinstance(node, (TableJoin, ForeignKeyJoin))
 
 
 def is_current(node: Node) -> bool:
@@ -159,23 +237,31 @@ def is_current(node: Node) -> bool:
     return not is_stream(node) and not (isinstance(node, TableJoin) and node.late == "history")
 
 
-def sources(node: Node) -> Iterator[Source]:
-    """The inputs a node reads, from left to right; one that is used twice comes twice."""
-    if isinstance(node, Source):
+def entries(node: Node) -> Iterator[Entry]:
+    """What a node's own stage reads, from left to right; what is used twice comes twice."""
+    if isinstance(node, (Source, Derived)):
         yield node
     else:
-        yield from sources(node.left)
-        yield from sources(node.right)
+        yield from entries(node.left)
+        yield from entries(node.right)
 
 
 def width(node: Node) -> int:
-    """How many inputs a node reads, counting one that is used twice twice."""
-    return sum(1 for _ in sources(node))
+    """How many inputs a node's stage reads, counting one that is used twice twice."""
+    return sum(1 for _ in entries(node))
 
 
-def distinct_sources(node: Node) -> list[Source]:
-    """The inputs a node reads, each once, in the order of first use."""
-    return list(dict.fromkeys(sources(node)))
+def distinct_entries(node: Node) -> list[Entry]:
+    """What a node's own stage reads, each once, in the order of first use."""
+    return list(dict.fromkeys(entries(node)))
+
+
+def origins(node: Node) -> list[Source]:
+    """The sources from which a node is computed through all stages, in the order of first use."""
+    found: dict[Source, None] = {}
+    for entry in entries(node):
+        found |= dict.fromkeys(origins(entry.node) if isinstance(entry, Derived) else [entry])
+    return list(found)
 
 
 def refuse_duplicates(operator: str, names: Sequence[str], remedy: str) -> None:

@@ -19,13 +19,22 @@ from dovetail.columns import (
     DELETED,
     EVENT_TIME,
     POSITION,
+    SEQUENCE,
     TIMESTAMP,
     UPSERT,
     VISIBLE,
     key_name,
     value_name,
 )
-from dovetail.plan.nodes import Node, Source, changelog_schema, width
+from dovetail.plan.nodes import (
+    Derived,
+    ForeignKeyJoin,
+    JoinNode,
+    Node,
+    Source,
+    changelog_schema,
+    width,
+)
 from dovetail.plan.select import SIDES
 from dovetail.plan.stages import Stage, arrow_schema
 
@@ -52,17 +61,19 @@ class Output:
         columns = {name: changes.column(held) for name, held in self.held.items()}
         columns[CHANGE] = change
         columns[TIMESTAMP] = changes.column(EVENT_TIME).cast(pa.timestamp("us", "UTC"))
-        columns[POSITION] = changes.column(POSITION)
+        columns |= {name: changes.column(name) for name in self.columns.names[len(columns) :]}
         return pa.table(list(columns.values()), schema=self.schema)
 
 
 def output_of(stage: Stage) -> Output:
     """What a stage sends out."""
+    sequence = [StructField(SEQUENCE, LongType())] if stage.spec.feeds else []
     if not stage.spec.visible:
-        return Output(changelog_schema(stage.node), held_columns(stage))
+        columns = StructType([*changelog_schema(stage.node), *sequence])
+        return Output(columns, held_columns(stage))
+    keys = stage.inputs[0].key_fields if stage.first is None else stage.node.key.fields
     fields = [
-        StructField(key_name(number), field.dataType, True)
-        for number, field in enumerate(stage.inputs[0].key_fields)
+        StructField(key_name(number), field.dataType, True) for number, field in enumerate(keys)
     ]
     for leaf, input_ in enumerate(stage.leaves):
         for number, value in enumerate(input_.value_fields):
@@ -72,6 +83,7 @@ def output_of(stage: Stage) -> Output:
         StructField(EVENT_TIME, LongType()),
         StructField(POSITION, LongType()),
         StructField(VISIBLE, LongType()),
+        *sequence,
     ]
     return Output(StructType(fields), None)
 
@@ -92,8 +104,15 @@ def leaf_columns(stage: Stage, leaf: int) -> dict[str, str]:
     return keys | {field.name: value_name(leaf, number) for number, field in values}
 
 
+def held_key(node: JoinNode, left: Mapping[str, str]) -> dict[str, str]:
+    """The stage column behind each key column of a join; ``left``: of its left side's columns."""
+    if isinstance(node, ForeignKeyJoin):
+        return {name: key_name(number) for number, name in enumerate(node.key.names)}
+    return {name: left[name] for name in node.key.names}
+
+
 def _held(node: Node, first_leaf: int, stage: Stage) -> dict[str, str]:
-    if isinstance(node, Source):
+    if isinstance(node, (Source, Derived)):
         return leaf_columns(stage, first_leaf)
     middle = first_leaf + width(node.left)
     sides = {
@@ -102,7 +121,7 @@ def _held(node: Node, first_leaf: int, stage: Stage) -> dict[str, str]:
             SIDES, (node.left, node.right), (first_leaf, middle), strict=True
         )
     }
-    held = {name: sides["left"][name] for name in node.key.names}
+    held = held_key(node, sides["left"])
     for selected in node.select:
         assert selected.ref is not None, "a selection computes"
         side, name = selected.ref

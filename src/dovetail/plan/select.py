@@ -21,7 +21,7 @@ from dovetail.kernels.table_join import How, preserved
 from dovetail.plan.nodes import Node, Selected, refuse_duplicates
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
 Selection: TypeAlias = "Sequence[str | Column] | Mapping[str, str | Column]"
 
@@ -49,11 +49,12 @@ def select_all(operator: str, left: Node, right: Node) -> tuple[Selected, ...]:
 
 
 def resolve(
-    operator: str, left: Node, right: Node, how: How, selection: Selection
+    operator: str, left: Node, right: Node, how: How, selection: Selection, *, one_key: bool = True
 ) -> tuple[tuple[Selected, ...], StructType]:
     """A selection checked against the joined row, with the value columns it makes.
 
-    The key of a side that may be missing is an expression: null where it is.
+    ``one_key``: both sides have the same key, so that of a side that may be missing is an
+    expression: null where it is.
     """
     if isinstance(selection, str):
         raise PlanError(operator, "select= is a string", f"Write select=[{selection!r}]")
@@ -62,8 +63,9 @@ def resolve(
         if isinstance(selection, Mapping)
         else ((None, item) for item in selection)
     )
+    hides = how if one_key else "inner"
     selected = tuple(
-        _named(operator, left, right, how, name, item)
+        _named(operator, left, right, hides, name, item)
         if isinstance(item, str)
         else Selected(name or "", None, item)
         for name, item in items
@@ -110,7 +112,7 @@ def _named(
             raise _unknown(operator, text, [f"{side}.{k}" for k in known])
         other_is_preserved = preserved(how)[side == "left"]
         if column in nodes[side].key.names and other_is_preserved:
-            _session(operator)
+            _session(operator, "select=")
             return Selected(name or column, None, F.col(f"{side}.{quoted(column)}"))
         return Selected(name or column, (side, column))
     if text in left.key.names:
@@ -134,7 +136,7 @@ def _analysed(
     complaint.
     """
     row, _ = row_columns(left, right)
-    empty = _session(operator).createDataFrame([], row)
+    empty = empty_row(operator, "select=", row)
     named, computed = [], {}
     for item in selected:
         if item.column is None:
@@ -154,12 +156,17 @@ def _analysed(
     return tuple(named), computed
 
 
-def _session(operator: str) -> SparkSession:
+def empty_row(operator: str, argument: str, row: StructType) -> DataFrame:
+    """A frame without rows, on which Spark resolves an argument's expressions."""
+    return _session(operator, argument).createDataFrame([], row)
+
+
+def _session(operator: str, argument: str) -> SparkSession:
     spark = SparkSession.getActiveSession()
     if spark is None:
         raise PlanError(
             operator,
-            "select= has Spark expressions, and there is no Spark session",
+            f"{argument} has Spark expressions, and there is no Spark session",
             "Start one, or name columns only, as in select={'total': 'left.amount'}",
         )
     return spark

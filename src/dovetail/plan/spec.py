@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -9,8 +10,11 @@ import pyarrow as pa
 
 from dovetail.columns import (
     DELETED,
+    EPOCH,
     EVENT_TIME,
+    INSTRUCTION,
     LOG_PARTITION,
+    PLACE,
     POSITION,
     SEQUENCE,
     VISIBLE,
@@ -18,7 +22,7 @@ from dovetail.columns import (
     value_name,
 )
 from dovetail.kernels.interval_join import Unmatched
-from dovetail.kernels.table_join import How, Tree, leaves
+from dovetail.kernels.table_join import How, Tree, leaves, preserved
 
 Emit: TypeAlias = Literal["change", "batch"]
 
@@ -32,7 +36,8 @@ class SourceSpec:
     ``stream``: whether it is a stream, whose records without a value are dropped; ``null_keys``:
     whether records with a null in the key travel; ``keeps_time``: whether even those that no join
     can use do, because they move stream time; ``versioned_us``: the history retention of a
-    versioned table.
+    versioned table; ``subscribed``: whether its rows are subscriptions by foreign key, which have
+    ``_place``, ``_epoch`` and ``_instruction``, too.
     """
 
     name: str
@@ -43,6 +48,7 @@ class SourceSpec:
     null_keys: bool = False
     keeps_time: bool = False
     versioned_us: int | None = None
+    subscribed: bool = False
 
     @property
     def title(self) -> str:
@@ -52,11 +58,23 @@ class SourceSpec:
     @property
     def wire_schema(self) -> pa.Schema:
         """The columns of a batch's rows."""
-        schema = self.schema
-        for name, carried in ((SEQUENCE, self.sequence), (LOG_PARTITION, self.log_partition)):
-            if carried:
-                schema = schema.append(pa.field(name, pa.int64()))
-        return schema
+        carried = (
+            (PLACE, self.subscribed),
+            (EPOCH, self.subscribed),
+            (INSTRUCTION, self.subscribed),
+            (SEQUENCE, self.sequence),
+            (LOG_PARTITION, self.log_partition),
+        )
+        return self.schema_with([name for name, carries in carried if carries])
+
+    def schema_with(self, numbers: Sequence[str]) -> pa.Schema:
+        """The stored columns and, after them, these of int64."""
+        return pa.schema([*self.schema, *(pa.field(name, pa.int64()) for name in numbers)])
+
+    @property
+    def ordered(self) -> bool:
+        """Whether its rows have a place in a log that all inputs share."""
+        return self.sequence and not self.log_partition
 
 
 @dataclass(frozen=True)
@@ -106,7 +124,31 @@ class Histories:
     how: How
 
 
-Operator: TypeAlias = TableTree | Lookup | Interval | Histories
+@dataclass(frozen=True)
+class Subscribe:
+    """A table by primary key, whose values begin with the foreign key's hash and its ``foreign``
+    columns: each record becomes what it says to the former and to the present foreign key.
+    """
+
+    foreign: int
+    how: How
+
+    leaves: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True)
+class ForeignKey:
+    """Subscriptions by foreign key, whose values begin with the ``primary`` columns of the primary
+    key, and the table that they refer to.
+    """
+
+    primary: int
+    how: How
+
+    leaves: tuple[int, ...] = (0, 1)
+
+
+Operator: TypeAlias = TableTree | Lookup | Interval | Histories | Subscribe | ForeignKey
 
 
 @dataclass(frozen=True)
@@ -115,7 +157,8 @@ class StageSpec:
     share the key space; ``keys``: the number of key columns, which every source has in the same
     order and types; ``operator``: what it does with ``sources``; ``align_us``: how long, by the
     wall clock, a source waits for another that is behind it; ``visible``: whether the output has
-    the column ``_visible``.
+    the column ``_visible``; ``feeds``: whether it has ``_sequence``, the place in the shared log of
+    the record that caused each row, for the stage that reads it.
     """
 
     topology: str
@@ -126,6 +169,7 @@ class StageSpec:
     emit: Emit
     visible: bool = True
     align_us: int | None = None
+    feeds: bool = False
 
     @property
     def key_columns(self) -> range:
@@ -137,19 +181,36 @@ class StageSpec:
         return range(3 + self.keys, len(self.sources[source].schema))
 
     @property
+    def told_key(self) -> list[tuple[int, int]]:
+        """The key columns of a change: the source that has each, and the number there."""
+        if not isinstance(self.operator, ForeignKey):
+            return [(0, column) for column in self.key_columns]
+        primary = [(0, 3 + self.keys + number) for number in range(self.operator.primary)]
+        alone = preserved(self.operator.how)[1]
+        return primary + ([(1, column) for column in self.key_columns] if alone else [])
+
+    def told_values(self, leaf: int) -> range:
+        """The numbers of a leaf's value columns in its source's schema."""
+        source = self.operator.leaves[leaf]
+        values = self.value_fields(source)
+        if not isinstance(self.operator, ForeignKey):
+            return values
+        # The right row's own key is a value here, for the row may be missing.
+        return values[self.operator.primary :] if leaf == 0 else range(3, values.stop)
+
+    @property
     def output_schema(self) -> pa.Schema:
         """Keys as ``_k<number>``; per leaf its values as ``_<leaf>_<number>``; then ``_deleted``,
-        ``_event_time``, ``_position`` and ``_visible``, a bit per leaf whether it contributes a
-        row.
+        ``_event_time``, ``_position`` and, where there are any, ``_visible``, a bit per leaf
+        whether it contributes a row, and ``_sequence``.
         """
-        first = self.sources[0].schema
         fields = [
-            first.field(column).with_name(key_name(number))
-            for number, column in enumerate(self.key_columns)
+            self.sources[source].schema.field(column).with_name(key_name(number))
+            for number, (source, column) in enumerate(self.told_key)
         ]
         for leaf, source in enumerate(self.operator.leaves):
             schema = self.sources[source].schema
-            for number, column in enumerate(self.value_fields(source)):
+            for number, column in enumerate(self.told_values(leaf)):
                 fields.append(pa.field(value_name(leaf, number), schema.field(column).type))
         fields += [
             pa.field(DELETED, pa.bool_()),
@@ -158,4 +219,6 @@ class StageSpec:
         ]
         if self.visible:
             fields.append(pa.field(VISIBLE, pa.int64()))
+        if self.feeds:
+            fields.append(pa.field(SEQUENCE, pa.int64()))
         return pa.schema(fields)

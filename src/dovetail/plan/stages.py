@@ -2,7 +2,8 @@
 
 Joins on one key need one shuffle and one copy of each table's state. So a tree of primary-key joins
 of tables is one stage, whatever its depth, and so is a stream with all the tables that it looks up
-by one key; an input that a stage reads twice is one input.
+by one key; an input that a stage reads twice is one input. A join by foreign key is two stages, the
+first by primary key, the second by foreign key. What a stage makes, another may read (``Derived``).
 """
 
 from __future__ import annotations
@@ -11,52 +12,75 @@ import hashlib
 import inspect
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import Column
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BooleanType, LongType, StructField, StructType
+from pyspark.sql.types import BooleanType, DataType, LongType, StructField, StructType
 
-from dovetail.columns import DELETED, EVENT_TIME, HASH
+from dovetail.columns import DELETED, EVENT_TIME, FOREIGN, HASH, foreign_name
 from dovetail.errors import PlanError
 from dovetail.kernels.table_join import Join, Leaf, Tree, preserved
 from dovetail.plan.nodes import (
+    Derived,
+    Entry,
+    ForeignKeyJoin,
     JoinNode,
     Node,
     Source,
     StreamJoin,
     StreamTableJoin,
     TableJoin,
-    distinct_sources,
-    sources,
+    distinct_entries,
+    entries,
+    is_current,
+    origins,
 )
 from dovetail.plan.spec import (
     Emit,
+    ForeignKey,
     Histories,
     Interval,
     Lookup,
     Operator,
     SourceSpec,
     StageSpec,
+    Subscribe,
     TableTree,
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Input:
-    """A source as a stage reads it: by which of its columns rows are found; the others are their
-    values, a key column that is not asked for among them.
+    """A source, or another stage's result, as a stage reads it: by which of its columns rows are
+    found; the others are their values, a key column that is not asked for among them.
+
+    ``foreign``: where the rows are to become subscriptions, the columns or expressions that make
+    the foreign key, each with its type.
     """
 
-    source: Source
+    source: Entry
     key: tuple[str, ...]
+    foreign: tuple[tuple[str | Column, DataType], ...] = ()
 
     @property
     def key_fields(self) -> list[StructField]:
         """The columns that make the stage's key."""
         columns = {f.name: f for f in (*self.source.key, *self.source.values)}
         return [columns[name] for name in self.key]
+
+    @property
+    def foreign_fields(self) -> list[StructField]:
+        """The foreign key's hash and its columns, where there is one."""
+        if not self.foreign:
+            return []
+        key = [
+            StructField(foreign_name(number), type_)
+            for number, (_, type_) in enumerate(self.foreign)
+        ]
+        return [StructField(FOREIGN, LongType()), *key]
 
     @property
     def value_fields(self) -> list[StructField]:
@@ -66,20 +90,50 @@ class Input:
 
 @dataclass(frozen=True)
 class Stage:
-    """A node's stage: its distinct inputs, in the order of ``spec.sources``."""
+    """A node's stage: its distinct inputs, in the order of ``spec.sources``.
+
+    ``first``: of a join by foreign key, the stage by primary key that makes subscriptions of the
+    first input; ``one_log``: all sources are read from one log, whatever they say of themselves.
+    """
 
     node: Node
     inputs: tuple[Input, ...]
     spec: StageSpec
+    first: StageSpec | None = None
+    one_log: bool = False
 
     @property
     def leaves(self) -> list[Input]:
         """The input of each leaf, from left to right."""
-        return [self.inputs[source] for source in self.spec.operator.leaves]
+        leaves = [self.inputs[source] for source in self.spec.operator.leaves]
+        return leaves if self.first is None else [leaves[0], Input(leaves[1].source, ())]
+
+    @property
+    def upstream(self) -> list[tuple[int, Stage]]:
+        """The stages that make inputs of this one, each with the number of the input."""
+        spec = self.spec
+        return [
+            (
+                number,
+                plan_stage(
+                    input_.source.node,
+                    buckets=spec.buckets,
+                    emit=spec.emit if is_current(input_.source) else "change",
+                    feeds=spec.sources[number].ordered,
+                    one_log=self.one_log,
+                ),
+            )
+            for number, input_ in enumerate(self.inputs)
+            if isinstance(input_.source, Derived)
+        ]
 
 
-def plan_stage(node: Node, *, buckets: int, emit: Emit) -> Stage:
-    """The stage that computes a node."""
+def plan_stage(
+    node: Node, *, buckets: int, emit: Emit, feeds: bool = False, one_log: bool = False
+) -> Stage:
+    """The stage that computes a node; ``feeds``: for another stage, with the rows' sequence;
+    ``one_log``: as in ``Stage``.
+    """
     if emit not in ("change", "batch"):
         raise PlanError(node.name, f"emit={emit!r} is not a mode", "Use 'change' or 'batch'")
     if buckets < 1:
@@ -90,6 +144,10 @@ def plan_stage(node: Node, *, buckets: int, emit: Emit) -> Stage:
             "nothing is joined with it, so there is nothing to compute",
             "Join it, make it a table with to_table(), or write its frame itself",
         )
+    if isinstance(node, Derived):
+        node = node.node
+    if isinstance(node, ForeignKeyJoin):
+        return _plan_foreign_key(node, buckets=buckets, emit=emit, feeds=feeds, one_log=one_log)
     inputs = _inputs(node)
     operator = _operator(node, inputs)
     if emit == "batch" and not isinstance(operator, TableTree):
@@ -99,20 +157,16 @@ def plan_stage(node: Node, *, buckets: int, emit: Emit) -> Stage:
             "Use emit='change'",
         )
     align_us = _align(node)
-    _refuse_partly_ordered(node, inputs, aligned=align_us is not None)
+    if not one_log:
+        _refuse_partly_ordered(node, inputs, aligned=align_us is not None)
     spec = StageSpec(
         topology=fingerprint(node),
         buckets=buckets,
         sources=tuple(
-            SourceSpec(
-                name=name,
-                schema=wire_schema(input_),
-                sequence=input_.source.sequence is not None,
-                log_partition=input_.source.log_partition is not None,
-                stream=input_.source.stream,
+            replace(
+                _source_spec(input_, name, one_log=one_log),
                 null_keys=input_.source.stream and _appears_alone(node, input_.source),
                 keeps_time=isinstance(operator, Interval),
-                versioned_us=input_.source.versioned_us,
             )
             for input_, name in zip(inputs, unique_names(inputs), strict=True)
         ),
@@ -121,8 +175,75 @@ def plan_stage(node: Node, *, buckets: int, emit: Emit) -> Stage:
         emit=emit,
         visible=_computes(node),
         align_us=align_us,
+        feeds=feeds,
     )
-    return Stage(node, tuple(inputs), spec)
+    return Stage(node, tuple(inputs), spec, one_log=one_log)
+
+
+def _plan_foreign_key(
+    node: ForeignKeyJoin, *, buckets: int, emit: Emit, feeds: bool, one_log: bool
+) -> Stage:
+    """The stages of a join by foreign key."""
+    foreign_key = tuple(zip(node.on, (f.dataType for f in node.right.key), strict=True))
+    left = Input(_as_entry(node.left), tuple(node.left.key.names), foreign_key)
+    right = Input(_as_entry(node.right), tuple(node.right.key.names))
+    inputs = (left, right)
+    if not one_log:
+        _refuse_partly_ordered(node, inputs, aligned=False)
+    names = unique_names(inputs)
+    topology = fingerprint(node)
+    left_spec, right_spec = (
+        _source_spec(side, name, one_log=one_log) for side, name in zip(inputs, names, strict=True)
+    )
+    first = StageSpec(
+        topology=f"{topology}.1",
+        buckets=buckets,
+        sources=(left_spec,),
+        keys=len(left.key),
+        operator=Subscribe(len(node.on), node.how),
+        emit=emit,
+        visible=False,
+        feeds=left_spec.ordered,
+    )
+    foreign = [
+        StructField(foreign_name(number), field.dataType)
+        for number, field in enumerate(node.right.key)
+    ]
+    subscriptions = SourceSpec(
+        name=names[0],
+        schema=_carried(StructType([*foreign, *left.key_fields, *left.value_fields])),
+        sequence=left_spec.ordered,
+        subscribed=True,
+    )
+    spec = StageSpec(
+        topology=f"{topology}.2",
+        buckets=buckets,
+        sources=(subscriptions, right_spec),
+        keys=len(right.key),
+        operator=ForeignKey(len(left.key), node.how),
+        emit=emit,
+        visible=_computes(node),
+        feeds=feeds,
+    )
+    return Stage(node, inputs, spec, first, one_log)
+
+
+def _as_entry(node: Node) -> Entry:
+    assert isinstance(node, (Source, Derived)), "a side that its join did not make an input"
+    return node
+
+
+def _source_spec(input_: Input, name: str, *, one_log: bool) -> SourceSpec:
+    source = input_.source
+    own_log = isinstance(source, Source) and source.log_partition is not None and not one_log
+    return SourceSpec(
+        name=name,
+        schema=wire_schema(input_),
+        sequence=source.ordered or own_log or one_log,
+        log_partition=own_log,
+        stream=source.stream,
+        versioned_us=source.versioned_us,
+    )
 
 
 def _inputs(node: Node) -> list[Input]:
@@ -132,7 +253,7 @@ def _inputs(node: Node) -> list[Input]:
     on = looked_up(node)
     return [
         Input(source, on if source.stream and on else tuple(source.key.names))
-        for source in distinct_sources(node)
+        for source in distinct_entries(node)
     ]
 
 
@@ -147,6 +268,7 @@ def _operator(node: Node, inputs: Sequence[Input]) -> Operator:
         return Interval(
             (left, right), node.how, node.before_us, node.after_us, node.grace_us, node.unmatched
         )
+    assert not isinstance(node, ForeignKeyJoin)
     if isinstance(node, StreamTableJoin):
         return Lookup(_tree(node, inputs), node.grace_us)
     if isinstance(node, TableJoin) and node.late == "history":
@@ -156,7 +278,7 @@ def _operator(node: Node, inputs: Sequence[Input]) -> Operator:
 
 
 def _tree(node: Node, inputs: Sequence[Input]) -> Tree:
-    if isinstance(node, Source):
+    if isinstance(node, (Source, Derived)):
         return _leaf(node, inputs)
     return Join(_tree(node.left, inputs), _tree(node.right, inputs), node.how)
 
@@ -167,7 +289,7 @@ def _leaf(node: Node, inputs: Sequence[Input]) -> Leaf:
 
 def _align(node: Node) -> int | None:
     """How long the inputs wait for each other: the longest that any of the joins says."""
-    if isinstance(node, Source):
+    if isinstance(node, (Source, Derived)):
         return None
     spans = [node.align_us, _align(node.left), _align(node.right)]
     return max((span for span in spans if span is not None), default=None)
@@ -175,11 +297,7 @@ def _align(node: Node) -> int | None:
 
 def _refuse_partly_ordered(node: Node, inputs: Sequence[Input], *, aligned: bool) -> None:
     """A log that all inputs share must order the rows of all of them, and alone."""
-    logs = [
-        i.source.name
-        for i in inputs
-        if i.source.sequence is not None and i.source.log_partition is None
-    ]
+    logs = [i.source.name for i in inputs if i.source.ordered]
     if logs and aligned:
         raise PlanError(
             node.name,
@@ -196,13 +314,13 @@ def _refuse_partly_ordered(node: Node, inputs: Sequence[Input], *, aligned: bool
         )
 
 
-def _appears_alone(node: Node, stream: Source) -> bool:
+def _appears_alone(node: Node, stream: Entry) -> bool:
     """Whether records of a stream come out where nothing matches them."""
-    if isinstance(node, Source):
+    if isinstance(node, (Source, Derived)):
         return True
     keeps = preserved(node.how)
     return any(
-        kept and stream in sources(side) and _appears_alone(side, stream)
+        kept and stream in entries(side) and _appears_alone(side, stream)
         for kept, side in zip(keeps, (node.left, node.right), strict=True)
     )
 
@@ -216,12 +334,17 @@ def unique_names(inputs: Sequence[Input]) -> list[str]:
 
 def wire_schema(input_: Input) -> pa.Schema:
     """The Arrow columns in which an input's rows travel, all nullable, in UTC."""
+    columns = [*input_.key_fields, *input_.foreign_fields, *input_.value_fields]
+    return _carried(StructType(columns))
+
+
+def _carried(columns: StructType) -> pa.Schema:
     internal = [
         StructField(HASH, LongType()),
         StructField(EVENT_TIME, LongType()),
         StructField(DELETED, BooleanType()),
     ]
-    return arrow_schema(StructType([*internal, *input_.key_fields, *input_.value_fields]))
+    return arrow_schema(StructType([*internal, *columns]))
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -244,10 +367,12 @@ def fingerprint(node: Node) -> str:
 
 def describe(node: Node) -> dict[str, Any]:
     """The part of a node that stored state depends on, as plain data."""
-    return _describe(node, distinct_sources(node))
+    return _describe(node, origins(node))
 
 
 def _describe(node: Node, inputs: Sequence[Source]) -> dict[str, Any]:
+    if isinstance(node, Derived):
+        return {"result": _describe(node.node, inputs)}
     if isinstance(node, Source):
         told = {
             "stream" if node.stream else "table": inputs.index(node) + 1,
@@ -270,6 +395,8 @@ def _options(node: JoinNode) -> dict[str, Any]:
         options["align"] = True
     if isinstance(node, TableJoin) and node.late != "ignore":
         options["late"] = node.late
+    elif isinstance(node, ForeignKeyJoin):
+        options["on"] = [item if isinstance(item, str) else "an expression" for item in node.on]
     elif isinstance(node, StreamTableJoin):
         options |= {"on": list(node.on), "grace_us": node.grace_us}
     elif isinstance(node, StreamJoin):
@@ -282,7 +409,7 @@ def _options(node: JoinNode) -> dict[str, Any]:
 
 def _computes(node: Node) -> bool:
     """Whether a selection has expressions, which see which sides are there."""
-    return not isinstance(node, Source) and (
+    return not isinstance(node, (Source, Derived)) and (
         any(s.column is not None for s in node.select)
         or _computes(node.left)
         or _computes(node.right)

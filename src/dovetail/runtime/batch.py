@@ -1,17 +1,18 @@
-"""A topology over static frames: the same stage, one batch, state in memory."""
+"""A topology over static frames: the same stages, one batch, state in memory."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dovetail.errors import PlanError
-from dovetail.plan.nodes import Node, sources
-from dovetail.plan.output import Output, output_of
+from dovetail.plan.nodes import Node, origins
 from dovetail.plan.spec import Emit, StageSpec
 from dovetail.plan.stages import plan_stage
-from dovetail.runtime import project, spark
+from dovetail.runtime import spark
 from dovetail.runtime.job import END_OF_TIME
-from dovetail.runtime.pack import to_ipc, unpack_piece
+from dovetail.runtime.pack import unpack_piece
 from dovetail.runtime.stage import Piece, process
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import SegmentCache
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
     """The changelog of a node whose inputs are static, as a static frame."""
-    for source in sources(node):
+    for source in origins(node):
         if source.frame is None or source.frame.isStreaming:
             raise PlanError(
                 source.title,
@@ -34,25 +35,36 @@ def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
     if buckets is None:
         buckets = int(str(session.conf.get("spark.sql.shuffle.partitions")))
     stage = plan_stage(node, buckets=buckets, emit=emit)
-    packed = spark.pack_inputs(stage, list(range(buckets)))
-    output = output_of(stage)
-    staged = packed.groupBy("bucket").applyInPandas(_bucket(stage.spec, output), "changes binary")
-    rows = spark.unpack(staged, output)
-    return rows if output.held is not None else project.changelog(rows, stage)
+    return spark.changelog(stage, Static(list(range(buckets)), buckets))
 
 
-def _bucket(spec: StageSpec, output: Output) -> Any:
-    def run(rows: pd.DataFrame) -> pd.DataFrame:
+@dataclass
+class Static(spark.Run):
+    """Over static frames, in one batch."""
+
+    labels: Sequence[int]
+    partitions: int
+    flat: bool = False
+    metrics: dict[str, int] = field(default_factory=dict)
+
+    def staged(self, packed: DataFrame, spec: StageSpec, emission: spark.Emission) -> DataFrame:
+        """What a stage emits of its packed inputs."""
+        return packed.groupBy("bucket").applyInPandas(_bucket(spec, emission), emission.columns)
+
+
+def _bucket(spec: StageSpec, emission: spark.Emission) -> Any:
+    def run(key: Any, rows: pd.DataFrame) -> pd.DataFrame:
         import pandas as pd
 
         pieces = [
             unpack_piece(row.source, row.partition, row.number, row.high_time_us, row.payload)
             for row in rows.itertuples(index=False)
         ]
+        high_time_us = spark.high_time_us(pieces)
         # The end of the input ends all waiting.
         pieces += [Piece(n, 0, 0, END_OF_TIME, None) for n in range(len(spec.sources))]
-        changes = process(spec, pieces, MemoryBlobs(), SegmentCache()).output
-        payloads = [] if changes is None else [to_ipc(output.rows(changes))]
-        return pd.DataFrame({"changes": payloads})
+        changes = process(spec, pieces, MemoryBlobs(), SegmentCache()).changes
+        frames = list(emission.frames(changes, key[0], high_time_us))
+        return pd.concat(frames) if frames else pd.DataFrame()
 
     return run

@@ -115,4 +115,5 @@ def _output(
         deleted=~np.concatenate([found.present for _, found in parts])[order],
         event_time_us=np.concatenate([found.time_us for _, found in parts])[order],
         position=job.manifest.position,
+        sequence=job.sequences(events)[event[order]],
     )

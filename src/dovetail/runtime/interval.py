@@ -69,7 +69,9 @@ def join(job: Job, operator: Interval) -> Done:
             told.add_withdrawn(own)
     _keep(job, operator, stores, events, valued & ~null, sides, window)
     rows = job.manifest.rows + len(events.row)
-    return Done(told.table(job, sides), tuple(store.runs for store in stores.all), rows)
+    return Done(
+        told.table(job, sides, events, roles), tuple(store.runs for store in stores.all), rows
+    )
 
 
 def _arrival(events: Timeline, side: int, roles: int) -> Ints:
@@ -159,8 +161,12 @@ class _Results:
         order = (1, time, own.identity[number], 0)
         self._add(own.side, own.first_match[number], order, number, ABSENT, time, withdrawn=True)
 
-    def table(self, job: Job, sides: Sequence[Side]) -> pa.Table | None:
+    def table(
+        self, job: Job, sides: Sequence[Side], events: Timeline, roles: int
+    ) -> pa.Table | None:
         """All results, in order."""
+        sequence = np.zeros(max(len(events.row), 1), np.int64)
+        sequence[events.arrival] = job.sequences(events)
         arrival, *keys, left, right, time, withdrawn = (
             np.concatenate(parts) for parts in zip(*self._parts, strict=True)
         )
@@ -180,6 +186,7 @@ class _Results:
             deleted=withdrawn[order].astype(np.bool_),
             event_time_us=time[order],
             position=job.manifest.position,
+            sequence=sequence[np.minimum(arrival[order] // roles, len(sequence) - 1)],
         )
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from dovetail.columns import DELETED, EVENT_TIME, HASH, SEQUENCE
-from dovetail.kernels.timeline import ABSENT, NO_TIME, Ints, Mask, Rows
+from dovetail.kernels.timeline import ABSENT, NO_TIME, Ints, Mask, Rows, Timeline
 from dovetail.plan.spec import StageSpec
 from dovetail.state.blobs import Blobs
 from dovetail.state.history import HistoryState
@@ -68,13 +68,31 @@ class Job:
             else None,
         )
 
-    def table_store(self, source: int) -> TableState | HistoryState:
-        """The store of a table, its last rows or, of a versioned one, its history."""
+    def sequences(self, events: Timeline) -> Ints:
+        """Per event the place, in the log that all inputs share, of the record that it is or, where
+        a record had waited, of the one that let it through; zeros where no stage asks for it.
+        """
+        sequence = np.zeros(len(events.row), np.int64)
+        if self.spec.feeds:
+            for source, batch in enumerate(self.batches):
+                own = events.source == source
+                places = batch.rows.column(SEQUENCE).to_numpy()
+                sequence[events.arrival[own]] = places[events.row[own]]
+            sequence = np.maximum.accumulate(sequence)[events.arrival]
+        return sequence
+
+    def table_store(
+        self, source: int, schema: pa.Schema | None = None
+    ) -> TableState | HistoryState:
+        """The store of a table, its last rows or, of a versioned one, its history; ``schema``:
+        where not all of the table's columns are stored.
+        """
         spec, runs = self.spec.sources[source], self.manifest.stores[source]
+        schema = schema or spec.schema
         if spec.versioned_us is None:
-            return TableState(spec.schema, self.spec.keys, runs, self.blobs, self.cache)
+            return TableState(schema, self.spec.keys, runs, self.blobs, self.cache)
         return HistoryState(
-            spec.schema,
+            schema,
             self.spec.key_columns,
             runs,
             self.blobs,
@@ -88,11 +106,15 @@ class Job:
 class Done:
     """What an operator leaves: its changes (``StageSpec.output_schema``, None for none), its
     stores, and how many stream rows the bucket has numbered.
+
+    ``chunks``: more changes, made only when they are asked for, so that they need not all be in
+    memory at a time.
     """
 
     output: pa.Table | None
     stores: tuple[Runs, ...]
     rows: int = 0
+    chunks: Iterable[pa.Table] = ()
 
 
 def minus(time_us: int, span_us: int) -> int:
@@ -109,6 +131,7 @@ def output(
     deleted: Mask,
     event_time_us: Ints,
     position: int,
+    sequence: Ints,
 ) -> pa.Table:
     """The changes of a stage as one table: key columns, each leaf's value columns, then the rest;
     ``references`` say where a leaf contributes a row.
@@ -125,6 +148,8 @@ def output(
         for leaf, refs in enumerate(references):
             visible |= (refs != ABSENT).astype(np.int64) << leaf
         columns.append(pa.array(visible))
+    if spec.feeds:
+        columns.append(pa.array(sequence))
     return pa.table(columns, schema=spec.output_schema)
 
 

@@ -31,7 +31,7 @@ from dovetail.kernels.timeline import (
 from dovetail.kernels.versioning import LATEST, as_of, batch_versions, clock
 from dovetail.plan.spec import Lookup
 from dovetail.runtime.job import Batch, Done, Job, output, picked, whole
-from dovetail.runtime.tables import Pool, counts, keep
+from dovetail.runtime.tables import Pool, TableStore, counts, keep
 from dovetail.state.history import HistoryState
 from dovetail.state.queue import QueueState
 
@@ -52,25 +52,26 @@ def join(job: Job, operator: Lookup) -> Done:
     asked = np.flatnonzero(events.source == stream)
     reference = {stream: events.row[asked]}
     pools: dict[int, Pool] = {}
-    for source in sources:
-        if source != stream:
-            reference[source], pools[source] = _find(job, source, events, asked)
+    stores = {source: job.table_store(source) for source in sources if source != stream}
+    for source, store in stores.items():
+        reference[source], pools[source] = _find(job, source, store, events, asked)
     changes = look_up(operator.tree, events, asked, reference)
     told = _output(job, operator, events, pools, changes) if len(changes.event) else None
-    for source, pool in pools.items():
-        keep(job, source, pool.store, events, counts(job, events, source))
-        runs[source] = pool.store.runs
+    for source, store in stores.items():
+        keep(job, source, store, events, counts(job, events, source))
+        runs[source] = store.runs
     return Done(told, tuple(runs), numbered)
 
 
-def _find(job: Job, source: int, events: Timeline, asked: Ints) -> tuple[Ints, Pool]:
+def _find(
+    job: Job, source: int, store: TableStore, events: Timeline, asked: Ints
+) -> tuple[Ints, Pool]:
     """What each of the ``asked`` events finds in a table, and where the references lead."""
-    store = job.table_store(source)
     rows = job.batches[source].rows
     if not isinstance(store, HistoryState):
         located = store.locate(events.hash, events.keys)
         refs = versions(events, source, located.present)[1][asked]
-        return refs, Pool(job.spec, source, rows, store, located, events.groups)
+        return refs, Pool(rows, located, events.groups)
     retention_us = job.spec.sources[source].versioned_us
     assert retention_us is not None
     group, arrival, time = (a[asked] for a in (events.group, events.arrival, events.event_time_us))
@@ -88,7 +89,7 @@ def _find(job: Job, source: int, events: Timeline, asked: Ints) -> tuple[Ints, P
     new = np.where(events.deleted[fresh], ABSENT, len(asked) + events.row[fresh])
     stood = np.where(newer, fresh_time, located.event_time_us) <= time
     refs = np.where(stood, np.where(newer, new, old), ABSENT)
-    return refs, Pool(job.spec, source, rows, store, located, len(asked))
+    return refs, Pool(rows, located, len(asked))
 
 
 def _output(
@@ -101,13 +102,16 @@ def _output(
         job.spec,
         [key.take(group) for key in events.keys],
         [
-            picked(values, refs) if source == stream else pools[source].values(refs)
+            picked(values, refs)
+            if source == stream
+            else pools[source].values(refs, job.spec.value_fields(source))
             for source, refs in zip(operator.leaves, changes.reference, strict=True)
         ],
         changes.reference,
         deleted=~changes.present,
         event_time_us=changes.event_time_us,
         position=job.manifest.position,
+        sequence=job.sequences(events)[changes.event],
     )
 
 

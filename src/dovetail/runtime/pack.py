@@ -108,35 +108,53 @@ class Packer:
     def _pack(
         self, held: Sequence[pa.RecordBatch], tag: tuple[int, int, int, int]
     ) -> pa.RecordBatch:
-        buckets = len(self.labels)
-        partition, number, high_time_us, dropped = tag
-        return pa.record_batch(
-            [
-                pa.array(self.labels, pa.int32()),
-                pa.array([self.number] * buckets, pa.int32()),
-                pa.array([partition] * buckets, pa.int32()),
-                pa.array([number] * buckets, pa.int32()),
-                pa.array([high_time_us] * buckets, pa.int64()),
-                pa.array([dropped] + [0] * (buckets - 1), pa.int64()),
-                split(held, self.source.wire_schema, buckets),
-            ],
-            names=_PACKED_NAMES,
-        )
+        if not held:
+            return packed(None, self.labels, self.number, *tag)
+        schema = self.source.wire_schema
+        table = pa.Table.from_batches(held)
+        if DELETED not in table.schema.names:
+            none = pa.array(np.zeros(len(table), dtype=np.bool_))
+            table = table.add_column(schema.get_field_index(DELETED), DELETED, none)
+        if not table.schema.equals(schema):
+            table = table.cast(schema)
+        return packed(table, self.labels, self.number, *tag)
 
 
-def split(batches: Sequence[pa.RecordBatch], schema: pa.Schema, buckets: int) -> pa.BinaryArray:
+def packed(
+    table: pa.Table | None,
+    labels: Sequence[int],
+    source: int,
+    partition: int,
+    number: int,
+    high_time_us: int,
+    dropped: int = 0,
+    *,
+    by: str = HASH,
+) -> pa.RecordBatch:
+    """Rows of ``PACKED``, one per bucket: those of ``table``, dealt out by the hash in column
+    ``by``.
+    """
+    buckets = len(labels)
+    return pa.record_batch(
+        [
+            pa.array(labels, pa.int32()),
+            pa.array([source] * buckets, pa.int32()),
+            pa.array([partition] * buckets, pa.int32()),
+            pa.array([number] * buckets, pa.int32()),
+            pa.array([high_time_us] * buckets, pa.int64()),
+            pa.array([dropped] + [0] * (buckets - 1), pa.int64()),
+            pa.nulls(buckets, pa.binary()) if table is None else split(table, buckets, by),
+        ],
+        names=_PACKED_NAMES,
+    )
+
+
+def split(table: pa.Table, buckets: int, by: str = HASH) -> pa.BinaryArray:
     """One Arrow IPC stream per bucket, null where the bucket gets no rows; rows keep their
     order.
     """
-    if not batches:
-        return pa.nulls(buckets, pa.binary())
-    table = pa.Table.from_batches(batches)
-    if DELETED not in table.schema.names:
-        none = pa.array(np.zeros(len(table), dtype=np.bool_))
-        table = table.add_column(schema.get_field_index(DELETED), DELETED, none)
-    if not table.schema.equals(schema):
-        table = table.cast(schema)
-    bucket = np.mod(table.column(HASH).to_numpy(), buckets).astype(np.uint16)
+    schema = table.schema
+    bucket = np.mod(table.column(by).to_numpy(), buckets).astype(np.uint16)
     order = np.argsort(bucket, kind="stable")
     edges = np.searchsorted(bucket[order], np.arange(buckets + 1))
     table = table.take(pa.array(order))

@@ -17,13 +17,14 @@ from dovetail.columns import (
     DELETED,
     EVENT_TIME,
     POSITION,
+    SEQUENCE,
     TIMESTAMP,
     UPSERT,
     VISIBLE,
     quoted,
 )
-from dovetail.plan.nodes import JoinNode, Node, Source, width
-from dovetail.plan.output import leaf_columns
+from dovetail.plan.nodes import Derived, JoinNode, Node, Source, width
+from dovetail.plan.output import held_key, leaf_columns
 from dovetail.plan.select import SIDES, row_columns
 from dovetail.plan.stages import Stage
 
@@ -40,6 +41,7 @@ def changelog(changes: DataFrame, stage: Stage) -> DataFrame:
         F.when(F.col(DELETED), DELETE).otherwise(UPSERT).alias(CHANGE),
         F.timestamp_micros(F.col(EVENT_TIME)).alias(TIMESTAMP),
         F.col(POSITION),
+        *([F.col(SEQUENCE)] if stage.spec.feeds else []),
     )
 
 
@@ -47,13 +49,13 @@ def _project(
     frame: DataFrame, stage: Stage, node: Node, first_leaf: int
 ) -> tuple[DataFrame, dict[str, str]]:
     """The frame with what the node's columns need, and the column that holds each of them."""
-    if isinstance(node, Source):
+    if isinstance(node, (Source, Derived)):
         return frame, leaf_columns(stage, first_leaf)
     middle = first_leaf + width(node.left)
     sides: dict[str, dict[str, str]] = {}
     for side, child, leaf in zip(SIDES, (node.left, node.right), (first_leaf, middle), strict=True):
         frame, sides[side] = _project(frame, stage, child, leaf)
-    columns = {name: sides["left"][name] for name in node.key.names}
+    columns = held_key(node, sides["left"])
     columns |= {s.name: sides[s.ref[0]][s.ref[1]] for s in node.select if s.ref is not None}
     computed = [s for s in node.select if s.column is not None]
     if computed:
@@ -82,7 +84,7 @@ def _joined_row(
 ) -> DataFrame:
     """The frame with the joined row as expressions see it (``plan.select.row_columns``)."""
     added: dict[str, Column] = {}
-    for name in node.key.names:
+    for name in node.left.key.names:
         added[name] = F.col(quoted(sides["left"][name]))
     for side, child, leaf in zip(SIDES, (node.left, node.right), (first_leaf, middle), strict=True):
         names = (*child.key.names, *child.values.names)

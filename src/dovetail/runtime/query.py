@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dovetail.errors import CheckpointError, ConfigurationError, PlanError
-from dovetail.plan.nodes import Node, sources
+from dovetail.plan.nodes import Node, origins
 from dovetail.plan.spec import Emit
 from dovetail.plan.stages import describe, fingerprint, plan_stage
 from dovetail.runtime import spark
@@ -91,7 +91,7 @@ def start(
 
 def streaming_session(node: Node) -> SparkSession:
     """The session of a node whose inputs are all streaming frames."""
-    for source in sources(node):
+    for source in origins(node):
         if source.frame is None or not source.frame.isStreaming:
             raise PlanError(
                 source.title,
@@ -118,7 +118,8 @@ def parse_trigger(trigger: str | None) -> dict[str, Any]:
 
 def _changelog(node: Node, emit: Emit, buckets: int, partitions: int, *, timers: bool) -> DataFrame:
     stage = plan_stage(node, buckets=buckets, emit=emit)
-    return spark.changelog(stage, partitions, timers=timers)
+    labels = spark.bucket_labels(spark.session_of(node), buckets, partitions)
+    return spark.changelog(stage, spark.Streaming(labels, partitions, timers))
 
 
 def _binding(

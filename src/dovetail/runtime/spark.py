@@ -1,31 +1,30 @@
-"""A stage on Spark: pack, ``transformWithState`` per bucket, unpack.
+"""Stages on Spark: pack, a stage's work per bucket, unpack, in a streaming query or over static
+frames.
 
-The state store holds each bucket's blobs and commits them with the micro-batch; its exactly-once
-promise is the stage's. Values cross as Arrow and never become Python objects.
+In a streaming query the state store holds each bucket's blobs and commits them with the
+micro-batch; its exactly-once promise is the stage's. Values cross as Arrow and never become Python
+objects.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import (
-    ArrayType,
     BinaryType,
     BooleanType,
-    DataType,
     DateType,
     DecimalType,
-    DoubleType,
-    FloatType,
-    LongType,
     NumericType,
     StringType,
     StructField,
@@ -33,16 +32,17 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from dovetail.columns import (
-    quoted,
-)
-from dovetail.plan.nodes import Node, sources
+from dovetail.columns import HASH, PLACE
+from dovetail.kernels.timeline import NO_TIME
+from dovetail.plan.nodes import Node, origins
 from dovetail.plan.output import Output, output_of
 from dovetail.plan.spec import StageSpec
-from dovetail.plan.stages import Input, Stage
+from dovetail.plan.stages import Stage
 from dovetail.runtime import project
-from dovetail.runtime.pack import PACKED, Packer, packing, to_ipc, unpack_piece
+from dovetail.runtime.merge import merge
+from dovetail.runtime.pack import PACKED, Packer, packed, packing, to_ipc, unpack_piece
 from dovetail.runtime.stage import Piece, process
+from dovetail.runtime.wire import wire_rows
 from dovetail.state.segment import SegmentCache
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 _OUTPUT_ROWS_MAX = 100_000
 _PAYLOAD = StructType([StructField("changes", BinaryType())])
+_BATCH_ID = "streaming.sql.batchId"
 _FLAT = (
     BinaryType,
     BooleanType,
@@ -61,73 +62,144 @@ _FLAT = (
 )
 
 
-def changelog(stage: Stage, partitions: int, *, timers: bool) -> DataFrame:
-    """The changelog of a stage's node as a streaming frame.
+class Emission(ABC):
+    """How a bucket's changes leave a stage: rows of ``columns``."""
 
-    ``timers``: rows that wait for another source are let through when their time has come even if
-    no data does. A query with timers runs micro-batches without end, so it never stops by itself.
+    columns: StructType | str
 
-    Flat columns leave the stage as they are. Others, which pandas' Arrow types do not carry
-    through, leave it in blobs that a second step unpacks.
+    @abstractmethod
+    def frames(
+        self, changes: Iterable[pa.Table], bucket: int, high_time_us: int
+    ) -> Iterator[pd.DataFrame]:
+        """The changes of one bucket and batch; ``high_time_us``: the largest time it has read."""
+
+
+@dataclass
+class Rows(Emission):
+    """As the rows of a query's output."""
+
+    output: Output
+
+    def __post_init__(self) -> None:
+        self.columns = self.output.columns
+
+    def frames(
+        self, changes: Iterable[pa.Table], bucket: int, high_time_us: int
+    ) -> Iterator[pd.DataFrame]:
+        """Pandas columns of Arrow types."""
+        import pandas as pd
+
+        for rows in _slices(changes):
+            yield self.output.rows(rows).to_pandas(types_mapper=pd.ArrowDtype)
+
+
+@dataclass
+class Blobs(Emission):
+    """As Arrow IPC streams, which carry every type; ``unpack`` makes rows of them."""
+
+    output: Output
+
+    def __post_init__(self) -> None:
+        self.columns = _PAYLOAD
+
+    def frames(
+        self, changes: Iterable[pa.Table], bucket: int, high_time_us: int
+    ) -> Iterator[pd.DataFrame]:
+        """One row per stream."""
+        import pandas as pd
+
+        for rows in _slices(changes):
+            yield pd.DataFrame({"changes": [to_ipc(self.output.rows(rows))]})
+
+
+@dataclass
+class ToBuckets(Emission):
+    """As the packed rows of a next step's first input, dealt out to its buckets by the hash in
+    column ``by``. Every bucket hears the time.
     """
-    spark = session_of(stage.node)
-    timers = timers and stage.spec.align_us is not None
-    packed = pack_inputs(stage, bucket_labels(spark, stage.spec.buckets, partitions))
-    # The time of the micro-batch, which is the same when a batch is run again.
-    packed = packed.withColumn("now_us", F.unix_micros(F.current_timestamp()))
+
+    labels: Sequence[int]
+    by: str
+
+    def __post_init__(self) -> None:
+        self.columns = PACKED
+
+    def frames(
+        self, changes: Iterable[pa.Table], bucket: int, high_time_us: int
+    ) -> Iterator[pd.DataFrame]:
+        """Rows of ``PACKED``."""
+        number = 0
+        for number, rows in enumerate(changes, start=1):
+            told = packed(rows, self.labels, 0, bucket, number, high_time_us, by=self.by)
+            yield told.to_pandas()
+        if number == 0:
+            yield packed(None, self.labels, 0, bucket, 0, high_time_us).to_pandas()
+
+
+def _slices(changes: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    for table in changes:
+        for start in range(0, len(table), _OUTPUT_ROWS_MAX):
+            yield table.slice(start, _OUTPUT_ROWS_MAX)
+
+
+class Run(ABC):
+    """One way to run stages. ``labels``: the number under which each bucket is shuffled;
+    ``partitions``: to how many tasks; ``flat``: whether flat rows may leave a stage as they are.
+    """
+
+    labels: Sequence[int]
+    partitions: int
+    flat: bool
+    metrics: dict[str, int]
+
+    def metric(self, name: str) -> str:
+        """A name for an observed metric that no other of the query has."""
+        self.metrics[name] = self.metrics.get(name, 0) + 1
+        return name if self.metrics[name] == 1 else f"{name}#{self.metrics[name]}"
+
+    @abstractmethod
+    def staged(self, packed: DataFrame, spec: StageSpec, emission: Emission) -> DataFrame:
+        """What a stage emits of its packed inputs."""
+
+
+def changelog(stage: Stage, run: Run) -> DataFrame:
+    """The changelog of a stage's node.
+
+    Flat columns leave a stage of a query as they are. Others, which pandas' Arrow types do not
+    carry through, leave it in blobs that a second step unpacks.
+    """
+    packed = pack_inputs(stage, run)
     output = output_of(stage)
-    flat = all(isinstance(f.dataType, _FLAT) for f in output.columns)
-    staged = packed.groupBy("bucket").transformWithStateInPandas(
-        BucketProcessor(stage.spec, output, flat=flat, timers=timers),
-        output.columns if flat else _PAYLOAD,
-        "append",
-        "processingTime" if timers else "none",
-    )
-    rows = staged if flat else unpack(staged, output)
+    if stage.first is not None:
+        results = run.staged(packed, stage.spec, ToBuckets(run.labels, PLACE))
+        rows = merged(results.repartition(run.partitions, "bucket"), stage.spec, output)
+    elif run.flat and all(isinstance(f.dataType, _FLAT) for f in output.columns):
+        rows = run.staged(packed, stage.spec, Rows(output))
+    else:
+        rows = unpack(run.staged(packed, stage.spec, Blobs(output)), output)
     return rows if output.held is not None else project.changelog(rows, stage)
 
 
-def pack_inputs(stage: Stage, labels: Sequence[int]) -> DataFrame:
-    """All inputs of a stage as rows of ``PACKED``.
+def pack_inputs(stage: Stage, run: Run) -> DataFrame:
+    """All inputs of a stage as rows of ``PACKED``; what a stage by foreign key subscribes has gone
+    through the stage before it.
 
     What is dropped, for a null in the key or a stream's record without a value, is counted, as
     observed metric ``<name>.dropped``.
     """
+    upstream = {number: changelog(made, run) for number, made in stage.upstream}
     packed = []
-    for number, (input_, spec) in enumerate(zip(stage.inputs, stage.spec.sources, strict=True)):
-        packer = Packer(number, spec, stage.spec.keys, labels)
-        rows = wire_rows(input_, null_keys=spec.null_keys or spec.keeps_time).mapInArrow(
-            packing(packer), PACKED
-        )
+    for number, (input_, own) in enumerate(zip(stage.inputs, stage.spec.sources, strict=True)):
+        first = stage.first if number == 0 else None
+        spec, keys = (own, stage.spec.keys) if first is None else (first.sources[0], first.keys)
+        rows = wire_rows(input_, spec, upstream.get(number), run.metric(f"{spec.name}.failed"))
+        rows = rows.mapInArrow(packing(Packer(number, spec, keys, run.labels)), PACKED)
         dropped = F.coalesce(F.sum("dropped"), F.lit(0)).alias("records")
-        packed.append(rows.observe(f"{spec.name}.dropped", dropped))
+        rows = rows.observe(run.metric(f"{spec.name}.dropped"), dropped)
+        if first is not None:
+            rows = run.staged(rows, first, ToBuckets(run.labels, HASH))
+        packed.append(rows)
     return reduce(DataFrame.union, packed)
-
-
-def wire_rows(input_: Input, *, null_keys: bool) -> DataFrame:
-    """An input's rows in the columns of ``SourceSpec.wire_schema``; without ``_deleted`` where the
-    source has no tombstones.
-
-    ``null_keys``: such rows travel too, spread over the buckets by their times. The columns' names
-    are plain, for ``mapInArrow`` takes the dots of a user's names for nesting.
-    """
-    source = input_.source
-    assert source.frame is not None
-    assert source.timestamp is not None
-    keys = [_canonical(F.col(quoted(f.name)), f.dataType) for f in input_.key_fields]
-    hash_ = F.xxhash64(*keys)
-    if null_keys:
-        null = reduce(Column.__or__, (key.isNull() for key in keys))
-        hash_ = F.when(null, F.xxhash64(source.timestamp)).otherwise(hash_)
-    columns = [hash_, F.unix_micros(source.timestamp)]
-    if source.deleted is not None:
-        columns.append(F.coalesce(source.deleted, F.lit(False)))
-    columns += [*keys, *(F.col(quoted(f.name)) for f in input_.value_fields)]
-    for position in (source.sequence, source.log_partition):
-        if position is not None:
-            columns.append(position.cast(LongType()))
-    plain = (column.alias(f"_c{number}") for number, column in enumerate(columns))
-    return source.frame.select(*plain)
 
 
 def bucket_labels(spark: SparkSession, buckets: int, partitions: int) -> list[int]:
@@ -145,8 +217,7 @@ def bucket_labels(spark: SparkSession, buckets: int, partitions: int) -> list[in
 
 def unpack(staged: DataFrame, output: Output) -> DataFrame:
     """A stage's rows from the blobs that it emits."""
-    timezone = staged.sparkSession.conf.get("spark.sql.session.timeZone")
-    schema = in_timezone(output.schema, str(timezone))
+    schema = _in_session_timezone(staged, output)
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -155,6 +226,32 @@ def unpack(staged: DataFrame, output: Output) -> DataFrame:
                 yield from table.cast(schema).to_batches()
 
     return staged.mapInArrow(rows, output.columns)
+
+
+def merged(results: DataFrame, spec: StageSpec, output: Output) -> DataFrame:
+    """The rows of a join by foreign key from its packed results, each primary key's in order."""
+    schema = _in_session_timezone(results, output)
+
+    def tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+        for batch in batches:
+            for payload in batch.column("payload"):
+                if payload.is_valid:
+                    yield pa.ipc.open_stream(payload.as_buffer()).read_all()
+
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        batch = None if context is None else context.getLocalProperty(_BATCH_ID)
+        for table in merge(tables(batches), spec, int(batch or 0)):
+            yield from output.rows(table).cast(schema).to_batches()
+
+    return results.mapInArrow(rows, output.columns)
+
+
+def _in_session_timezone(frame: DataFrame, output: Output) -> pa.Schema:
+    timezone = frame.sparkSession.conf.get("spark.sql.session.timeZone")
+    return in_timezone(output.schema, str(timezone))
 
 
 def in_timezone(schema: pa.Schema, timezone: str) -> pa.Schema:
@@ -181,14 +278,40 @@ def _field_in_timezone(field: pa.Field, timezone: str) -> pa.Field:
     return field.with_type(_type_in_timezone(field.type, timezone))
 
 
+@dataclass
+class Streaming(Run):
+    """In a streaming query.
+
+    ``timers``: rows that wait for another source are let through when their time has come even if
+    no data does. A query with timers runs micro-batches without end, so it never stops by itself.
+    """
+
+    labels: Sequence[int]
+    partitions: int
+    timers: bool
+    flat: bool = True
+    metrics: dict[str, int] = field(default_factory=dict)
+
+    def staged(self, packed: DataFrame, spec: StageSpec, emission: Emission) -> DataFrame:
+        """What a stage emits of its packed inputs."""
+        timers = self.timers and spec.align_us is not None
+        # The time of the micro-batch, which is the same when a batch is run again.
+        packed = packed.withColumn("now_us", F.unix_micros(F.current_timestamp()))
+        return packed.groupBy("bucket").transformWithStateInPandas(
+            BucketProcessor(spec, emission, timers=timers),
+            emission.columns,
+            "append",
+            "processingTime" if timers else "none",
+        )
+
+
 class BucketProcessor(StatefulProcessor):
     """Runs a stage for each bucket of a partition; its one state variable holds the blobs."""
 
-    def __init__(self, spec: StageSpec, output: Output, *, flat: bool, timers: bool) -> None:
+    def __init__(self, spec: StageSpec, emission: Emission, *, timers: bool) -> None:
         self._spec = spec
+        self._emission = emission
         self._timers = timers
-        self._output = output
-        self._emitted = _flat_frame if flat else _payload_frame
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state variable."""
@@ -213,7 +336,7 @@ class BucketProcessor(StatefulProcessor):
             unpack_piece(row.source, row.partition, row.number, row.high_time_us, row.payload)
             for row in packed
         ]
-        yield from self._run(pieces, packed[0].now_us)
+        yield from self._run(key, pieces, packed[0].now_us)
 
     def handleExpiredTimer(  # noqa: N802
         self,
@@ -222,35 +345,22 @@ class BucketProcessor(StatefulProcessor):
         expiredTimerInfo: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
         """Rows have waited for another source as long as they may."""
-        yield from self._run([], 1000 * timerValues.getCurrentProcessingTimeInMs())
+        yield from self._run(key, [], 1000 * timerValues.getCurrentProcessingTimeInMs())
 
-    def _run(self, pieces: Sequence[Piece], now_us: int) -> Iterator[pd.DataFrame]:
+    def _run(self, key: Any, pieces: Sequence[Piece], now_us: int) -> Iterator[pd.DataFrame]:
         done = process(self._spec, pieces, self._blobs, segment_cache(), now_us)
         if self._timers and done.waiting:
             assert self._spec.align_us is not None
             self._handle.registerTimer((now_us + self._spec.align_us) // 1000 + 1)
-        changes = done.output
-        if changes is not None:
-            for start in range(0, changes.num_rows, _OUTPUT_ROWS_MAX):
-                rows = self._output.rows(changes.slice(start, _OUTPUT_ROWS_MAX))
-                yield self._emitted(rows)
+        yield from self._emission.frames(done.changes, key[0], high_time_us(pieces))
 
     def close(self) -> None:
         """Nothing to release: what is open belongs to the worker process."""
 
 
-def _payload_frame(changes: pa.Table) -> pd.DataFrame:
-    """One row, the changes as an Arrow IPC stream."""
-    import pandas as pd
-
-    return pd.DataFrame({"changes": [to_ipc(changes)]})
-
-
-def _flat_frame(changes: pa.Table) -> pd.DataFrame:
-    """The changes as pandas columns of Arrow types."""
-    import pandas as pd
-
-    return changes.to_pandas(types_mapper=pd.ArrowDtype)
+def high_time_us(pieces: Sequence[Piece]) -> int:
+    """The largest time that a bucket has heard of in a batch."""
+    return max((piece.high_time_us for piece in pieces), default=NO_TIME)
 
 
 class StoreBlobs:
@@ -288,21 +398,7 @@ def segment_cache() -> SegmentCache:
 
 def session_of(node: Node) -> SparkSession:
     """The Spark session of a node's inputs."""
-    frame = next(sources(node)).frame
+    frame = origins(node)[0].frame
     assert frame is not None
-    return frame.sparkSession
-
-
-def _canonical(column: Column, type_: DataType) -> Column:
-    """A key in which equal values have equal bits: one NaN and no negative zero, at any depth."""
-    if isinstance(type_, (FloatType, DoubleType)):
-        zero = F.lit(0.0).cast(type_)
-        nan = F.lit(float("nan")).cast(type_)
-        return F.when(F.isnan(column), nan).when(column == zero, zero).otherwise(column)
-    if isinstance(type_, ArrayType):
-        element_type = type_.elementType
-        return F.transform(column, lambda element: _canonical(element, element_type))
-    if isinstance(type_, StructType):
-        fields = (_canonical(column.getField(f.name), f.dataType).alias(f.name) for f in type_)
-        return F.when(column.isNotNull(), F.struct(*fields))
-    return column
+    session: SparkSession = frame.sparkSession
+    return session

@@ -7,16 +7,34 @@ lie.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 
 from dovetail.columns import LOG_PARTITION, SEQUENCE
+from dovetail.kernels.table_join import preserved
 from dovetail.kernels.timeline import NO_TIME, Ints, Mask
-from dovetail.plan.spec import Histories, Interval, Lookup, SourceSpec, StageSpec
-from dovetail.runtime import histories, interval, interval_side, lookup, tables
+from dovetail.plan.spec import (
+    ForeignKey,
+    Histories,
+    Interval,
+    Lookup,
+    SourceSpec,
+    StageSpec,
+    Subscribe,
+)
+from dovetail.runtime import (
+    foreign_key,
+    histories,
+    interval,
+    interval_side,
+    lookup,
+    subscribe,
+    tables,
+)
 from dovetail.runtime.gate import pass_gate
 from dovetail.runtime.job import Batch, Done, Job
 from dovetail.state import manifest as manifests
@@ -44,10 +62,12 @@ class Piece:
 @dataclass(frozen=True)
 class Processed:
     """What a micro-batch leaves: the changes (``spec.output_schema``) in the order in which they
-    are emitted, None where there are none; ``waiting``: whether rows wait for another source.
+    are emitted, in tables of one row or more; ``waiting``: whether rows wait for another source.
+
+    State has advanced when the first table is asked for.
     """
 
-    output: pa.Table | None
+    changes: Iterable[pa.Table]
     waiting: bool = False
 
 
@@ -104,7 +124,8 @@ def process(
             stores=(*done.stores, *held),
         ),
     )
-    return Processed(done.output, any(runs.runs for runs in held))
+    changes = () if done.output is None else (done.output,)
+    return Processed(chain(changes, done.chunks), any(runs.runs for runs in held))
 
 
 def _run(job: Job) -> Done:
@@ -115,6 +136,10 @@ def _run(job: Job) -> Done:
         return interval.join(job, operator)
     if isinstance(operator, Histories):
         return histories.join(job, operator)
+    if isinstance(operator, Subscribe):
+        return subscribe.run(job, operator)
+    if isinstance(operator, ForeignKey):
+        return foreign_key.join(job, operator)
     return tables.join(job, operator)
 
 
@@ -122,7 +147,8 @@ def store_count(spec: StageSpec) -> int:
     """How many stores a bucket of the stage has."""
     if isinstance(spec.operator, Interval):
         return interval_side.store_count(len(spec.sources))
-    return len(spec.sources)
+    counted = isinstance(spec.operator, ForeignKey) and preserved(spec.operator.how)[1]
+    return len(spec.sources) + counted
 
 
 def _batch(source: SourceSpec, pieces: Sequence[Piece], number: int) -> Batch:

@@ -48,7 +48,7 @@ def join(job: Job, operator: TableTree) -> Done:
     located = [latest(store, events) for store in stores]
     counted = {source: counts(job, events, source) for source in sources}
     current = {
-        source: newest(events, counted[source], _time(located[source]))
+        source: newest(events, counted[source], time_of(located[source]))
         for source in sources
         if spec.sources[source].versioned_us is not None
     }
@@ -57,13 +57,10 @@ def join(job: Job, operator: TableTree) -> Done:
     }
     times = {i: batch.rows.column(EVENT_TIME).to_numpy() for i, batch in enumerate(job.batches)}
     changes = join_tables(operator.tree, events, stored, times, current)
-    pools = [
-        Pool(spec, source, job.batches[source].rows, stores[source], located[source], events.groups)
-        for source in sources
-    ]
+    pools = [Pool(job.batches[source].rows, located[source], events.groups) for source in sources]
     if spec.emit == "batch":
         changes, before = net_changes(operator.tree, events, stored, changes)
-        changes = _differing(operator, pools, changes, before)
+        changes = _differing(spec, operator, pools, changes, before)
     told = _output(job, operator, pools, events, changes) if len(changes.event) else None
     for source in sources:
         keep(job, source, stores[source], events, counted[source])
@@ -104,31 +101,27 @@ class Pool:
     there on to the rows of the batch.
     """
 
-    spec: StageSpec
-    source: int
     rows: pa.Table
-    store: TableStore
     located: Located
     base: int
 
-    def values(self, refs: Ints) -> list[pa.Array]:
-        """The source's value columns for these references, null where ABSENT."""
-        values = self.spec.value_fields(self.source)
-        rows = self.rows.select(values)
+    def values(self, refs: Ints, columns: Sequence[int]) -> list[pa.Array]:
+        """Some columns for these references, null where ABSENT."""
+        rows = self.rows.select(columns)
         old = refs < self.base
         used = np.zeros(self.base + 1, dtype=np.bool_)
         used[refs[old]] = True
         stored = np.flatnonzero(used[: self.base])
         if len(stored):
-            fetched = self.store.fetch(self.located, stored).select(values)
-            rows = pa.concat_tables([fetched, rows])
+            rows = pa.concat_tables([self.located.fetch(stored, columns), rows])
         index = refs - self.base + len(stored)
         index[old] = (np.cumsum(used) - 1)[refs[old]]
         index[refs == ABSENT] = ABSENT
         return picked(rows.columns, index)
 
 
-def _time(located: Located) -> Ints:
+def time_of(located: Located) -> Ints:
+    """When what was located was written, ``NO_TIME`` where there is nothing."""
     return np.where(located.segment >= 0, located.event_time_us, NO_TIME)
 
 
@@ -140,18 +133,19 @@ def _output(
         job.spec,
         [key.take(group) for key in events.keys],
         [
-            pools[source].values(refs)
+            pools[source].values(refs, job.spec.value_fields(source))
             for source, refs in zip(operator.leaves, changes.reference, strict=True)
         ],
         changes.reference,
         deleted=~changes.present,
         event_time_us=changes.event_time_us,
         position=job.manifest.position,
+        sequence=job.sequences(events)[changes.event],
     )
 
 
 def _differing(
-    operator: TableTree, pools: Sequence[Pool], changes: Changes, before: Changes
+    spec: StageSpec, operator: TableTree, pools: Sequence[Pool], changes: Changes, before: Changes
 ) -> Changes:
     """The changes whose row differs from the one before, in presence or in any value."""
     equal = changes.present & before.present
@@ -159,5 +153,8 @@ def _differing(
     for leaf, source in enumerate(operator.leaves):
         now, then = changes.reference[leaf][at], before.reference[leaf][at]
         equal[at] &= (now == ABSENT) == (then == ABSENT)
-        equal[at] &= rows_equal(pools[source].values(now), pools[source].values(then))
+        values = spec.value_fields(source)
+        equal[at] &= rows_equal(
+            pools[source].values(now, values), pools[source].values(then, values)
+        )
     return changes.where(~equal)

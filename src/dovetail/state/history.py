@@ -19,7 +19,7 @@ from dovetail.kernels.search import bisect, expand
 from dovetail.state.blobs import Blobs
 from dovetail.state.run_state import Ints, Located, Mask, RunState
 from dovetail.state.runs import Merge, Runs
-from dovetail.state.segment import Segment, SegmentCache, numbers
+from dovetail.state.segment import SegmentCache, numbers
 
 _FIRST = int(np.iinfo(np.int64).min)
 
@@ -74,10 +74,10 @@ class HistoryState(RunState):
         ``hash_`` is non-decreasing.
         """
         n = len(hash_)
-        segments: list[Segment] = []
+        tables: list[pa.Table] = []
         at_segment, at_row = np.full(n, -1), np.zeros(n, np.int64)
         found_time, present = np.full(n, np.iinfo(np.int64).min), np.zeros(n, np.bool_)
-        for segment, table, query, first, end in self._candidates(hash_):
+        for table, query, first, end in self._candidates(hash_):
             times = numbers(table, EVENT_TIME)
             row = bisect(times, first, end, time_us[query], right=True) - 1
             while len(query):
@@ -86,12 +86,12 @@ class HistoryState(RunState):
                 same = self._same_key(table, row, keys, query)
                 better = same & (times[row] >= found_time[query])
                 at, rows = query[better], row[better]
-                at_segment[at], at_row[at], found_time[at] = len(segments), rows, times[rows]
+                at_segment[at], at_row[at], found_time[at] = len(tables), rows, times[rows]
                 deleted = table.column(DELETED).chunk(0).take(pa.array(rows))
                 present[at] = ~deleted.to_numpy(zero_copy_only=False)
                 query, row, first = query[~same], row[~same] - 1, first[~same]
-            segments.append(segment)
-        return Located(tuple(segments), at_segment, at_row, found_time, present)
+            tables.append(table)
+        return Located(self.schema, tuple(tables), at_segment, at_row, found_time, present)
 
     def between(
         self, hash_: Ints, keys: Sequence[pa.Array], low_us: Ints, high_us: Ints
@@ -104,7 +104,7 @@ class HistoryState(RunState):
         rows: list[Ints] = []
         parts: list[pa.Table] = []
         count = 0
-        for _, table, query, first, end in self._candidates(hash_):
+        for table, query, first, end in self._candidates(hash_):
             times = numbers(table, EVENT_TIME)
             low = bisect(times, first, end, low_us[query], right=False)
             high = bisect(times, first, end, high_us[query], right=True)
@@ -124,7 +124,7 @@ class HistoryState(RunState):
             pa.concat_tables([self.schema.empty_table(), *parts]).combine_chunks(),
         )
 
-    def _candidates(self, hash_: Ints) -> Iterator[tuple[Segment, pa.Table, Ints, Ints, Ints]]:
+    def _candidates(self, hash_: Ints) -> Iterator[tuple[pa.Table, Ints, Ints, Ints]]:
         """Per segment, oldest first, the queries whose hash it holds, and where: rows from the
         first up to an exclusive end.
         """
@@ -140,7 +140,7 @@ class HistoryState(RunState):
                 hit = np.flatnonzero(stored[np.minimum(first, len(stored) - 1)] == hash_[low:high])
                 if len(hit):
                     end = np.searchsorted(stored, hash_[low:high][hit], side="right")
-                    yield segment, table, low + hit, first[hit], end
+                    yield table, low + hit, first[hit], end
 
     def _same_key(self, table: pa.Table, row: Ints, keys: Sequence[pa.Array], query: Ints) -> Mask:
         stored = [table.column(i).chunk(0).take(pa.array(row)) for i in self._key_columns]

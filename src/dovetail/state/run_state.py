@@ -32,16 +32,54 @@ _LAST = int(np.iinfo(np.int64).max)
 
 @dataclass(frozen=True)
 class Located:
-    """Where the stored rows that answer n queries lie: ``segment`` (an index into ``segments``, -1
-    for none) and ``row``: int64[n]; ``event_time_us``: int64[n]; ``present``: bool[n], false where
-    there is no row or a tombstone.
+    """Where the stored rows that answer n queries lie: ``segment`` (an index into ``tables``, the
+    opened segments, -1 for none) and ``row``: int64[n]; ``event_time_us``: int64[n]; ``present``:
+    bool[n], false where there is no row or a tombstone.
     """
 
-    segments: tuple[Segment, ...]
+    schema: pa.Schema
+    tables: tuple[pa.Table, ...]
     segment: Ints
     row: Ints
     event_time_us: Ints
     present: Mask
+
+    def of(self, which: Ints) -> Located:
+        """The answers to some of the queries."""
+        return replace(
+            self,
+            segment=self.segment[which],
+            row=self.row[which],
+            event_time_us=self.event_time_us[which],
+            present=self.present[which],
+        )
+
+    def beside(self, other: Located) -> Located:
+        """These answers, then another's."""
+        shifted = np.where(other.segment < 0, -1, other.segment + len(self.tables))
+        return Located(
+            self.schema,
+            (*self.tables, *other.tables),
+            np.append(self.segment, shifted),
+            np.append(self.row, other.row),
+            np.append(self.event_time_us, other.event_time_us),
+            np.append(self.present, other.present),
+        )
+
+    def fetch(self, which: Ints, columns: Sequence[int]) -> pa.Table:
+        """Some columns of the rows of the queries ``which``, in that order."""
+        parts, order = [], []
+        segment = self.segment[which]
+        for number in np.unique(segment):
+            at = np.flatnonzero(segment == number)
+            rows = pa.array(self.row[which[at]])
+            parts.append(self.tables[number].select(columns).take(rows))
+            order.append(at)
+        if not parts:
+            return self.schema.empty_table().select(columns)
+        place = np.empty(len(which), dtype=np.int64)
+        place[np.concatenate(order)] = np.arange(len(which))
+        return pa.concat_tables(parts).combine_chunks().take(pa.array(place))
 
 
 class RunState(ABC):
@@ -66,21 +104,6 @@ class RunState(ABC):
     @abstractmethod
     def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
         """The rows that a merge keeps of a slice of its inputs, oldest first, in order."""
-
-    def fetch(self, located: Located, which: Ints) -> pa.Table:
-        """The stored rows of the located queries ``which``, in that order."""
-        parts, order = [], []
-        segment = located.segment[which]
-        for number in np.unique(segment):
-            at = np.flatnonzero(segment == number)
-            rows = pa.array(located.row[which[at]])
-            parts.append(self._open(located.segments[number]).take(rows))
-            order.append(at)
-        if not parts:
-            return self.schema.empty_table()
-        place = np.empty(len(which), dtype=np.int64)
-        place[np.concatenate(order)] = np.arange(len(which))
-        return pa.concat_tables(parts).combine_chunks().take(pa.array(place))
 
     def store(self, rows: pa.Table) -> None:
         """Append a batch's rows, in the store's order, and let compaction keep pace with them."""

@@ -7,17 +7,27 @@ then a comparison of the keys themselves.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from dovetail.columns import DELETED, EVENT_TIME, HASH
 from dovetail.kernels.equality import rows_equal
+from dovetail.kernels.grouping import by_key
+from dovetail.kernels.search import expand
 from dovetail.state.blobs import Blobs
 from dovetail.state.run_state import Ints, Located, RunState
 from dovetail.state.runs import Merge, Runs
-from dovetail.state.segment import Segment, SegmentCache, numbers
+from dovetail.state.segment import SegmentCache, numbers
+
+
+@dataclass(frozen=True)
+class Scan:
+    """The rows that a scan finds: row i of ``located`` answers query ``query[i]``."""
+
+    query: Ints
+    located: Located
 
 
 class TableState(RunState):
@@ -44,9 +54,14 @@ class TableState(RunState):
     def locate(self, hash_: Ints, keys: Sequence[pa.Array]) -> Located:
         """The current row of each key. ``hash_`` is non-decreasing; the keys are distinct."""
         n = len(hash_)
-        segments: list[Segment] = []
+        tables: list[pa.Table] = []
         found = Located(
-            (), np.full(n, -1), np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_)
+            self.schema,
+            (),
+            np.full(n, -1),
+            np.zeros(n, np.int64),
+            np.zeros(n, np.int64),
+            np.zeros(n, np.bool_),
         )
         for run in reversed(self.runs.runs):
             for segment in run.segments:
@@ -55,13 +70,65 @@ class TableState(RunState):
                 wanted = first + np.flatnonzero(found.segment[first:last] < 0)
                 if len(wanted) == 0:
                     continue
-                self._search(segment, len(segments), wanted, hash_, keys, found)
-                segments.append(segment)
-        return replace(found, segments=tuple(segments))
+                tables.append(self._open(segment))
+                self._search(tables[-1], len(tables) - 1, wanted, hash_, keys, found)
+        return replace(found, tables=tuple(tables))
+
+    def scan(self, low: Ints, high: Ints, prefix: Sequence[pa.Array]) -> Scan:
+        """The current rows whose order lies in the range ``low`` to ``high`` of a query, both
+        included, and whose key begins with the query's; tombstones left out.
+
+        ``low`` and ``high`` are non-decreasing; ``prefix``: the queries' first key columns.
+        """
+        tables: list[pa.Table] = []
+        parts: list[tuple[Ints, Ints, Ints, Ints]] = []
+        for run in reversed(self.runs.runs):
+            for segment in run.segments:
+                begin = np.searchsorted(high, segment.first)
+                asked = np.arange(begin, np.searchsorted(low, segment.last, side="right"))
+                if len(asked) == 0:
+                    continue
+                table = self._open(segment)
+                order = numbers(table, HASH)
+                which, row = expand(
+                    np.searchsorted(order, low[asked]),
+                    np.searchsorted(order, high[asked], side="right"),
+                )
+                query = asked[which]
+                stored = [
+                    table.column(3 + i).chunk(0).take(pa.array(row)) for i in range(len(prefix))
+                ]
+                same = rows_equal(stored, [key.take(pa.array(query)) for key in prefix])
+                if same.any():
+                    query, row = query[same], row[same]
+                    parts.append((query, np.full(len(row), len(tables)), row, order[row]))
+                    tables.append(table)
+        return self._current(tables, parts)
+
+    def _current(
+        self, tables: Sequence[pa.Table], parts: Sequence[tuple[Ints, Ints, Ints, Ints]]
+    ) -> Scan:
+        """Of the rows found, newest run first, those that no newer one replaces."""
+        none = np.zeros(0, np.int64)
+        query, segment, row, order = (
+            np.concatenate(column) for column in zip((none,) * 4, *parts, strict=True)
+        )
+        unknown = np.zeros(len(row), np.int64)
+        everything = np.ones(len(row), np.bool_)
+        found = Located(self.schema, tuple(tables), segment, row, unknown, everything)
+        if len(tables) > 1:
+            rows = found.fetch(np.arange(len(row)), self._key_columns)
+            keys = [column.combine_chunks() for column in rows.columns]
+            arranged, new, _ = by_key(order, keys, np.arange(len(row)))
+            newest = arranged[new]
+            query, found = query[newest], found.of(newest)
+        deleted = found.fetch(np.arange(len(query)), [2]).column(0).to_numpy()
+        standing = np.flatnonzero(~deleted.astype(np.bool_))
+        return Scan(query[standing], found.of(standing))
 
     def _search(
         self,
-        segment: Segment,
+        table: pa.Table,
         number: int,
         wanted: Ints,
         hash_: Ints,
@@ -69,7 +136,6 @@ class TableState(RunState):
         found: Located,
     ) -> None:
         """Enter into ``found`` those of the ``wanted`` keys that the segment holds."""
-        table = self._open(segment)
         stored_hash = numbers(table, HASH)
         first = np.searchsorted(stored_hash, hash_[wanted])
         hit = stored_hash[np.minimum(first, len(stored_hash) - 1)] == hash_[wanted]

@@ -1,0 +1,293 @@
+"""The second stage of a join by foreign key, on one bucket of foreign keys: subscriptions meet the
+table that they refer to (``ForeignKey``).
+
+Stored are the subscriptions with their rows, side by side by foreign key; the right table; and,
+where right rows appear alone, how many left rows refer to each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dovetail.columns import EPOCH, INSTRUCTION, PLACE
+from dovetail.kernels.equality import rows_equal
+from dovetail.kernels.foreign_key import (
+    BEFORE,
+    SETTLED,
+    TELL,
+    fan_out,
+    low_half,
+)
+from dovetail.kernels.grouping import rank_of_keys
+from dovetail.kernels.table_join import preserved
+from dovetail.kernels.timeline import (
+    ABSENT,
+    NO_TIME,
+    Ints,
+    Mask,
+    Timeline,
+    timeline,
+)
+from dovetail.plan.spec import ForeignKey
+from dovetail.runtime.job import Done, Job, output
+from dovetail.runtime.subscriptions import (
+    Right,
+    Stores,
+    Subscriptions,
+    references_of,
+    right_of,
+    subscriptions_of,
+)
+
+_ROWS_MAX = 50_000
+"""In one table of output: a bound for memory, whatever the fan-out."""
+
+
+def join(job: Job, operator: ForeignKey) -> Done:
+    """What the batch's subscriptions and right rows make of the result, in chunks."""
+    stores = Stores.of(job, operator)
+    if not job.any_rows:
+        return Done(None, job.manifest.stores)
+    events = timeline([job.rows(0), job.rows(1)])
+    table = right_of(job, stores.right, events)
+    subscriptions = subscriptions_of(job, operator, stores.subscribed, events, table)
+    initial = stores.referring(events)
+    counted = references_of(job, events, initial)
+    results = _in_order(
+        events,
+        subscriptions,
+        [
+            _answered(job, operator, events, table, subscriptions),
+            _fanned_out(operator, events, table, subscriptions),
+            *([] if initial is None else [_alone(events, table, *counted)]),
+        ],
+    )
+    if job.spec.emit == "batch":
+        results = _net(operator, events, table, subscriptions, initial, results)
+    chunks = _chunks(job, operator, events, table, subscriptions, results)
+    stores.keep(job, events, table.counted, subscriptions, counted[1])
+    return Done(None, stores.runs, chunks=chunks)
+
+
+@dataclass(frozen=True)
+class _Results:
+    """m results: the ``event`` that causes each; ``subscription``: whose it is, ABSENT for a right
+    row's alone; ``right``: the right row, a reference; ``present``: false for a tombstone;
+    ``time_us``; ``epoch``: as the subscription's.
+    """
+
+    event: Ints
+    subscription: Ints
+    right: Ints
+    present: Mask
+    time_us: Ints
+    epoch: Ints
+
+    def of(self, which: Ints | Mask | slice) -> _Results:
+        """Some of the results."""
+        return _Results(*(column[which] for column in _columns(self)))
+
+
+def _joined(parts: Sequence[_Results]) -> _Results:
+    return _Results(*(np.concatenate(c) for c in zip(*map(_columns, parts), strict=True)))
+
+
+def _columns(results: _Results) -> tuple[npt.NDArray[Any], ...]:
+    return tuple(getattr(results, field.name) for field in fields(results))
+
+
+def _answered(
+    job: Job, operator: ForeignKey, events: Timeline, table: Right, subscriptions: Subscriptions
+) -> _Results:
+    """What the messages are answered."""
+    message = subscriptions.of_batch()
+    event, live = subscriptions.event[message], subscriptions.live[message]
+    row = subscriptions.reference[message] - subscriptions.pool.base
+    tells = (job.batches[0].rows.column(INSTRUCTION).to_numpy()[row] & TELL) != 0
+    right = table.after[event]
+    left_preserved = preserved(operator.how)[0]
+    present = live & ((right != ABSENT) | left_preserved)
+    both_times = np.maximum(events.event_time_us[event], np.append(table.time_us, NO_TIME)[right])
+    by_both = live | (not left_preserved)
+    results = _Results(
+        event,
+        message,
+        right,
+        present,
+        np.where(by_both, both_times, events.event_time_us[event]),
+        subscriptions.epoch[message],
+    )
+    return results.of(present | tells)
+
+
+def _fanned_out(
+    operator: ForeignKey, events: Timeline, table: Right, subscriptions: Subscriptions
+) -> _Results:
+    """What the right table's records give the left rows that refer to them."""
+    subscription, event = fan_out(
+        events,
+        table.changes,
+        subscriptions.group,
+        subscriptions.event,
+        subscriptions.following,
+        subscriptions.live,
+    )
+    right = table.after[event]
+    present = (right != ABSENT) | preserved(operator.how)[0]
+    time_us = events.event_time_us[event]
+    return _Results(event, subscription, right, present, time_us, subscriptions.epoch[subscription])
+
+
+def _alone(events: Timeline, table: Right, before: Ints, after: Ints) -> _Results:
+    """The right rows that begin or cease to appear alone, or change while they do."""
+    right = table.after
+    moves = ((before == 0) != (after == 0)) & (right != ABSENT)
+    changes = np.zeros(len(moves), np.bool_)
+    changes[table.changes] = True
+    changes &= (after == 0) & ((right != ABSENT) | (table.before != ABSENT))
+    event = np.flatnonzero(moves | changes)
+    present = (after[event] == 0) & (right[event] != ABSENT)
+    return _Results(
+        event,
+        np.full(len(event), ABSENT),
+        np.where(present, right[event], ABSENT),
+        present,
+        np.maximum(
+            events.event_time_us[event],
+            np.where(moves[event], table.time_us[right[event]], NO_TIME),
+        ),
+        np.full(len(event), SETTLED),
+    )
+
+
+def _in_order(
+    events: Timeline, subscriptions: Subscriptions, parts: Sequence[_Results]
+) -> _Results:
+    """All results in the order of their causes; a right row's own first, then by primary key."""
+    results = _joined(parts)
+    met, which = np.unique(parts[1].subscription, return_inverse=True)
+    keys = subscriptions.pool.values(subscriptions.reference[met], subscriptions.primary)
+    rank = np.zeros(len(results.event), np.int64)
+    first = len(parts[0].event)
+    rank[first : first + len(which)] = rank_of_keys(keys, subscriptions.place[met])[which]
+    rank[first + len(which) :] = -1
+    alone_first = np.where(results.subscription == ABSENT, -1, rank)
+    return results.of(np.lexsort((alone_first, events.arrival[results.event])))
+
+
+def _net(
+    operator: ForeignKey,
+    events: Timeline,
+    table: Right,
+    subscriptions: Subscriptions,
+    initial: Ints | None,
+    results: _Results,
+) -> _Results:
+    """Of each result's key the last one, where it differs from the row before the batch. Where
+    another bucket may have a later one, the last one and, as ``BEFORE``, the row before.
+    """
+    pairs = int(subscriptions.pair.max(initial=-1)) + 1
+    group = events.group[results.event]
+    pair = np.append(subscriptions.pair, ABSENT)[results.subscription]
+    key = np.where(pair == ABSENT, pairs + group, pair)
+    last = np.full(pairs + events.groups, -1)
+    last[key] = np.arange(len(key))
+    last = np.sort(last[last >= 0])
+    ends = results.of(last)
+    stored = np.flatnonzero(subscriptions.event < 0)
+    stood = np.full(pairs + 1, ABSENT)
+    stood[subscriptions.pair[stored]] = stored
+    then = _before(operator, events, table, initial, group[last], stood[pair[last]])
+    then = replace(then, present=then.present & ((stood[pair[last]] == ABSENT) == (pair[last] < 0)))
+    moved = ends.epoch != SETTLED
+    differs = moved | (ends.present != then.present)
+    both = np.flatnonzero(ends.present & then.present & ~moved)
+    for start in range(0, len(both), _ROWS_MAX):
+        at = both[start : start + _ROWS_MAX]
+        rows = [_held(table, subscriptions, results.of(at)) for results in (ends, then)]
+        differs[at] = ~rows_equal(*rows)
+    leaving = stored[subscriptions.epoch[stored] != SETTLED]
+    before = _before(operator, events, table, initial, subscriptions.group[leaving], leaving)
+    return _joined([before.of(before.present), ends.of(differs)])
+
+
+def _before(
+    operator: ForeignKey,
+    events: Timeline,
+    table: Right,
+    initial: Ints | None,
+    group: Ints,
+    subscription: Ints,
+) -> _Results:
+    """The row before the batch of some stored subscriptions or, where ABSENT, of right rows."""
+    right = np.where(table.stored[group], group, ABSENT)
+    alone = np.full(len(group), False) if initial is None else initial[group] == 0
+    return _Results(
+        event=events.start[group],
+        subscription=subscription,
+        right=right,
+        present=np.where(
+            subscription == ABSENT,
+            alone & (right != ABSENT),
+            (right != ABSENT) | preserved(operator.how)[0],
+        ),
+        time_us=np.full(len(group), NO_TIME),
+        epoch=np.full(len(group), BEFORE),
+    )
+
+
+def _held(table: Right, subscriptions: Subscriptions, results: _Results) -> list[pa.Array]:
+    """The values of results that are rows: the left row's, then the right row's."""
+    left = np.append(subscriptions.reference, ABSENT)[results.subscription]
+    refs = np.where(results.present, left, ABSENT)
+    theirs = np.where(results.present, results.right, ABSENT)
+    return [
+        *subscriptions.pool.values(refs, subscriptions.values),
+        *table.pool.values(theirs, table.columns),
+    ]
+
+
+def _chunks(
+    job: Job,
+    operator: ForeignKey,
+    events: Timeline,
+    table: Right,
+    subscriptions: Subscriptions,
+    results: _Results,
+) -> Iterator[pa.Table]:
+    """The results as tables: ``StageSpec.output_schema``, then ``_place`` and ``_epoch``."""
+    sequence = job.sequences(events)
+    for start in range(0, len(results.event), _ROWS_MAX):
+        part = results.of(slice(start, start + _ROWS_MAX))
+        left = np.append(subscriptions.reference, ABSENT)[part.subscription]
+        group = events.group[part.event]
+        alone = part.subscription == ABSENT
+        keys = subscriptions.pool.values(left, subscriptions.primary)
+        if preserved(operator.how)[1]:
+            own = pa.array(group, mask=~alone)
+            keys += [key.take(own) for key in events.keys]
+        held = _held(table, subscriptions, part)
+        width = len(subscriptions.values)
+        references = [np.where(part.present, refs, ABSENT) for refs in (left, part.right)]
+        told = output(
+            job.spec,
+            keys,
+            [held[:width], held[width:]],
+            references,
+            deleted=~part.present,
+            event_time_us=part.time_us,
+            position=0,
+            sequence=sequence[part.event],
+        )
+        place = np.where(
+            alone,
+            low_half(events.hash[group]),
+            np.append(subscriptions.place, 0)[part.subscription],
+        )
+        yield told.append_column(PLACE, pa.array(place)).append_column(EPOCH, pa.array(part.epoch))

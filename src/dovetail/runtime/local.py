@@ -1,0 +1,205 @@
+"""Stages in this process: one after the other, their buckets' blobs in memory.
+
+What runs is what Spark's workers run, on the same bytes; only the way between the stages is short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.columns import DELETED, EVENT_TIME, FOREIGN, HASH, PLACE, SEQUENCE, foreign_name
+from dovetail.errors import PlanError
+from dovetail.plan.nodes import Source
+from dovetail.plan.output import held_columns
+from dovetail.plan.spec import StageSpec
+from dovetail.plan.stages import Input, Stage
+from dovetail.runtime.merge import merge
+from dovetail.runtime.pack import Packer, packed, unpack_piece
+from dovetail.runtime.stage import Piece, process, store_count
+from dovetail.state import manifest
+from dovetail.state.blobs import MemoryBlobs
+from dovetail.state.segment import SegmentCache
+
+Hash: TypeAlias = "Callable[[Sequence[pa.Array]], npt.NDArray[np.int64]]"
+Pieces: TypeAlias = "list[tuple[int, Piece]]"
+
+
+class Buckets:
+    """A stage's work on all its buckets."""
+
+    def __init__(self, spec: StageSpec) -> None:
+        self.spec = spec
+        self.blobs = [MemoryBlobs() for _ in range(spec.buckets)]
+        self._cache = SegmentCache()
+
+    def check(self) -> None:
+        """Refuse blobs of another stage."""
+        spec = self.spec
+        for blobs in self.blobs:
+            manifest.load(blobs, spec.topology, spec.buckets, len(spec.sources), store_count(spec))
+
+    def process(self, pieces: Pieces, now_us: int) -> Iterator[tuple[int, pa.Table]]:
+        """One micro-batch: the changes, each table with its bucket."""
+        for number, blobs in enumerate(self.blobs):
+            own = [piece for bucket, piece in pieces if bucket == number]
+            if own or self.spec.align_us is not None:
+                for table in process(self.spec, own, blobs, self._cache, now_us).changes:
+                    yield number, table
+
+
+class LocalStage:
+    """A stage and those that feed it.
+
+    Rows come as tables of their source's columns with ``_event_time``, ``_deleted`` and
+    ``_sequence``. ``key_hash``: the function that places keys.
+    """
+
+    def __init__(self, stage: Stage, key_hash: Hash) -> None:
+        _refuse_expressions(stage)
+        self.stage = stage
+        self._hash = key_hash
+        self._own = Buckets(stage.spec)
+        self._first = None if stage.first is None else Buckets(stage.first)
+        self._upstream = {n: LocalStage(made, key_hash) for n, made in stage.upstream}
+        self._given: dict[int, list[pa.Table]] = {n: [] for n in range(len(stage.inputs))}
+        self._held = held_columns(stage)
+
+    @property
+    def buckets(self) -> list[Buckets]:
+        """The buckets of this stage and of all that feed it, in an order of their own."""
+        own = [self._own] if self._first is None else [self._first, self._own]
+        return [*own, *(b for stage in self._upstream.values() for b in stage.buckets)]
+
+    def accept(self, source: Source, rows: pa.Table) -> int:
+        """Take rows of a source for the next micro-batch; returns how many are of no use.
+
+        Raises ``DataError`` for rows that cannot be placed in time, and takes none.
+        """
+        dropped = sum(stage.accept(source, rows) for stage in self._upstream.values())
+        own = [n for n, input_ in enumerate(self.stage.inputs) if input_.source is source]
+        dropped += sum(self._packed(number, [rows])[1] for number in own)
+        for number in own:
+            self._given[number].append(rows)
+        return dropped
+
+    def forget(self) -> None:
+        """Leave what was accepted."""
+        for stage in self._upstream.values():
+            stage.forget()
+        for rows in self._given.values():
+            rows.clear()
+
+    def run(self, batch: int, now_us: int, beat_us: int | None = None) -> list[pa.Table]:
+        """One micro-batch of what was accepted: the changes (``StageSpec.output_schema``).
+
+        ``batch``: its number; ``beat_us``: a time up to which all inputs are read.
+        """
+        for number, stage in self._upstream.items():
+            made = stage.run(batch, now_us, beat_us)
+            self._given[number] = [stage.as_rows(table) for table in made]
+        pieces = self._beats(range(len(self.stage.inputs)), beat_us)
+        for number, rows in self._given.items():
+            own, _ = self._packed(number, rows)
+            if self._first is not None and number == 0:
+                own += self._beats([0], beat_us)
+                own = self._routed(self._first.process(own, now_us), HASH)
+            pieces += own
+        self._given = {number: [] for number in self._given}
+        changes = self._own.process(pieces, now_us)
+        if self._first is None:
+            return [table for _, table in changes]
+        return [
+            table for table in merge(self._by_place(changes), self.stage.spec, batch) if len(table)
+        ]
+
+    def as_rows(self, changes: pa.Table) -> pa.Table:
+        """Changes as rows for another stage."""
+        carried = [name for name in (EVENT_TIME, DELETED, SEQUENCE) if name in changes.schema.names]
+        columns = [changes.column(held) for held in self._held.values()]
+        return pa.table(
+            [*columns, *(changes.column(name) for name in carried)], names=[*self._held, *carried]
+        )
+
+    def _packed(self, number: int, tables: Sequence[pa.Table]) -> tuple[Pieces, int]:
+        """What every bucket gets of an input's rows, through the bytes that Spark would move, and
+        how many rows were dropped.
+        """
+        input_, spec = self.stage.inputs[number], self.stage.spec
+        source, keys = spec.sources[number], spec.keys
+        if self.stage.first is not None and number == 0:
+            source, keys = self.stage.first.sources[0], self.stage.first.keys
+        schema = source.wire_schema
+        batches = [
+            batch
+            for table in tables
+            for batch in _wire_rows(input_, table, schema, self._hash).to_batches()
+        ]
+        packer = Packer(number, source, keys, range(spec.buckets))
+        rows = [row for told in packer(iter(batches), 0) for row in told.to_pylist()]
+        return [_piece(row) for row in rows], sum(row["dropped"] for row in rows)
+
+    def _routed(self, changes: Iterator[tuple[int, pa.Table]], by: str) -> Pieces:
+        """Changes as the pieces of the next step's first input."""
+        labels = range(self.stage.spec.buckets)
+        return [
+            _piece(row)
+            for number, (bucket, table) in enumerate(changes)
+            for row in packed(
+                table, labels, 0, bucket, number, pc.max(table.column(EVENT_TIME)).as_py(), by=by
+            ).to_pylist()
+        ]
+
+    def _by_place(self, changes: Iterator[tuple[int, pa.Table]]) -> Iterator[pa.Table]:
+        """Changes as the merging step reads them, by the primary key's bucket."""
+        pieces = self._routed(changes, PLACE)
+        return (
+            piece.rows for _, piece in sorted(pieces, key=lambda p: p[0]) if piece.rows is not None
+        )
+
+    def _beats(self, inputs: Sequence[int], time_us: int | None) -> Pieces:
+        if time_us is None:
+            return []
+        beats = [Piece(number, 0, 0, time_us, None) for number in inputs]
+        return [(bucket, beat) for bucket in range(self.stage.spec.buckets) for beat in beats]
+
+
+def _refuse_expressions(stage: Stage) -> None:
+    foreign = any(not isinstance(item, str) for i in stage.inputs for item, _ in i.foreign)
+    if foreign or stage.spec.visible:
+        raise PlanError(
+            stage.node.name,
+            f"{'on=' if foreign else 'select='} has a Spark expression, so it needs Spark",
+            "Run the topology with to_batch() or write_stream(), or name columns only",
+        )
+
+
+def _piece(row: Mapping[str, Any]) -> tuple[int, Piece]:
+    bucket, source, partition, number, high_time_us, _, payload = row.values()
+    return bucket, unpack_piece(source, partition, number, high_time_us, payload)
+
+
+def _wire_rows(input_: Input, rows: pa.Table, schema: pa.Schema, key_hash: Hash) -> pa.Table:
+    """An input's rows in the columns in which they travel (``runtime.wire`` on Spark)."""
+    columns = {name: rows.column(name).combine_chunks() for name in rows.schema.names}
+    keys = [canonical(columns[name]) for name in input_.key]
+    if input_.foreign:
+        foreign = [canonical(columns[str(item)]) for item, _ in input_.foreign]
+        columns |= {foreign_name(number): column for number, column in enumerate(foreign)}
+        columns[FOREIGN] = pa.array(key_hash(foreign), pa.int64())
+    columns |= zip(input_.key, keys, strict=True)
+    columns[HASH] = pa.array(key_hash(keys), pa.int64())
+    return pa.table([columns[name] for name in schema.names], schema=schema)
+
+
+def canonical(key: pa.Array) -> pa.Array:
+    """Equal keys have equal bits: one NaN, and no negative zero (as on Spark)."""
+    if not pa.types.is_floating(key.type):
+        return key
+    key = pc.if_else(pc.is_nan(key), pa.scalar(float("nan"), key.type), key)
+    return pc.if_else(pc.equal(key, pa.scalar(0.0, key.type)), pa.scalar(0.0, key.type), key)

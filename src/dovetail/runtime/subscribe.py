@@ -1,0 +1,120 @@
+"""The first stage of a join by foreign key, on one bucket of primary keys: each change of a left
+row becomes messages to its former and to its present foreign key (``Subscribe``).
+
+Stored is each primary key's foreign key, not its row: rows lie with the subscriptions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.columns import (
+    DELETED,
+    EPOCH,
+    EVENT_TIME,
+    HASH,
+    INSTRUCTION,
+    PLACE,
+    SEQUENCE,
+)
+from dovetail.kernels.equality import rows_equal
+from dovetail.kernels.foreign_key import FRESH, MOVED, TELL, messages
+from dovetail.kernels.grouping import any_null
+from dovetail.kernels.table_join import preserved
+from dovetail.kernels.timeline import ABSENT, Ints, Mask, timeline, versions
+from dovetail.kernels.versioning import newest
+from dovetail.plan.spec import Subscribe
+from dovetail.runtime.job import Done, Job, picked
+from dovetail.runtime.tables import Pool, counts, keep, latest, time_of
+
+
+def run(job: Job, operator: Subscribe) -> Done:
+    """The messages in the order of the records: to the former foreign key, then to the present."""
+    spec, source = job.spec, job.spec.sources[0]
+    foreign = range(3 + spec.keys, 3 + spec.keys + 1 + operator.foreign)
+    schema = pa.schema(list(source.schema)[: foreign.stop])
+    store = job.table_store(0, schema)
+    if not job.any_rows:
+        return Done(None, job.manifest.stores)
+    events = timeline([job.rows(0)])
+    located = latest(store, events)
+    counted = counts(job, events, 0)
+    current = None if source.versioned_us is None else newest(events, counted, time_of(located))
+    before, after = versions(events, 0, located.present, current)
+    event = np.arange(len(events.row)) if current is None else np.flatnonzero(current)
+    old, new = before[event], after[event]
+    pool = Pool(job.batches[0].rows, located, events.groups)
+    former, present = pool.values(old, foreign), pool.values(new, foreign)
+    said = messages(
+        old != ABSENT,
+        new != ABSENT,
+        any_null(former[1:], len(event)),
+        any_null(present[1:], len(event)),
+        rows_equal(former[1:], present[1:]),
+        left_preserved=preserved(operator.how)[0],
+    )
+    ends, begins = np.flatnonzero(said.ends), np.flatnonzero(said.begins)
+    change = np.concatenate((ends, begins))
+    begun = np.arange(len(change)) >= len(ends)
+    # To the former foreign key first.
+    order = np.argsort(2 * events.arrival[event[change]] + begun)
+    change, begun = change[order], begun[order]
+    told = event[change]
+    key = [
+        pa.concat_arrays([was.take(pa.array(ends)), is_.take(pa.array(begins))]).take(
+            pa.array(order)
+        )
+        for was, is_ in zip(former, present, strict=True)
+    ]
+    tells = np.where(begun, said.begin_tells[change], said.end_tells[change])
+    instruction = np.where(tells, TELL, 0) | np.where(begun & said.fresh[change], FRESH, 0)
+    place = events.hash[events.group[told]]
+    null = any_null(key[1:], len(told))
+    hash_ = np.where(null, place, key[0].fill_null(0).to_numpy())
+    if spec.emit == "batch":
+        moves = _several(~begun, events.group[told])
+    else:
+        moves = _differ(hash_ % spec.buckets, events.group[told])
+    instruction |= np.where(moves, MOVED, 0)
+    columns: dict[str, pa.Array] = {
+        HASH: pa.array(hash_),
+        EVENT_TIME: pa.array(events.event_time_us[told]),
+        DELETED: pa.array(~begun),
+    }
+    columns |= zip(schema.names[-operator.foreign :], key[1:], strict=True)
+    group = pa.array(events.group[told])
+    columns |= {
+        name: column.take(group)
+        for name, column in zip(schema.names[3:], events.keys, strict=False)
+    }
+    rows = job.batches[0].rows
+    values = source.schema.names[foreign.stop :]
+    row = np.where(begun, events.row[told], ABSENT)
+    columns |= zip(values, picked(rows.select(values).columns, row), strict=True)
+    columns[PLACE] = pa.array(place)
+    columns[EPOCH] = pa.array(1 + job.manifest.position + np.arange(len(told)))
+    columns[INSTRUCTION] = pa.array(instruction)
+    if spec.feeds:
+        columns[SEQUENCE] = pa.array(job.sequences(events)[told])
+    keep(job, 0, store, events, counted)
+    return Done(pa.table(columns) if len(told) else None, (store.runs,))
+
+
+def _differ(bucket: Ints, group: Ints) -> Mask:
+    """Whether the messages of each one's primary key go to several buckets."""
+    seen = np.full(int(group.max(initial=-1)) + 1, -1)
+    seen[group] = bucket
+    differs = np.zeros(len(seen), np.bool_)
+    differs[group[seen[group] != bucket]] = True
+    return differs[group]
+
+
+def _several(ends: Mask, group: Ints) -> Mask:
+    """Whether there are more messages of each one's primary key, and one that ends something: so
+    that there may be results of several foreign keys.
+    """
+    count = np.bincount(group)
+    ended = np.zeros(len(count), np.bool_)
+    ended[group[ends]] = True
+    return (ended & (count > 1))[group]

@@ -1,0 +1,133 @@
+"""The first step of a stage, in the JVM: an input's rows in the columns in which they travel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DoubleType,
+    FloatType,
+    LongType,
+    StructType,
+)
+
+from dovetail.columns import CHANGE, DELETE, SEQUENCE, TIMESTAMP, quoted
+from dovetail.plan.nodes import Source
+from dovetail.plan.spec import SourceSpec
+from dovetail.plan.stages import Input
+
+_FOREIGN_KEY = "_foreign_key"
+
+
+def wire_rows(
+    input_: Input, spec: SourceSpec, upstream: DataFrame | None, failed: str
+) -> DataFrame:
+    """An input's rows in the columns of ``SourceSpec.wire_schema``; without ``_deleted`` where the
+    source has no tombstones. ``upstream``: the changelog that another stage makes, if it is one;
+    ``failed``: the metric that counts the rows whose foreign key cannot be computed.
+
+    Where a row with a null in its key is wanted it is spread over the buckets by its time. The
+    columns' names are plain, for ``mapInArrow`` takes the dots of a user's names for nesting.
+    """
+    read = _read(input_, upstream)
+    keys = [_canonical(F.col(quoted(f.name)), f.dataType) for f in input_.key_fields]
+    hash_ = F.xxhash64(*keys)
+    if spec.null_keys or spec.keeps_time:
+        hash_ = F.when(_any_null(keys), F.xxhash64(read.timestamp)).otherwise(hash_)
+    columns = [hash_, F.unix_micros(read.timestamp)]
+    if read.deleted is not None:
+        columns.append(F.coalesce(read.deleted, F.lit(False)))
+    columns += keys
+    frame = read.frame
+    if input_.foreign:
+        frame, foreign = _foreign_key(frame, input_, read.deleted, failed)
+        columns += [F.xxhash64(*foreign), *foreign]
+    columns += [F.col(quoted(f.name)) for f in input_.value_fields]
+    columns += [position.cast(LongType()) for position in read.positions]
+    plain = (column.alias(f"_c{number}") for number, column in enumerate(columns))
+    return frame.select(*plain)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A frame, its event time, which of its rows are tombstones, and their places in a log."""
+
+    frame: DataFrame
+    timestamp: Column
+    deleted: Column | None
+    positions: list[Column]
+
+
+def _read(input_: Input, upstream: DataFrame | None) -> _Read:
+    source = input_.source
+    if isinstance(source, Source):
+        assert source.frame is not None
+        assert source.timestamp is not None
+        positions = [p for p in (source.sequence, source.log_partition) if p is not None]
+        return _Read(source.frame, source.timestamp, source.deleted, positions)
+    assert upstream is not None
+    positions = [F.col(SEQUENCE)] if source.ordered else []
+    return _Read(upstream, F.col(TIMESTAMP), F.col(CHANGE) == DELETE, positions)
+
+
+def _foreign_key(
+    frame: DataFrame, input_: Input, deleted: Column | None, metric: str
+) -> tuple[DataFrame, list[Column]]:
+    """The frame with the foreign key's columns. A row for which an expression fails is left out and
+    counted; tombstones have no foreign key.
+    """
+    columns = [
+        (F.col(quoted(item)) if isinstance(item, str) else item).alias(f"_{number}")
+        for number, (item, _) in enumerate(input_.foreign)
+    ]
+    types = [type_ for _, type_ in input_.foreign]
+    if all(isinstance(item, str) for item, _ in input_.foreign):
+        return frame, [_canonical(c, type_) for c, type_ in zip(columns, types, strict=True)]
+    key = attempted(F.struct(*columns))
+    if deleted is not None:
+        key = F.when(~F.coalesce(deleted, F.lit(False)), key)
+    frame = frame.withColumn(_FOREIGN_KEY, key)
+    failed = F.col(_FOREIGN_KEY).isNull()
+    if deleted is not None:
+        failed &= ~F.coalesce(deleted, F.lit(False))
+    frame = frame.observe(metric, F.count_if(failed).alias("records")).filter(~failed)
+    held = (F.col(f"{_FOREIGN_KEY}._{number}") for number in range(len(types)))
+    return frame, [_canonical(c, type_) for c, type_ in zip(held, types, strict=True)]
+
+
+def attempted(column: Column) -> Column:
+    """The column, null where computing it fails. (Python functions raise all the same.)"""
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context  # noqa: SLF001 -- no public face for either
+    assert context is not None
+    jvm: Any = context._jvm  # noqa: SLF001
+    utils = jvm.org.apache.spark.sql.classic.ExpressionUtils
+    expression = utils.expression(column._jc)  # noqa: SLF001
+    tried = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(expression)
+    return Column(utils.column(tried))
+
+
+def _any_null(columns: list[Column]) -> Column:
+    return reduce(Column.__or__, (column.isNull() for column in columns))
+
+
+def _canonical(column: Column, type_: DataType) -> Column:
+    """A key in which equal values have equal bits: one NaN and no negative zero, at any depth."""
+    if isinstance(type_, (FloatType, DoubleType)):
+        zero = F.lit(0.0).cast(type_)
+        nan = F.lit(float("nan")).cast(type_)
+        return F.when(F.isnan(column), nan).when(column == zero, zero).otherwise(column)
+    if isinstance(type_, ArrayType):
+        element_type = type_.elementType
+        return F.transform(column, lambda element: _canonical(element, element_type))
+    if isinstance(type_, StructType):
+        fields = (_canonical(column.getField(f.name), f.dataType).alias(f.name) for f in type_)
+        return F.when(column.isNotNull(), F.struct(*fields))
+    return column
