@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dovetail.errors import PlanError
 from dovetail.io.topics import Malformed, topic_source
-from dovetail.plan.joins import foreign_key_join, table_join
+from dovetail.plan.joins import foreign_key_join, kept, table_join
 from dovetail.plan.reading import source_of
 from dovetail.plan.select import Selection
 from dovetail.topology import Topology
@@ -131,6 +131,7 @@ class Table(Topology):
         late: Late = "ignore",
         align: Span | None = None,
         name: str | None = None,
+        materialized: bool = False,
     ) -> Table:
         """A join of two tables, by their keys or, with ``on``, by foreign key: at any time, the
         rows of both that belong together, side by side.
@@ -161,6 +162,8 @@ class Table(Topology):
         history of the join, whatever the order of arrival.
 
         ``align``: as in ``Stream.join``. ``name``: what errors and ``explain`` call the join.
+        ``materialized``: keep the result's rows, too, in a stage of their own, and emit real
+        changes only: no row that is as it was, no tombstone where there was no row.
 
         Raises ``PlanError`` where the keys' types differ or names are unknown or ambiguous.
         Source: KIP-77 "KTable-KTable"; KIP-213; KIP-914; spec/table_table, spec/foreign_key,
@@ -171,25 +174,23 @@ class Table(Topology):
                 "join", f"the right side is a {type(right).__name__}", "Make it a Table first"
             )
         if on is None:
-            return Table(
-                table_join(
-                    self.plan,
-                    right.plan,
-                    how=how,
-                    select=select,
-                    late=late,
-                    align=align,
-                    label=name,
-                )
+            by_key = table_join(
+                self.plan,
+                right.plan,
+                how=how,
+                select=select,
+                late=late,
+                align=align,
+                label=name,
             )
+            return Table(kept(by_key) if materialized else by_key)
         for argument, given in (("late=", late != "ignore"), ("align=", align is not None)):
             if given:
                 raise PlanError(
                     name or "join", f"{argument} is for joins by key", "Leave it or on= out"
                 )
-        return Table(
-            foreign_key_join(self.plan, right.plan, how=how, on=on, select=select, label=name)
-        )
+        joined = foreign_key_join(self.plan, right.plan, how=how, on=on, select=select, label=name)
+        return Table(kept(joined) if materialized else joined)
 
     def __repr__(self) -> str:
         names = ", ".join(self.plan.key.names)

@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 from dovetail.columns import DELETED, EVENT_TIME, POSITION, SEQUENCE
 from dovetail.errors import CheckpointError, DataError, PlanError
 from dovetail.kernels.hashing import stable_hash
-from dovetail.plan.nodes import Derived, Node, Source, is_stream, origins
+from dovetail.plan.nodes import Node, Source, is_stream, joins, origins
 from dovetail.plan.output import held_columns
 from dovetail.plan.spans import Span, microseconds
 from dovetail.plan.spec import Emit
@@ -374,11 +374,7 @@ def _microseconds(moment: Timestamp) -> int:
 
 def _aligned(node: Node) -> bool:
     """Whether any join of a topology lets rows wait for others."""
-    if isinstance(node, Source):
-        return False
-    if isinstance(node, Derived):
-        return _aligned(node.node)
-    return node.align_us is not None or _aligned(node.left) or _aligned(node.right)
+    return any(join.align_us is not None for join in joins(node))
 
 
 def _columns(source: Source) -> pa.Schema:

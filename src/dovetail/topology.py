@@ -10,6 +10,7 @@ from dovetail.plan.explain import explain
 from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.plan.spec import Emit
 from dovetail.runtime import batch, query
+from dovetail.runtime.dead_letters import dead_letters
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -82,6 +83,15 @@ class Topology:
         space is cut, by default the session's number of shuffle partitions.
         """
         return batch.changelog(self.plan, emit=emit, buckets=buckets)
+
+    def dead_letters(self) -> DataFrame:
+        """The rows that the topology leaves out because a foreign key's expression fails on them,
+        as a frame for a query of its own, streaming where the inputs are.
+
+        Columns: ``_operator``, the join; ``_problem``; ``_timestamp``; ``row``, the row as JSON.
+        Raises ``PlanError`` where no join has an expression in ``on=``.
+        """
+        return dead_letters(self.plan)
 
     def explain(self) -> None:
         """Print the topology: its joins, its stages, their shuffles and their state."""

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from dovetail.columns import CHANGE, DELETE, POSITION, TIMESTAMP, UPSERT, quoted
 from dovetail.errors import ConfigurationError
-from dovetail.plan.nodes import Node, is_current
+from dovetail.plan.nodes import Node, has_null_keys, is_current
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -41,18 +41,18 @@ class DeltaSink:
         columns = [*node.key.names, *node.values.names, TIMESTAMP]
         creation = DeltaTable.createIfNotExists(session).location(self.path)
         creation.addColumns(changes.select(*map(quoted, columns)).schema).execute()
-        keys = node.key.names
+        keys, nulls = node.key.names, has_null_keys(node)
         path = self.path
 
         def merge(batch: DataFrame, _: int) -> None:
-            merge_changes(batch, path, keys)
+            merge_changes(batch, path, keys, nulls=nulls)
 
         return changes.writeStream.foreachBatch(merge)
 
 
-def merge_changes(changes: DataFrame, path: str, keys: list[str]) -> None:
+def merge_changes(changes: DataFrame, path: str, keys: list[str], *, nulls: bool = False) -> None:
     """Bring the table at ``path`` to the state after ``changes``; merging them again changes
-    nothing.
+    nothing. ``nulls``: keys may have nulls in them.
     """
     from delta.tables import DeltaTable
 
@@ -61,7 +61,8 @@ def merge_changes(changes: DataFrame, path: str, keys: list[str]) -> None:
         .agg(F.max_by(F.struct("*"), POSITION).alias("last"))
         .select("last.*")
     )
-    same_key = " AND ".join(f"stored.{quoted(k)} = last.{quoted(k)}" for k in keys)
+    equals = "<=>" if nulls else "="
+    same_key = " AND ".join(f"stored.{quoted(k)} {equals} last.{quoted(k)}" for k in keys)
     columns = [c for c in changes.columns if c not in (CHANGE, POSITION)]
     values: dict[str, str | Column] = {quoted(c): f"last.{quoted(c)}" for c in columns}
     (

@@ -12,6 +12,7 @@ from dovetail.plan.nodes import (
     Entry,
     ForeignKeyJoin,
     JoinNode,
+    Materialized,
     Node,
     Source,
     StreamJoin,
@@ -49,10 +50,16 @@ def _stages(node: Node) -> Iterator[list[str]]:
     key = signature(StructType(Input(inputs[0], on or tuple(node.key.names)).key_fields))
     by = key if on and on != tuple(node.key.names) else f"key {key}"
     yield [
-        f"  shuffle  by {by} into buckets; {len(inputs)} inputs, packed as columns",
+        f"  shuffle  by {by} into buckets; {_inputs(len(inputs))}, packed as columns",
         "  state    " + "\n           ".join(f"{s.name}: {_state(node, s)}" for s in inputs),
-        "  keeps    no join results" if not isinstance(node, Source) else "  joins    none",
+        "  joins    none"
+        if isinstance(node, (Source, Materialized))
+        else "  keeps    no join results",
     ]
+
+
+def _inputs(count: int) -> str:
+    return "1 input" if count == 1 else f"{count} inputs"
 
 
 def _foreign_key_stages(node: ForeignKeyJoin) -> Iterator[list[str]]:
@@ -80,6 +87,10 @@ def _foreign_key_stages(node: ForeignKeyJoin) -> Iterator[list[str]]:
 def _tree(node: Node, first: str, rest: str) -> Iterator[str]:
     if isinstance(node, Derived):
         yield from _tree(node.node, first, rest)
+        return
+    if isinstance(node, Materialized):
+        yield f"{first}materialized  ({_columns(node)})"
+        yield from _tree(node.table, rest + "└─ ", rest + "   ")
         return
     if isinstance(node, Source):
         yield f"{first}{node.name}  ({_columns(node)})"
@@ -113,7 +124,7 @@ def _state(node: Node, source: Entry) -> str:
     """What a stage stores of an input."""
     ahead = (
         ""
-        if isinstance(node, (Source, Derived)) or node.align_us is None
+        if isinstance(node, (Source, Derived, Materialized)) or node.align_us is None
         else ", and what is ahead"
     )
     return _rows(node, source) + ahead

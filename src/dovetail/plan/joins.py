@@ -17,6 +17,7 @@ from dovetail.plan.nodes import (
     Entry,
     ForeignKeyJoin,
     Late,
+    Materialized,
     Node,
     Selected,
     Source,
@@ -133,6 +134,12 @@ def foreign_key_join(
         "Leave it out or give it another name with select=",
     )
     return node
+
+
+def kept(node: TableJoin | ForeignKeyJoin) -> Materialized:
+    """The join with its result kept."""
+    _refuse_corrected(node.name, node)
+    return Materialized(Derived(node))
 
 
 def stream_table_join(
@@ -297,7 +304,7 @@ def _entry(name: str, side: Node) -> Entry:
 
 def _table_side(side: Node) -> Node:
     """A table as one side of a join by key: joins by the same key run in one stage."""
-    return Derived(side) if isinstance(side, ForeignKeyJoin) else side
+    return Derived(side) if isinstance(side, (ForeignKeyJoin, Materialized)) else side
 
 
 def _refuse_other_key(name: str, left: Node, right: Node, on: Sequence[str | Column]) -> None:

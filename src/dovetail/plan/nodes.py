@@ -94,7 +94,7 @@ class Derived:
     does not run in its own stage.
     """
 
-    node: JoinNode
+    node: JoinNode | Materialized
 
     @property
     def name(self) -> str:
@@ -215,9 +215,31 @@ class StreamJoin(_Join):
     unmatched: Unmatched
 
 
+@dataclass(frozen=True, eq=False)
+class Materialized:
+    """A join's result with its rows kept in a stage of its own: only what changes a row passes."""
+
+    table: Derived
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return self.table.name
+
+    @property
+    def key(self) -> StructType:
+        """The key columns."""
+        return self.table.key
+
+    @property
+    def values(self) -> StructType:
+        """The value columns."""
+        return self.table.values
+
+
 JoinNode: TypeAlias = TableJoin | ForeignKeyJoin | StreamTableJoin | StreamJoin
 Entry: TypeAlias = Source | Derived
-Node: TypeAlias = Entry | JoinNode
+Node: TypeAlias = Entry | JoinNode | Materialized
 
 
 def right_key(name: str) -> str:
@@ -229,7 +251,7 @@ def is_stream(node: Node) -> bool:
     """Whether a node's records stand for themselves."""
     if isinstance(node, (Source, Derived)):
         return node.stream
-    return not isinstance(node, (TableJoin, ForeignKeyJoin))
+    return not isinstance(node, (TableJoin, ForeignKeyJoin, Materialized))
 
 
 def is_current(node: Node) -> bool:
@@ -237,10 +259,37 @@ def is_current(node: Node) -> bool:
     return not is_stream(node) and not (isinstance(node, TableJoin) and node.late == "history")
 
 
+def has_null_keys(node: Node) -> bool:
+    """Whether a row's key may have nulls: where right rows of a foreign key appear alone."""
+    if isinstance(node, Source):
+        return False
+    if isinstance(node, Derived):
+        return has_null_keys(node.node)
+    if isinstance(node, Materialized):
+        return has_null_keys(node.table)
+    if isinstance(node, ForeignKeyJoin):
+        return preserved(node.how)[1] or has_null_keys(node.left)
+    return has_null_keys(node.left) or has_null_keys(node.right)
+
+
+def joins(node: Node) -> Iterator[JoinNode]:
+    """All joins from which a node is computed, through all stages, itself the last."""
+    if isinstance(node, Derived):
+        yield from joins(node.node)
+    elif isinstance(node, Materialized):
+        yield from joins(node.table)
+    elif not isinstance(node, Source):
+        yield from joins(node.left)
+        yield from joins(node.right)
+        yield node
+
+
 def entries(node: Node) -> Iterator[Entry]:
     """What a node's own stage reads, from left to right; what is used twice comes twice."""
     if isinstance(node, (Source, Derived)):
         yield node
+    elif isinstance(node, Materialized):
+        yield node.table
     else:
         yield from entries(node.left)
         yield from entries(node.right)

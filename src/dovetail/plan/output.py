@@ -30,6 +30,7 @@ from dovetail.plan.nodes import (
     Derived,
     ForeignKeyJoin,
     JoinNode,
+    Materialized,
     Node,
     Source,
     changelog_schema,
@@ -112,7 +113,7 @@ def held_key(node: JoinNode, left: Mapping[str, str]) -> dict[str, str]:
 
 
 def _held(node: Node, first_leaf: int, stage: Stage) -> dict[str, str]:
-    if isinstance(node, (Source, Derived)):
+    if isinstance(node, (Source, Derived, Materialized)):
         return leaf_columns(stage, first_leaf)
     middle = first_leaf + width(node.left)
     sides = {

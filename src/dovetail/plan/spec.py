@@ -79,9 +79,12 @@ class SourceSpec:
 
 @dataclass(frozen=True)
 class TableTree:
-    """Joins of tables by key; every table's records are answered."""
+    """Joins of tables by key; every table's records are answered. ``distinct``: of a single table,
+    with what changes its rows.
+    """
 
     tree: Tree
+    distinct: bool = False
 
     @property
     def leaves(self) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ from dovetail.plan.nodes import (
     Entry,
     ForeignKeyJoin,
     JoinNode,
+    Materialized,
     Node,
     Source,
     StreamJoin,
@@ -35,6 +36,7 @@ from dovetail.plan.nodes import (
     TableJoin,
     distinct_entries,
     entries,
+    has_null_keys,
     is_current,
     origins,
 )
@@ -165,7 +167,8 @@ def plan_stage(
         sources=tuple(
             replace(
                 _source_spec(input_, name, one_log=one_log),
-                null_keys=input_.source.stream and _appears_alone(node, input_.source),
+                null_keys=has_null_keys(input_.source)
+                or (input_.source.stream and _appears_alone(node, input_.source)),
                 keeps_time=isinstance(operator, Interval),
             )
             for input_, name in zip(inputs, unique_names(inputs), strict=True)
@@ -218,7 +221,8 @@ def _plan_foreign_key(
     spec = StageSpec(
         topology=f"{topology}.2",
         buckets=buckets,
-        sources=(subscriptions, right_spec),
+        # A row with a null in its key is one to which no row refers.
+        sources=(subscriptions, replace(right_spec, null_keys=False)),
         keys=len(right.key),
         operator=ForeignKey(len(left.key), node.how),
         emit=emit,
@@ -242,6 +246,7 @@ def _source_spec(input_: Input, name: str, *, one_log: bool) -> SourceSpec:
         sequence=source.ordered or own_log or one_log,
         log_partition=own_log,
         stream=source.stream,
+        null_keys=has_null_keys(source),
         versioned_us=source.versioned_us,
     )
 
@@ -268,6 +273,8 @@ def _operator(node: Node, inputs: Sequence[Input]) -> Operator:
         return Interval(
             (left, right), node.how, node.before_us, node.after_us, node.grace_us, node.unmatched
         )
+    if isinstance(node, Materialized):
+        return TableTree(_leaf(node.table, inputs), distinct=True)
     assert not isinstance(node, ForeignKeyJoin)
     if isinstance(node, StreamTableJoin):
         return Lookup(_tree(node, inputs), node.grace_us)
@@ -280,6 +287,7 @@ def _operator(node: Node, inputs: Sequence[Input]) -> Operator:
 def _tree(node: Node, inputs: Sequence[Input]) -> Tree:
     if isinstance(node, (Source, Derived)):
         return _leaf(node, inputs)
+    assert not isinstance(node, Materialized)
     return Join(_tree(node.left, inputs), _tree(node.right, inputs), node.how)
 
 
@@ -289,7 +297,7 @@ def _leaf(node: Node, inputs: Sequence[Input]) -> Leaf:
 
 def _align(node: Node) -> int | None:
     """How long the inputs wait for each other: the longest that any of the joins says."""
-    if isinstance(node, (Source, Derived)):
+    if isinstance(node, (Source, Derived, Materialized)):
         return None
     spans = [node.align_us, _align(node.left), _align(node.right)]
     return max((span for span in spans if span is not None), default=None)
@@ -316,7 +324,7 @@ def _refuse_partly_ordered(node: Node, inputs: Sequence[Input], *, aligned: bool
 
 def _appears_alone(node: Node, stream: Entry) -> bool:
     """Whether records of a stream come out where nothing matches them."""
-    if isinstance(node, (Source, Derived)):
+    if isinstance(node, (Source, Derived, Materialized)):
         return True
     keeps = preserved(node.how)
     return any(
@@ -373,6 +381,8 @@ def describe(node: Node) -> dict[str, Any]:
 def _describe(node: Node, inputs: Sequence[Source]) -> dict[str, Any]:
     if isinstance(node, Derived):
         return {"result": _describe(node.node, inputs)}
+    if isinstance(node, Materialized):
+        return {"materialized": _describe(node.table, inputs)}
     if isinstance(node, Source):
         told = {
             "stream" if node.stream else "table": inputs.index(node) + 1,
@@ -409,7 +419,7 @@ def _options(node: JoinNode) -> dict[str, Any]:
 
 def _computes(node: Node) -> bool:
     """Whether a selection has expressions, which see which sides are there."""
-    return not isinstance(node, (Source, Derived)) and (
+    return not isinstance(node, (Source, Derived, Materialized)) and (
         any(s.column is not None for s in node.select)
         or _computes(node.left)
         or _computes(node.right)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ from dovetail.kernels.timeline import (
     Timeline,
     last_of_source,
     timeline,
+    versions,
 )
 from dovetail.kernels.versioning import (
     LATEST,
@@ -60,6 +61,9 @@ def join(job: Job, operator: TableTree) -> Done:
     pools = [Pool(job.batches[source].rows, located[source], events.groups) for source in sources]
     if spec.emit == "batch":
         changes, before = net_changes(operator.tree, events, stored, changes)
+        changes = _differing(spec, operator, pools, changes, before)
+    elif operator.distinct:
+        changes, before = _with_previous(events, stored[0], changes)
         changes = _differing(spec, operator, pools, changes, before)
     told = _output(job, operator, pools, events, changes) if len(changes.event) else None
     for source in sources:
@@ -142,6 +146,14 @@ def _output(
         position=job.manifest.position,
         sequence=job.sequences(events)[changes.event],
     )
+
+
+def _with_previous(events: Timeline, stored: Stored, changes: Changes) -> tuple[Changes, Changes]:
+    """A single table's changes beside the row that each replaces, where there is either."""
+    previous = versions(events, 0, stored.present)[0][changes.event]
+    before = replace(changes, present=previous != ABSENT, reference=(previous,))
+    visible = changes.present | before.present
+    return changes.where(visible), before.where(visible)
 
 
 def _differing(

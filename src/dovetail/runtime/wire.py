@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -18,7 +19,7 @@ from pyspark.sql.types import (
 )
 
 from dovetail.columns import CHANGE, DELETE, SEQUENCE, TIMESTAMP, quoted
-from dovetail.plan.nodes import Source
+from dovetail.plan.nodes import Entry, Source
 from dovetail.plan.spec import SourceSpec
 from dovetail.plan.stages import Input
 
@@ -32,13 +33,13 @@ def wire_rows(
     source has no tombstones. ``upstream``: the changelog that another stage makes, if it is one;
     ``failed``: the metric that counts the rows whose foreign key cannot be computed.
 
-    Where a row with a null in its key is wanted it is spread over the buckets by its time. The
-    columns' names are plain, for ``mapInArrow`` takes the dots of a user's names for nesting.
+    A stream's rows with a null in the key are spread over the buckets by their times. The columns'
+    names are plain, for ``mapInArrow`` takes the dots of a user's names for nesting.
     """
-    read = _read(input_, upstream)
+    read = read_of(input_.source, upstream)
     keys = [_canonical(F.col(quoted(f.name)), f.dataType) for f in input_.key_fields]
     hash_ = F.xxhash64(*keys)
-    if spec.null_keys or spec.keeps_time:
+    if spec.stream and (spec.null_keys or spec.keeps_time):
         hash_ = F.when(_any_null(keys), F.xxhash64(read.timestamp)).otherwise(hash_)
     columns = [hash_, F.unix_micros(read.timestamp)]
     if read.deleted is not None:
@@ -55,7 +56,7 @@ def wire_rows(
 
 
 @dataclass(frozen=True)
-class _Read:
+class Read:
     """A frame, its event time, which of its rows are tombstones, and their places in a log."""
 
     frame: DataFrame
@@ -64,16 +65,16 @@ class _Read:
     positions: list[Column]
 
 
-def _read(input_: Input, upstream: DataFrame | None) -> _Read:
-    source = input_.source
+def read_of(source: Entry, upstream: DataFrame | None) -> Read:
+    """How an input is read; ``upstream``: the changelog, where another stage makes it."""
     if isinstance(source, Source):
         assert source.frame is not None
         assert source.timestamp is not None
         positions = [p for p in (source.sequence, source.log_partition) if p is not None]
-        return _Read(source.frame, source.timestamp, source.deleted, positions)
+        return Read(source.frame, source.timestamp, source.deleted, positions)
     assert upstream is not None
     positions = [F.col(SEQUENCE)] if source.ordered else []
-    return _Read(upstream, F.col(TIMESTAMP), F.col(CHANGE) == DELETE, positions)
+    return Read(upstream, F.col(TIMESTAMP), F.col(CHANGE) == DELETE, positions)
 
 
 def _foreign_key(
@@ -82,23 +83,34 @@ def _foreign_key(
     """The frame with the foreign key's columns. A row for which an expression fails is left out and
     counted; tombstones have no foreign key.
     """
-    columns = [
-        (F.col(quoted(item)) if isinstance(item, str) else item).alias(f"_{number}")
-        for number, (item, _) in enumerate(input_.foreign)
-    ]
     types = [type_ for _, type_ in input_.foreign]
-    if all(isinstance(item, str) for item, _ in input_.foreign):
-        return frame, [_canonical(c, type_) for c, type_ in zip(columns, types, strict=True)]
-    key = attempted(F.struct(*columns))
-    if deleted is not None:
-        key = F.when(~F.coalesce(deleted, F.lit(False)), key)
-    frame = frame.withColumn(_FOREIGN_KEY, key)
-    failed = F.col(_FOREIGN_KEY).isNull()
-    if deleted is not None:
-        failed &= ~F.coalesce(deleted, F.lit(False))
+    items = [item for item, _ in input_.foreign]
+    if all(isinstance(item, str) for item in items):
+        named = (F.col(quoted(str(item))) for item in items)
+        return frame, [_canonical(c, type_) for c, type_ in zip(named, types, strict=True)]
+    frame, failed = with_foreign_key(frame, items, deleted)
     frame = frame.observe(metric, F.count_if(failed).alias("records")).filter(~failed)
     held = (F.col(f"{_FOREIGN_KEY}._{number}") for number in range(len(types)))
     return frame, [_canonical(c, type_) for c, type_ in zip(held, types, strict=True)]
+
+
+def with_foreign_key(
+    frame: DataFrame, items: Sequence[str | Column], deleted: Column | None
+) -> tuple[DataFrame, Column]:
+    """The frame with the foreign key in a column of its own, and on which rows it fails."""
+    key = attempted(
+        F.struct(
+            *(
+                (F.col(quoted(item)) if isinstance(item, str) else item).alias(f"_{number}")
+                for number, item in enumerate(items)
+            )
+        )
+    )
+    if deleted is None:
+        return frame.withColumn(_FOREIGN_KEY, key), F.col(_FOREIGN_KEY).isNull()
+    there = ~F.coalesce(deleted, F.lit(False))
+    frame = frame.withColumn(_FOREIGN_KEY, F.when(there, key))
+    return frame, F.col(_FOREIGN_KEY).isNull() & there
 
 
 def attempted(column: Column) -> Column:
