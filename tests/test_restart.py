@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+import fk_model
 import naive
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -71,22 +72,64 @@ def write(folder: Path, given: Sequence[Sequence[Record]]) -> None:
         os.utime(path, (number, number))
 
 
-def start(spark: SparkSession, folder: Path, sink: object) -> StreamingQuery:
+def start(spark: SparkSession, folder: Path, sink: object, kind: str = "tree") -> StreamingQuery:
     """The query over the log, bound to its checkpoint.
 
     The log is one source: of several, Spark does not promise which of their rows a micro-batch
     takes together when it is planned again after a kill.
     """
+    joined = KINDS[kind](tables_of_log(spark, folder))
+    checkpoint = str(folder / "checkpoint")
+    return joined.write_stream(sink, checkpoint=checkpoint, trigger="available now", buckets=2)
+
+
+def tables_of_log(spark: SparkSession, folder: Path) -> dict[str, dt.Table]:
+    """The log's tables."""
     reader = spark.readStream.schema("source string, k string, v string, t timestamp, d boolean, "
                                      "s long").option("maxFilesPerTrigger", 1)  # fmt: skip
     log = reader.parquet(str(folder / "log"))
-    inputs = {
+    return {
         name: runners.from_changelog(log.where(F.col("source") == name).drop("source"), name)
         for name in runners.tables(TOPOLOGY)
     }
-    joined, _ = runners.joins(TOPOLOGY, inputs)
-    checkpoint = str(folder / "checkpoint")
-    return joined.write_stream(sink, checkpoint=checkpoint, trigger="available now", buckets=2)
+
+
+def tree(tables: dict[str, dt.Table]) -> dt.Table:
+    """Three tables joined by key."""
+    return runners.joins(TOPOLOGY, tables)[0]
+
+
+def by_foreign_key(tables: dict[str, dt.Table]) -> dt.Table:
+    """Two tables joined by foreign key: the letter of a value's last digit."""
+    letter = F.translate(F.right(F.col("v"), F.lit(1)), "0123456789", KEYS)
+    select = {"c0": "left.v", "c1": "right.v"}
+    return tables["a"].join(tables["b"], on=letter, how="left", select=select)
+
+
+KINDS = {"tree": tree, "foreign key": by_foreign_key}
+
+
+def expected(kind: str, records: Sequence[Record]) -> list[tuple[str, object, int]]:
+    """What the records make the query emit, in order: key, values, time."""
+    if kind == "tree":
+        changes = naive.each_record(TOPOLOGY, records)
+        return [tuple(r) for r in naive.seen(change for found in changes for change in found)]
+    sides = {"a": "L", "b": "R"}
+    named = [
+        r._replace(
+            table=sides[r.table],
+            value=(KEYS[int(r.value[-1])], r.value) if r.table == "a" else r.value,
+        )
+        for r in records
+        if r.table in sides
+    ]
+    named = [r._replace(value=None) if r.deleted else r for r in named]
+    answers = fk_model.each_record(fk_model.ForeignKeyJoin("left"), named)
+    return [
+        (key[0], None if cells is None else (cells[0][0][1], cells[1] and cells[1][0]), time)
+        for changes in answers
+        for key, cells, time in changes
+    ]
 
 
 def static_join(records: Sequence[Record]) -> dict[str, tuple[object, ...]]:
@@ -140,7 +183,10 @@ def test_every_batch_is_a_consistent_snapshot(spark: SparkSession, tmp_path: Pat
     assert deleted_copies > 0
 
 
-def test_a_killed_driver_loses_and_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_driver_loses_and_doubles_nothing(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
     """The process and its JVM are killed between and within micro-batches."""
     given = batches(12, 6)
     write(tmp_path, given)
@@ -149,7 +195,7 @@ def test_a_killed_driver_loses_and_doubles_nothing(spark: SparkSession, tmp_path
     kills = [(offsets, 2), (commits, 5), (offsets, 8)]
     for log, number in kills:
         process = subprocess.Popen(
-            [sys.executable, __file__, str(tmp_path)],
+            [sys.executable, __file__, str(tmp_path), kind],
             env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -163,38 +209,40 @@ def test_a_killed_driver_loses_and_doubles_nothing(spark: SparkSession, tmp_path
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         assert not (commits / "11").exists(), "the query was done before it was killed"
-    start(spark, tmp_path, dt.to_parquet(str(tmp_path / "out"))).awaitTermination()
+    start(spark, tmp_path, dt.to_parquet(str(tmp_path / "out")), kind).awaitTermination()
 
+    told = spark.read.parquet(str(tmp_path / "out"))
+    values = [name for name in ("c0", "c1", "c2") if name in told.columns]
     rows = (
-        spark.read.parquet(str(tmp_path / "out"))
-        .select("k", "c0", "c1", "c2", *map(F.expr, runners.CHANGELOG))
+        told.select("k", *values, *map(F.expr, runners.CHANGELOG))
         .withColumn("bucket", F.expr("pmod(xxhash64(k), 2)"))
         .orderBy("bucket", "_position")
         .collect()
     )
     assert len(list((tmp_path / "checkpoint" / "sources").iterdir())) == 1
-    positions = [[row["_position"] for row in rows if row["bucket"] == b] for b in (0, 1)]
-    assert positions == [list(range(len(own))) for own in positions]
-    changes = naive.each_record(TOPOLOGY, [record for records in given for record in records])
-    expected = naive.seen(change for found in changes for change in found)
+    if kind == "tree":
+        positions = [[row["_position"] for row in rows if row["bucket"] == b] for b in (0, 1)]
+        assert positions == [list(range(len(own))) for own in positions]
+    wanted = expected(kind, [record for records in given for record in records])
     for key in KEYS:
+        own = [row for row in rows if row["k"] == key]
+        assert len({row["_position"] for row in own}) == len(own)
         assert [
-            (None if r["_change"] == "delete" else (r["c0"], r["c1"], r["c2"]), r["ms"])
-            for r in rows
-            if r["k"] == key
-        ] == [(result.values, result.time) for result in expected if result.key == key]
-    assert len(rows) == len(expected)
+            (None if r["_change"] == "delete" else tuple(r[v] for v in values), r["ms"])
+            for r in own
+        ] == [(row, time) for k, row, time in wanted if k == key]
+    assert len(rows) == len(wanted)
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, kind: str) -> None:
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .getOrCreate()
     )
-    start(spark, folder, dt.to_parquet(str(folder / "out"))).awaitTermination()
+    start(spark, folder, dt.to_parquet(str(folder / "out")), kind).awaitTermination()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])

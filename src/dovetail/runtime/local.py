@@ -96,7 +96,12 @@ class LocalStage:
             rows.clear()
 
     def run(self, batch: int, now_us: int, beat_us: int | None = None) -> list[pa.Table]:
-        """One micro-batch of what was accepted: the changes (``StageSpec.output_schema``).
+        """All ``results`` of a micro-batch that are not empty."""
+        return [table for table in self.results(batch, now_us, beat_us) if len(table)]
+
+    def results(self, batch: int, now_us: int, beat_us: int | None = None) -> Iterator[pa.Table]:
+        """One micro-batch of what was accepted: the changes (``StageSpec.output_schema``), in
+        pieces that are made as they are asked for.
 
         ``batch``: its number; ``beat_us``: a time up to which all inputs are read.
         """
@@ -113,10 +118,9 @@ class LocalStage:
         self._given = {number: [] for number in self._given}
         changes = self._own.process(pieces, now_us)
         if self._first is None:
-            return [table for _, table in changes]
-        return [
-            table for table in merge(self._by_place(changes), self.stage.spec, batch) if len(table)
-        ]
+            yield from (table for _, table in changes)
+        else:
+            yield from merge(self._by_place(changes), self.stage.spec, batch)
 
     def as_rows(self, changes: pa.Table) -> pa.Table:
         """Changes as rows for another stage."""
@@ -156,11 +160,11 @@ class LocalStage:
         ]
 
     def _by_place(self, changes: Iterator[tuple[int, pa.Table]]) -> Iterator[pa.Table]:
-        """Changes as the merging step reads them, by the primary key's bucket."""
-        pieces = self._routed(changes, PLACE)
-        return (
-            piece.rows for _, piece in sorted(pieces, key=lambda p: p[0]) if piece.rows is not None
-        )
+        """Changes as the merging step reads them."""
+        for change in changes:
+            for _, piece in self._routed(iter([change]), PLACE):
+                if piece.rows is not None:
+                    yield piece.rows
 
     def _beats(self, inputs: Sequence[int], time_us: int | None) -> Pieces:
         if time_us is None:
