@@ -56,8 +56,8 @@ def test_the_table_is_the_join_of_all_input_so_far_whatever_fails(
     table = str(tmp_path / "table")
     merges = []
 
-    def fails_once(changes: DataFrame, path: str, keys: list[str]) -> None:
-        merge(changes, path, keys)
+    def fails_once(changes: DataFrame, path: str, keys: list[str], *, nulls: bool) -> None:
+        merge(changes, path, keys, nulls=nulls)
         merges.append(path)
         if len(merges) == 2:
             raise RuntimeError("killed before the commit")
@@ -105,6 +105,42 @@ def test_merging_takes_the_last_change_of_a_key_and_twice_is_once(
     assert merged(*first) == [("a", 2), ("c", 4), ("e", None)]
     assert merged(*first) == [("a", 2), ("c", 4), ("e", None)]
     assert merged(*second) == [("b", 6), ("c", 5)]
+
+
+def test_rows_whose_keys_have_nulls_are_merged(delta_spark: SparkSession, tmp_path: Path) -> None:
+    """An outer join by foreign key: a right row alone has no left key, the others no right one."""
+    table = str(tmp_path / "table")
+    left = [[("k", "x", "a", False)], [("k", None, None, True)], [("j", "y", "b", False)]]
+    right = [[("x", "1")], [("y", "2")], [("x", "3")]]
+    schemas = {
+        "left": "id string, fk string, v string, gone boolean, at timestamp",
+        "right": "rk string, w string, at timestamp",
+    }
+    sides = {}
+    for name, files in (("left", left), ("right", right)):
+        for number, rows in enumerate(files):
+            moment = START + timedelta(seconds=number)
+            frame = delta_spark.createDataFrame([(*row, moment) for row in rows], schemas[name])
+            path = tmp_path / name / f"{number}.parquet"
+            path.parent.mkdir(exist_ok=True)
+            pq.write_table(frame.toArrow(), path)
+            os.utime(path, (1_700_000_000 + number,) * 2)
+        reader = delta_spark.readStream.schema(schemas[name]).option("maxFilesPerTrigger", 1)
+        sides[name] = dt.Table.from_changelog(
+            reader.parquet(str(tmp_path / name)),
+            key=schemas[name].split()[0],
+            timestamp="at",
+            deleted="gone" if name == "left" else None,
+            name=name,
+        )
+    sides["left"].join(sides["right"], on="fk", how="outer").write_stream(
+        dt.to_delta(table), checkpoint=str(tmp_path / "checkpoint"), trigger="available now"
+    ).awaitTermination()
+    rows = delta_spark.read.format("delta").load(table).orderBy("right_rk").collect()
+    assert [(r.id, r.right_rk, r.v, r.w) for r in rows] == [
+        ("j", None, "b", "2"),
+        (None, "x", None, "3"),
+    ]
 
 
 def test_a_session_without_delta_is_told_so() -> None:
