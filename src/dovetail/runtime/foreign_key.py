@@ -8,7 +8,7 @@ where right rows appear alone, how many left rows refer to each.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -59,15 +59,14 @@ def join(job: Job, operator: ForeignKey) -> Done:
     subscriptions = subscriptions_of(job, operator, stores.subscribed, events, table)
     initial = stores.referring(events)
     counted = references_of(job, events, initial)
-    results = _in_order(
-        events,
-        subscriptions,
+    results = _joined(
         [
             _answered(job, operator, events, table, subscriptions),
             _fanned_out(operator, events, table, subscriptions),
             *([] if initial is None else [_alone(events, table, *counted)]),
-        ],
+        ]
     )
+    results = results.of(np.lexsort((results.rank, events.arrival[results.event])))
     if job.spec.emit == "batch":
         results = _net(operator, events, table, subscriptions, initial, results)
     chunks = _chunks(job, operator, events, table, subscriptions, results)
@@ -79,7 +78,7 @@ def join(job: Job, operator: ForeignKey) -> Done:
 class _Results:
     """m results: the ``event`` that causes each; ``subscription``: whose it is, ABSENT for a right
     row's alone; ``right``: the right row, a reference; ``present``: false for a tombstone;
-    ``time_us``; ``epoch``: as the subscription's.
+    ``time_us``; ``epoch``: as the subscription's; ``rank``: its order among those of one event.
     """
 
     event: Ints
@@ -88,6 +87,7 @@ class _Results:
     present: Mask
     time_us: Ints
     epoch: Ints
+    rank: Ints
 
     def of(self, which: Ints | Mask | slice) -> _Results:
         """Some of the results."""
@@ -122,6 +122,7 @@ def _answered(
         present,
         np.where(by_both, both_times, events.event_time_us[event]),
         subscriptions.epoch[message],
+        np.zeros(len(message), np.int64),
     )
     return results.of(present | tells)
 
@@ -129,7 +130,9 @@ def _answered(
 def _fanned_out(
     operator: ForeignKey, events: Timeline, table: Right, subscriptions: Subscriptions
 ) -> _Results:
-    """What the right table's records give the left rows that refer to them."""
+    """What the right table's records give the left rows that refer to them, in the order of the
+    primary keys.
+    """
     subscription, event = fan_out(
         events,
         table.changes,
@@ -140,12 +143,23 @@ def _fanned_out(
     )
     right = table.after[event]
     present = (right != ABSENT) | preserved(operator.how)[0]
-    time_us = events.event_time_us[event]
-    return _Results(event, subscription, right, present, time_us, subscriptions.epoch[subscription])
+    met, which = np.unique(subscription, return_inverse=True)
+    keys = subscriptions.pool.values(subscriptions.reference[met], subscriptions.primary)
+    return _Results(
+        event,
+        subscription,
+        right,
+        present,
+        events.event_time_us[event],
+        subscriptions.epoch[subscription],
+        rank_of_keys(keys, subscriptions.place[met])[which],
+    )
 
 
 def _alone(events: Timeline, table: Right, before: Ints, after: Ints) -> _Results:
-    """The right rows that begin or cease to appear alone, or change while they do."""
+    """The right rows that begin or cease to appear alone, or change while they do; before the
+    results of left rows.
+    """
     right = table.after
     moves = ((before == 0) != (after == 0)) & (right != ABSENT)
     changes = np.zeros(len(moves), np.bool_)
@@ -163,22 +177,8 @@ def _alone(events: Timeline, table: Right, before: Ints, after: Ints) -> _Result
             np.where(moves[event], table.time_us[right[event]], NO_TIME),
         ),
         np.full(len(event), SETTLED),
+        np.full(len(event), -1),
     )
-
-
-def _in_order(
-    events: Timeline, subscriptions: Subscriptions, parts: Sequence[_Results]
-) -> _Results:
-    """All results in the order of their causes; a right row's own first, then by primary key."""
-    results = _joined(parts)
-    met, which = np.unique(parts[1].subscription, return_inverse=True)
-    keys = subscriptions.pool.values(subscriptions.reference[met], subscriptions.primary)
-    rank = np.zeros(len(results.event), np.int64)
-    first = len(parts[0].event)
-    rank[first : first + len(which)] = rank_of_keys(keys, subscriptions.place[met])[which]
-    rank[first + len(which) :] = -1
-    alone_first = np.where(results.subscription == ABSENT, -1, rank)
-    return results.of(np.lexsort((alone_first, events.arrival[results.event])))
 
 
 def _net(
@@ -203,8 +203,8 @@ def _net(
     stored = np.flatnonzero(subscriptions.event < 0)
     stood = np.full(pairs + 1, ABSENT)
     stood[subscriptions.pair[stored]] = stored
-    then = _before(operator, events, table, initial, group[last], stood[pair[last]])
-    then = replace(then, present=then.present & ((stood[pair[last]] == ABSENT) == (pair[last] < 0)))
+    alone = pair[last] == ABSENT
+    then = _before(operator, events, table, initial, group[last], stood[pair[last]], alone)
     moved = ends.epoch != SETTLED
     differs = moved | (ends.present != then.present)
     both = np.flatnonzero(ends.present & then.present & ~moved)
@@ -213,7 +213,8 @@ def _net(
         rows = [_held(table, subscriptions, results.of(at)) for results in (ends, then)]
         differs[at] = ~rows_equal(*rows)
     leaving = stored[subscriptions.epoch[stored] != SETTLED]
-    before = _before(operator, events, table, initial, subscriptions.group[leaving], leaving)
+    group, none = subscriptions.group[leaving], np.zeros(len(leaving), np.bool_)
+    before = _before(operator, events, table, initial, group, leaving, none)
     return _joined([before.of(before.present), ends.of(differs)])
 
 
@@ -224,21 +225,23 @@ def _before(
     initial: Ints | None,
     group: Ints,
     subscription: Ints,
+    alone: Mask,
 ) -> _Results:
-    """The row before the batch of some stored subscriptions or, where ABSENT, of right rows."""
+    """The rows before the batch: of stored subscriptions, ABSENT for none, and of right rows
+    ``alone``.
+    """
     right = np.where(table.stored[group], group, ABSENT)
-    alone = np.full(len(group), False) if initial is None else initial[group] == 0
+    there = right != ABSENT
+    unnamed = alone if initial is None else alone & (initial[group] == 0)
     return _Results(
         event=events.start[group],
         subscription=subscription,
         right=right,
-        present=np.where(
-            subscription == ABSENT,
-            alone & (right != ABSENT),
-            (right != ABSENT) | preserved(operator.how)[0],
-        ),
+        present=(unnamed & there)
+        | ((subscription != ABSENT) & (there | preserved(operator.how)[0])),
         time_us=np.full(len(group), NO_TIME),
         epoch=np.full(len(group), BEFORE),
+        rank=np.zeros(len(group), np.int64),
     )
 
 

@@ -17,12 +17,13 @@ from dovetail.columns import (
     INSTRUCTION,
     PLACE,
     SEQUENCE,
+    foreign_name,
 )
 from dovetail.kernels.equality import rows_equal
-from dovetail.kernels.foreign_key import FRESH, MOVED, TELL, messages
+from dovetail.kernels.foreign_key import FRESH, MOVED, TELL, Messages, messages
 from dovetail.kernels.grouping import any_null
 from dovetail.kernels.table_join import preserved
-from dovetail.kernels.timeline import ABSENT, Ints, Mask, timeline, versions
+from dovetail.kernels.timeline import ABSENT, Ints, Mask, Timeline, timeline, versions
 from dovetail.kernels.versioning import newest
 from dovetail.plan.spec import Subscribe
 from dovetail.runtime.job import Done, Job, picked
@@ -54,6 +55,23 @@ def run(job: Job, operator: Subscribe) -> Done:
         rows_equal(former[1:], present[1:]),
         left_preserved=preserved(operator.how)[0],
     )
+    told = _table(job, operator, events, event, said, (former, present))
+    keep(job, 0, store, events, counted)
+    return Done(told if len(told) else None, (store.runs,))
+
+
+def _table(
+    job: Job,
+    operator: Subscribe,
+    events: Timeline,
+    event: Ints,
+    said: Messages,
+    keys: tuple[list[pa.Array], list[pa.Array]],
+) -> pa.Table:
+    """The messages as the second stage reads them. ``event``: of each change; ``keys``: its former
+    and its present foreign key, the hash first.
+    """
+    spec, schema = job.spec, job.spec.sources[0].schema
     ends, begins = np.flatnonzero(said.ends), np.flatnonzero(said.begins)
     change = np.concatenate((ends, begins))
     begun = np.arange(len(change)) >= len(ends)
@@ -61,44 +79,40 @@ def run(job: Job, operator: Subscribe) -> Done:
     order = np.argsort(2 * events.arrival[event[change]] + begun)
     change, begun = change[order], begun[order]
     told = event[change]
-    key = [
+    group = events.group[told]
+    hash_, *foreign = (
         pa.concat_arrays([was.take(pa.array(ends)), is_.take(pa.array(begins))]).take(
             pa.array(order)
         )
-        for was, is_ in zip(former, present, strict=True)
-    ]
-    tells = np.where(begun, said.begin_tells[change], said.end_tells[change])
-    instruction = np.where(tells, TELL, 0) | np.where(begun & said.fresh[change], FRESH, 0)
-    place = events.hash[events.group[told]]
-    null = any_null(key[1:], len(told))
-    hash_ = np.where(null, place, key[0].fill_null(0).to_numpy())
-    if spec.emit == "batch":
-        moves = _several(~begun, events.group[told])
-    else:
-        moves = _differ(hash_ % spec.buckets, events.group[told])
-    instruction |= np.where(moves, MOVED, 0)
+        for was, is_ in zip(*keys, strict=True)
+    )
+    place = events.hash[group]
+    null = any_null(foreign, len(told))
+    route = np.where(null, place, hash_.fill_null(0).to_numpy())
+    rows = job.batches[0].rows
+    values = schema.names[3 + spec.keys + 1 + operator.foreign :]
+    held = picked(rows.select(values).columns, np.where(begun, events.row[told], ABSENT))
     columns: dict[str, pa.Array] = {
-        HASH: pa.array(hash_),
+        HASH: pa.array(route),
         EVENT_TIME: pa.array(events.event_time_us[told]),
         DELETED: pa.array(~begun),
+        **{foreign_name(number): column for number, column in enumerate(foreign)},
     }
-    columns |= zip(schema.names[-operator.foreign :], key[1:], strict=True)
-    group = pa.array(events.group[told])
-    columns |= {
-        name: column.take(group)
-        for name, column in zip(schema.names[3:], events.keys, strict=False)
-    }
-    rows = job.batches[0].rows
-    values = source.schema.names[foreign.stop :]
-    row = np.where(begun, events.row[told], ABSENT)
-    columns |= zip(values, picked(rows.select(values).columns, row), strict=True)
+    primary = schema.names[3 : 3 + spec.keys]
+    columns |= zip(primary, (key.take(pa.array(group)) for key in events.keys), strict=True)
+    columns |= zip(values, held, strict=True)
     columns[PLACE] = pa.array(place)
     columns[EPOCH] = pa.array(1 + job.manifest.position + np.arange(len(told)))
-    columns[INSTRUCTION] = pa.array(instruction)
+    instruction = np.where(begun, said.begin_tells[change], said.end_tells[change]) * TELL
+    instruction |= np.where(begun & said.fresh[change], FRESH, 0)
+    if spec.emit == "batch":
+        moves = _several(~begun, group)
+    else:
+        moves = _differ(route % spec.buckets, group)
+    columns[INSTRUCTION] = pa.array(instruction | np.where(moves, MOVED, 0))
     if spec.feeds:
         columns[SEQUENCE] = pa.array(job.sequences(events)[told])
-    keep(job, 0, store, events, counted)
-    return Done(pa.table(columns) if len(told) else None, (store.runs,))
+    return pa.table(columns)
 
 
 def _differ(bucket: Ints, group: Ints) -> Mask:
