@@ -37,7 +37,8 @@ class SourceSpec:
     whether records with a null in the key travel; ``keeps_time``: whether even those that no join
     can use do, because they move stream time; ``versioned_us``: the history retention of a
     versioned table; ``subscribed``: whether its rows are subscriptions by foreign key, which have
-    ``_place``, ``_epoch`` and ``_instruction``, too.
+    ``_place``, ``_epoch`` and ``_instruction``, too; ``fallible``: whether its foreign key may fail
+    on a row, which a last column says until the row is packed.
     """
 
     name: str
@@ -49,6 +50,7 @@ class SourceSpec:
     keeps_time: bool = False
     versioned_us: int | None = None
     subscribed: bool = False
+    fallible: bool = False
 
     @property
     def title(self) -> str:

@@ -201,7 +201,7 @@ def _plan_foreign_key(
     first = StageSpec(
         topology=f"{topology}.1",
         buckets=buckets,
-        sources=(left_spec,),
+        sources=(replace(left_spec, fallible=any(isinstance(c, Column) for c in node.on)),),
         keys=len(left.key),
         operator=Subscribe(len(node.on), node.how),
         emit=emit,

@@ -35,7 +35,7 @@ def _letters(join: ForeignKeyJoin) -> DataFrame:
     left = join.left
     assert isinstance(left, (Source, Derived))
     read = read_of(left, _changelog(left) if isinstance(left, Derived) else None)
-    frame, failed = with_foreign_key(read.frame, join.on, read.deleted)
+    frame, _, failed = with_foreign_key(read.frame, join.on, read.deleted)
     names = [*left.key.names, *left.values.names]
     return frame.filter(failed).select(
         F.lit(join.name).alias("_operator"),

@@ -184,7 +184,7 @@ def _refuse_expressions(stage: Stage) -> None:
 
 
 def _piece(row: Mapping[str, Any]) -> tuple[int, Piece]:
-    bucket, source, partition, number, high_time_us, _, payload = row.values()
+    bucket, source, partition, number, high_time_us, _, _, payload = row.values()
     return bucket, unpack_piece(source, partition, number, high_time_us, payload)
 
 

@@ -23,7 +23,7 @@ from dovetail.runtime.stage import Piece
 
 PACKED = (
     "bucket int, source int, partition int, number int, high_time_us long, dropped long, "
-    "payload binary"
+    "failed long, payload binary"
 )
 
 _PACKED_NAMES = [column.split()[0] for column in PACKED.split(", ")]
@@ -37,7 +37,7 @@ class Packer:
 
     What no join can use is counted in ``dropped`` and, unless it keeps time, dropped: rows with a
     null in the key, but for streams whose records appear without a match, and a stream's records
-    without a value.
+    without a value. Rows whose foreign key fails are counted in ``failed``, and dropped.
     """
 
     number: int
@@ -48,14 +48,17 @@ class Packer:
     def __call__(
         self, batches: Iterator[pa.RecordBatch], partition: int
     ) -> Iterator[pa.RecordBatch]:
-        """Rows of ``source.wire_schema`` in, ``_deleted`` left out where no row is; rows of
-        ``PACKED`` out, one per bucket and about ``_FLUSH_BYTES`` of input.
+        """Rows of ``source.wire_schema`` in, ``_deleted`` left out where no row is, whether the
+        foreign key fails added where it may; rows of ``PACKED`` out, one per bucket and about
+        ``_FLUSH_BYTES`` of input.
         """
         held: list[pa.RecordBatch] = []
-        held_bytes = dropped = number = 0
+        held_bytes = dropped = failed = number = 0
         high_time_us = NO_TIME
         for batch in batches:
-            taken = self._named(batch)
+            sound = self._without_failed(batch)
+            failed += batch.num_rows - sound.num_rows
+            taken = self._named(sound)
             usable = self._usable(taken)
             if usable is not None:
                 dropped += len(usable) - usable.true_count
@@ -65,10 +68,18 @@ class Packer:
                 held.append(taken)
                 held_bytes += taken.nbytes
             if held_bytes >= _FLUSH_BYTES:
-                yield self._pack(held, (partition, number, high_time_us, dropped))
-                held, held_bytes, dropped, number = [], 0, 0, number + 1
-        if held or dropped:
-            yield self._pack(held, (partition, number, high_time_us, dropped))
+                yield self._pack(held, (partition, number, high_time_us, dropped, failed))
+                held, held_bytes, dropped, failed, number = [], 0, 0, 0, number + 1
+        if held or dropped or failed:
+            yield self._pack(held, (partition, number, high_time_us, dropped, failed))
+
+    def _without_failed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows whose foreign key did not fail, without the column that says so."""
+        if not self.source.fallible:
+            return batch
+        fails = batch.column(batch.num_columns - 1)
+        sound = batch.select(range(batch.num_columns - 1))
+        return sound.filter(pc.invert(fails)) if fails.true_count else sound
 
     def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch under its own names; it travels under others (``runtime.spark.wire_rows``)."""
@@ -106,7 +117,7 @@ class Packer:
         return self.source.schema.names[3 : 3 + self.keys]  # type: ignore[no-any-return]
 
     def _pack(
-        self, held: Sequence[pa.RecordBatch], tag: tuple[int, int, int, int]
+        self, held: Sequence[pa.RecordBatch], tag: tuple[int, int, int, int, int]
     ) -> pa.RecordBatch:
         if not held:
             return packed(None, self.labels, self.number, *tag)
@@ -128,6 +139,7 @@ def packed(
     number: int,
     high_time_us: int,
     dropped: int = 0,
+    failed: int = 0,
     *,
     by: str = HASH,
 ) -> pa.RecordBatch:
@@ -143,6 +155,7 @@ def packed(
             pa.array([number] * buckets, pa.int32()),
             pa.array([high_time_us] * buckets, pa.int64()),
             pa.array([dropped] + [0] * (buckets - 1), pa.int64()),
+            pa.array([failed] + [0] * (buckets - 1), pa.int64()),
             pa.nulls(buckets, pa.binary()) if table is None else split(table, buckets, by),
         ],
         names=_PACKED_NAMES,

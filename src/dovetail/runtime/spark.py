@@ -185,17 +185,18 @@ def pack_inputs(stage: Stage, run: Run) -> DataFrame:
     through the stage before it.
 
     What is dropped, for a null in the key or a stream's record without a value, is counted, as
-    observed metric ``<name>.dropped``.
+    observed metric ``<name>.dropped``; a foreign key that fails, as ``<name>.failed``.
     """
     upstream = {number: changelog(made, run) for number, made in stage.upstream}
     packed = []
     for number, (input_, own) in enumerate(zip(stage.inputs, stage.spec.sources, strict=True)):
         first = stage.first if number == 0 else None
         spec, keys = (own, stage.spec.keys) if first is None else (first.sources[0], first.keys)
-        rows = wire_rows(input_, spec, upstream.get(number), run.metric(f"{spec.name}.failed"))
+        rows = wire_rows(input_, spec, upstream.get(number))
         rows = rows.mapInArrow(packing(Packer(number, spec, keys, run.labels)), PACKED)
-        dropped = F.coalesce(F.sum("dropped"), F.lit(0)).alias("records")
-        rows = rows.observe(run.metric(f"{spec.name}.dropped"), dropped)
+        for count in ("dropped", "failed") if spec.fallible else ("dropped",):
+            records = F.coalesce(F.sum(count), F.lit(0)).alias("records")
+            rows = rows.observe(run.metric(f"{spec.name}.{count}"), records)
         if first is not None:
             rows = run.staged(rows, first, ToBuckets(run.labels, HASH))
         packed.append(rows)

@@ -26,12 +26,10 @@ from dovetail.plan.stages import Input
 _FOREIGN_KEY = "_foreign_key"
 
 
-def wire_rows(
-    input_: Input, spec: SourceSpec, upstream: DataFrame | None, failed: str
-) -> DataFrame:
+def wire_rows(input_: Input, spec: SourceSpec, upstream: DataFrame | None) -> DataFrame:
     """An input's rows in the columns of ``SourceSpec.wire_schema``; without ``_deleted`` where the
-    source has no tombstones. ``upstream``: the changelog that another stage makes, if it is one;
-    ``failed``: the metric that counts the rows whose foreign key cannot be computed.
+    source has no tombstones; with whether the foreign key fails where it may. ``upstream``: the
+    changelog that another stage makes, if it is one.
 
     A stream's rows with a null in the key are spread over the buckets by their times. The columns'
     names are plain, for ``mapInArrow`` takes the dots of a user's names for nesting.
@@ -45,12 +43,18 @@ def wire_rows(
     if read.deleted is not None:
         columns.append(F.coalesce(read.deleted, F.lit(False)))
     columns += keys
-    frame = read.frame
+    frame, failed = read.frame, []
     if input_.foreign:
-        frame, foreign = _foreign_key(frame, input_, read.deleted, failed)
+        items, types = zip(*input_.foreign, strict=True)
+        foreign = [F.col(quoted(item)) for item in items if isinstance(item, str)]
+        if spec.fallible:
+            frame, foreign, fails = with_foreign_key(frame, items, read.deleted)
+            failed.append(fails)
+        foreign = [_canonical(c, type_) for c, type_ in zip(foreign, types, strict=True)]
         columns += [F.xxhash64(*foreign), *foreign]
     columns += [F.col(quoted(f.name)) for f in input_.value_fields]
     columns += [position.cast(LongType()) for position in read.positions]
+    columns += failed
     plain = (column.alias(f"_c{number}") for number, column in enumerate(columns))
     return frame.select(*plain)
 
@@ -77,40 +81,20 @@ def read_of(source: Entry, upstream: DataFrame | None) -> Read:
     return Read(upstream, F.col(TIMESTAMP), F.col(CHANGE) == DELETE, positions)
 
 
-def _foreign_key(
-    frame: DataFrame, input_: Input, deleted: Column | None, metric: str
-) -> tuple[DataFrame, list[Column]]:
-    """The frame with the foreign key's columns. A row for which an expression fails is left out and
-    counted; tombstones have no foreign key.
-    """
-    types = [type_ for _, type_ in input_.foreign]
-    items = [item for item, _ in input_.foreign]
-    if all(isinstance(item, str) for item in items):
-        named = (F.col(quoted(str(item))) for item in items)
-        return frame, [_canonical(c, type_) for c, type_ in zip(named, types, strict=True)]
-    frame, failed = with_foreign_key(frame, items, deleted)
-    frame = frame.observe(metric, F.count_if(failed).alias("records")).filter(~failed)
-    held = (F.col(f"{_FOREIGN_KEY}._{number}") for number in range(len(types)))
-    return frame, [_canonical(c, type_) for c, type_ in zip(held, types, strict=True)]
-
-
 def with_foreign_key(
     frame: DataFrame, items: Sequence[str | Column], deleted: Column | None
-) -> tuple[DataFrame, Column]:
-    """The frame with the foreign key in a column of its own, and on which rows it fails."""
-    key = attempted(
-        F.struct(
-            *(
-                (F.col(quoted(item)) if isinstance(item, str) else item).alias(f"_{number}")
-                for number, item in enumerate(items)
-            )
-        )
-    )
-    if deleted is None:
-        return frame.withColumn(_FOREIGN_KEY, key), F.col(_FOREIGN_KEY).isNull()
-    there = ~F.coalesce(deleted, F.lit(False))
-    frame = frame.withColumn(_FOREIGN_KEY, F.when(there, key))
-    return frame, F.col(_FOREIGN_KEY).isNull() & there
+) -> tuple[DataFrame, list[Column], Column]:
+    """The frame with the foreign key in a column of its own; the key's parts; and on which rows it
+    fails: never on a tombstone, which has none.
+    """
+    parts = (F.col(quoted(item)) if isinstance(item, str) else item for item in items)
+    key = attempted(F.struct(*(part.alias(f"_{number}") for number, part in enumerate(parts))))
+    failed = F.col(_FOREIGN_KEY).isNull()
+    if deleted is not None:
+        there = ~F.coalesce(deleted, F.lit(False))
+        key, failed = F.when(there, key), failed & there
+    held = [F.col(f"{_FOREIGN_KEY}._{number}") for number in range(len(items))]
+    return frame.withColumn(_FOREIGN_KEY, key), held, failed
 
 
 def attempted(column: Column) -> Column:
