@@ -144,6 +144,50 @@ def test_a_wide_fan_out_is_emitted_in_bounded_memory() -> None:
     assert most < 100 << 20, f"{most >> 20} MB for {count} results"
 
 
+def test_explain_tells_of_all_stages(capsys: pytest.CaptureFixture[str]) -> None:
+    sides = tables()
+    regions = testing.table("regions", key="w", schema={"w": pa.string(), "r": pa.string()})
+    named = sides[0].join(sides[1], on="fk", how="left", name="named", materialized=True)
+    named.join(regions, on="w", how="outer").explain()
+    assert capsys.readouterr().out.splitlines() == [
+        "Topology",
+        "outer join by foreign key w  (key k, right_w; fk, v, w, r)",
+        "├─ materialized  (key k; fk, v, w)",
+        "│  └─ left join by foreign key fk  (key k; fk, v, w)",
+        "│     ├─ orders  (key k; fk, v)",
+        "│     └─ customers  (key rk; w)",
+        "└─ regions  (key w; r)",
+        "",
+        "Stage 1",
+        "  shuffle  by key (k string) into buckets; orders, packed as columns",
+        "  state    orders: foreign key per key",
+        "",
+        "Stage 2",
+        "  shuffle  by foreign key (rk string) into buckets; orders, customers",
+        "  state    orders: last row per foreign key and key",
+        "           customers: last row per key",
+        "  keeps    no join results",
+        "  shuffle  by key (k string): each key's changes in order",
+        "",
+        "Stage 3",
+        "  shuffle  by key (k string) into buckets; 1 input, packed as columns",
+        "  state    named: last row per key",
+        "  joins    none",
+        "",
+        "Stage 4",
+        "  shuffle  by key (k string) into buckets; named, packed as columns",
+        "  state    named: foreign key per key",
+        "",
+        "Stage 5",
+        "  shuffle  by foreign key (w string) into buckets; named, regions",
+        "  state    named: last row per foreign key and key",
+        "           regions: last row per key",
+        "           how many rows of named refer to each",
+        "  keeps    no join results",
+        "  shuffle  by key (k string): each key's changes in order",
+    ]
+
+
 @pytest.fixture
 def orders(spark: SparkSession) -> dt.Table:
     """Orders whose customer is a text; one of them is no number."""
