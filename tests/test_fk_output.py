@@ -18,7 +18,8 @@ import dovetail as dt
 from dovetail import testing
 from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
 from dovetail.kernels.hashing import stable_hash
-from dovetail.plan.nodes import Source
+from dovetail.plan.nodes import ForeignKeyJoin as ForeignKeyJoinNode
+from dovetail.plan.nodes import Source, TableJoin
 from dovetail.plan.stages import plan_stage
 from dovetail.runtime import foreign_key
 from dovetail.runtime.local import LocalStage
@@ -226,3 +227,11 @@ def test_a_row_whose_foreign_key_fails_is_a_dead_letter(
 def test_where_nothing_can_fail_there_are_no_dead_letters(customers: dt.Table) -> None:
     with pytest.raises(dt.PlanError, match="no join of it has an expression in on="):
         customers.dead_letters()
+
+
+def test_on_that_names_the_key_is_the_join_by_key() -> None:
+    schema = {"a": pa.string(), "b": pa.int64(), "v": pa.string()}
+    left = testing.table("left", key=["a", "b"], schema=schema)
+    right = testing.table("right", key=["x", "y"], schema={"x": pa.string(), "y": pa.int64()})
+    assert isinstance(left.join(right, on=["a", "b"]).plan, TableJoin)
+    assert isinstance(left.join(right, on=["v", "b"]).plan, ForeignKeyJoinNode)

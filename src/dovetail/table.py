@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dovetail.errors import PlanError
 from dovetail.io.topics import Malformed, topic_source
-from dovetail.plan.joins import foreign_key_join, kept, table_join
+from dovetail.plan.joins import foreign_key, foreign_key_join, kept, table_join
 from dovetail.plan.reading import source_of
 from dovetail.plan.select import Selection
 from dovetail.topology import Topology
@@ -136,10 +136,10 @@ class Table(Topology):
         """A join of two tables, by their keys or, with ``on``, by foreign key: at any time, the
         rows of both that belong together, side by side.
 
-        **By key.** ``how``: ``"inner"``, ``"left"`` (every left row, with nulls where the right has
-        none) or ``"outer"`` (every row of either). Each record of either table gives its own
-        result; a result that ceases is deleted by a tombstone. The result's timestamp is the larger
-        of both.
+        **By key**, also where ``on`` names this table's key. ``how``: ``"inner"``, ``"left"``
+        (every left row, with nulls where the right has none) or ``"outer"`` (every row of either).
+        Each record of either table gives its own result; a result that ceases is deleted by a
+        tombstone. The result's timestamp is the larger of both.
 
         **By foreign key.** ``on``: what names the right table's key, in its types and order:
         columns of this table, or Spark expressions over its key and columns. Many left rows may
@@ -173,7 +173,8 @@ class Table(Topology):
             raise PlanError(
                 "join", f"the right side is a {type(right).__name__}", "Make it a Table first"
             )
-        if on is None:
+        columns = foreign_key(self.plan, on)
+        if columns is None:
             by_key = table_join(
                 self.plan,
                 right.plan,
@@ -189,7 +190,9 @@ class Table(Topology):
                 raise PlanError(
                     name or "join", f"{argument} is for joins by key", "Leave it or on= out"
                 )
-        joined = foreign_key_join(self.plan, right.plan, how=how, on=on, select=select, label=name)
+        joined = foreign_key_join(
+            self.plan, right.plan, how=how, on=columns, select=select, label=name
+        )
         return Table(kept(joined) if materialized else joined)
 
     def __repr__(self) -> str:

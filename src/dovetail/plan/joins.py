@@ -107,7 +107,7 @@ def foreign_key_join(
     right: Node,
     *,
     how: How,
-    on: str | Column | Sequence[str | Column],
+    on: tuple[str | Column, ...],
     select: Selection | None,
     label: str | None = None,
 ) -> ForeignKeyJoin:
@@ -122,11 +122,10 @@ def foreign_key_join(
     for side in (left, right):
         _refuse_corrected(name, side)
     left, right = _entry(name, left), _entry(name, right)
-    columns = (on,) if isinstance(on, (str, Column)) else tuple(on)
-    _refuse_other_key(name, left, right, columns)
+    _refuse_other_key(name, left, right, on)
     selected, values = _selected(name, left, right, how, select, one_key=False)
     node = ForeignKeyJoin(
-        left=left, right=right, how=how, select=selected, values=values, on=columns, label=label
+        left=left, right=right, how=how, select=selected, values=values, on=on, label=label
     )
     refuse_duplicates(
         name,
@@ -134,6 +133,17 @@ def foreign_key_join(
         "Leave it out or give it another name with select=",
     )
     return node
+
+
+def foreign_key(
+    left: Node, on: str | Column | Sequence[str | Column] | None
+) -> tuple[str | Column, ...] | None:
+    """The parts of a foreign key, None where ``on`` is left out or just names the key."""
+    if on is None:
+        return None
+    parts = (on,) if isinstance(on, (str, Column)) else tuple(on)
+    by_key = all(isinstance(part, str) for part in parts) and [*parts] == left.key.names
+    return None if by_key else parts
 
 
 def kept(node: TableJoin | ForeignKeyJoin) -> Materialized:
