@@ -23,7 +23,7 @@ def by_key(
 
     Returns ``order``, where ``rows[order]`` is that arrangement; where a new key begins in it; and
     its key columns. Equal hashes are only a hint: keys are compared, and keys that collide are kept
-    apart.
+    apart. (Rows with a null in the key, which is no key, may have hashes of their own.)
     """
     order = stable_argsort(hash_[rows])
     arranged = rows[order]
@@ -36,7 +36,7 @@ def by_key(
         split = _split_collisions(columns, np.cumsum(new) - 1)
         order = order[split]
         columns = [column.take(pa.array(split)) for column in columns]
-        new[1:] = ~_equal_neighbours(columns)
+        new[1:] |= ~_equal_neighbours(columns)
     return order, new, columns
 
 
