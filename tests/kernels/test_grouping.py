@@ -131,3 +131,13 @@ def test_stable_argsort() -> None:
     for length in (0, 1, 2, 50, 3_000):
         values = np.array(random_.choices(extremes, k=length), dtype=np.int64)
         assert stable_argsort(values).tolist() == np.argsort(values, kind="stable").tolist()
+
+
+def test_nulls_of_different_hashes_stay_apart_where_others_collide() -> None:
+    keys = [pa.array([None, "", None])]
+    order, new, _ = by_key(np.array([5, 5, 7]), keys, np.arange(3))
+    assert order.tolist() == [0, 1, 2]
+    assert new.tolist() == [True, True, True]
+    order, new, _ = by_key(np.array([5, 5, 7]), keys, np.array([1, 0, 2]))
+    assert order.tolist() == [0, 1, 2]
+    assert new.tolist() == [True, True, True]
