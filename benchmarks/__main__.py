@@ -6,10 +6,11 @@ from __future__ import annotations
 import argparse
 import json
 
-from benchmarks import stream_stream, stream_table, table_table
+from benchmarks import foreign_key, stream_stream, stream_table, table_table
 
 BENCHMARKS = {
     "table-table": table_table,
+    "foreign-key": foreign_key,
     "stream-table": stream_table,
     "stream-stream": stream_stream,
 }

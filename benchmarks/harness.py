@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -31,10 +33,18 @@ class Nowhere:
 
 @dataclass(frozen=True)
 class Timed:
-    """A finished query: rows and milliseconds of each micro-batch that read anything."""
+    """A finished query: rows and milliseconds of each micro-batch that read anything, and where
+    each of its sources then stood, in the source's own terms.
+    """
 
     rows: tuple[int, ...]
     batch_ms: tuple[int, ...]
+    ends: tuple[tuple[Any, ...], ...] = ()
+
+    @property
+    def rate(self) -> float:
+        """The whole query's records a second."""
+        return 1000 * sum(self.rows) / sum(self.batch_ms)
 
     @property
     def rates(self) -> list[float]:
@@ -79,6 +89,7 @@ def timed(start: Callable[[str], StreamingQuery], checkpoint: Path) -> Timed:
     return Timed(
         tuple(p["numInputRows"] for p in progress),
         tuple(p["durationMs"]["triggerExecution"] for p in progress),
+        tuple(tuple(json.loads(s["endOffset"]) for s in p["sources"]) for p in progress),
     )
 
 
@@ -93,22 +104,57 @@ def in_turn(
 
     A first round, and the first ``warm_up`` micro-batches of each query, are not counted.
     """
-    rates: dict[str, list[float]] = {name: [] for name in contenders}
+    measured = queries_in_turn(contenders, directory, rounds=rounds)
+    return {
+        name: median(rate for query in queries for rate in query.rates[warm_up:])
+        for name, queries in measured.items()
+    }
+
+
+def queries_in_turn(
+    contenders: dict[str, Callable[[str], StreamingQuery]], directory: Path, *, rounds: int
+) -> dict[str, list[Timed]]:
+    """Each contender's queries but for a first one that is not counted; all contenders in each
+    round. The checkpoint of a round's query ends in ``-<round>``.
+    """
+    measured: dict[str, list[Timed]] = {name: [] for name in contenders}
     for number in range(rounds + 1):
         for name, start in contenders.items():
             checkpoint = directory / f"{name.replace(' ', '-')}-{number}"
-            measured = timed(start, checkpoint).rates[warm_up:]
+            query = timed(start, checkpoint)
             shutil.rmtree(checkpoint, ignore_errors=True)
             label = f"round {number}" if number else "warm-up"
-            note(f"  {label}: {name} {', '.join(f'{rate:,.0f}' for rate in measured)} /s")
+            note(f"  {label}: {name} {', '.join(f'{rate:,.0f}' for rate in query.rates)} /s")
             if number:
-                rates[name] += measured
-    return {name: median(measured) for name, measured in rates.items()}
+                measured[name].append(query)
+    return measured
 
 
-def peak_memory_mb() -> int:
-    """The peak resident memory of this process and all below it, added up; Linux only."""
-    pages: dict[int, int] = {}
+def forget_peaks() -> None:
+    """Let the peaks of memory begin anew, of this process and all below it; Linux only."""
+    for number in _processes():
+        with suppress(OSError):
+            Path(f"/proc/{number}/clear_refs").write_text("5")
+
+
+def peak_memory_mb(*, workers: bool = False) -> int:
+    """The peak resident memory of this process and all below it, added up; Linux only.
+
+    ``workers``: of Spark's Python workers alone, without the JVM and this process.
+    """
+    return (
+        sum(
+            peak_kb
+            for number, (name, peak_kb) in _processes().items()
+            if not workers or (name.startswith("python") and number != os.getpid())
+        )
+        // 1024
+    )
+
+
+def _processes() -> dict[int, tuple[str, int]]:
+    """This process and all below it: its name and its peak memory in kB."""
+    known: dict[int, tuple[str, int]] = {}
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/status"):
         try:
@@ -116,14 +162,15 @@ def peak_memory_mb() -> int:
         except OSError:
             continue
         number = int(fields["Pid"])
-        pages[number] = int(fields.get("VmHWM", "0 kB").split()[0])
+        known[number] = (fields["Name"].strip(), int(fields.get("VmHWM", "0 kB").split()[0]))
         children.setdefault(int(fields["PPid"]), []).append(number)
-    found, total = [os.getpid()], 0
+    found, below = [os.getpid()], {}
     while found:
         number = found.pop()
-        total += pages.get(number, 0)
+        if number in known:
+            below[number] = known[number]
         found += children.get(number, [])
-    return total // 1024
+    return below
 
 
 def note(text: str) -> None:

@@ -17,8 +17,8 @@ def event(side: str, key: str | None, value: str | None, ts: int) -> dict[str, A
     return {"side": side, "key": key, "value": value, "ts": ts}
 
 
-def change(value: str | None, ts: int) -> dict[str, Any]:
-    return {"key": "k", "value": value, "ts": ts}
+def change(value: str | None, ts: int, key: str = "k") -> dict[str, Any]:
+    return {"key": key, "value": value, "ts": ts}
 
 
 EVENTS = [
@@ -28,16 +28,27 @@ EVENTS = [
     event("L", "k", None, 3),
     event("L", "k", None, 3),
 ]
-CASES = [
+BY_FOREIGN_KEY = [
+    event("L", None, "x|A", 1),
+    event("L", "k", "x|A", 5),
+    event("R", "x", "a", 6),
+    event("L", "k", "|B", 4),
+    event("L", "j", "x|y|C", 7),
+]
+CASES: list[dict[str, Any]] = [
     {"id": "i", "op": "table_table_inner", "events": EVENTS},
     {"id": "x", "op": "no_such_op", "events": []},
     {"id": "l", "op": "table_table_left", "materialized": True, "events": EVENTS},
     {"id": "v", "op": "table_table_left", "before_ms": 5, "events": EVENTS},
     {"id": "o", "op": "table_table_outer", "events": EVENTS},
     {"id": "e", "op": "table_table_outer", "events": []},
+    {"id": "fi", "op": "fk_inner", "events": BY_FOREIGN_KEY},
+    {"id": "fl", "op": "fk_left", "events": BY_FOREIGN_KEY},
+    {"id": "fv", "op": "fk_left", "left_versioned_ms": 9, "events": BY_FOREIGN_KEY},
+    {"id": "fo", "op": "fk_outer", "events": BY_FOREIGN_KEY},
 ]
 DROPPED = [1, 0, 0, 0, 0]
-ANSWERS = [
+ANSWERS: list[dict[str, Any]] = [
     {"id": "i", "out": [[], [], [change("A+", 2)], [change(None, 3)], [change(None, 3)]]},
     {"id": "x", "error": "unknown op no_such_op"},
     {
@@ -62,6 +73,31 @@ ANSWERS = [
         ],
     },
     {"id": "e", "out": []},
+    {
+        "id": "fi",
+        "out": [[], [], [change("x|A+a", 6)], [change(None, 6)], [change("x|y|C+a", 7, "j")]],
+    },
+    {
+        "id": "fl",
+        "out": [
+            [],
+            [change("x|A+null", 5)],
+            [change("x|A+a", 6)],
+            [change("|B+null", 4)],
+            [change("x|y|C+a", 7, "j")],
+        ],
+    },
+    {
+        "id": "fv",
+        "out": [
+            [],
+            [change("x|A+null", 5)],
+            [change("x|A+a", 6)],
+            [],
+            [change("x|y|C+a", 7, "j")],
+        ],
+    },
+    {"id": "fo", "error": "unknown op fk_outer"},
 ]
 
 

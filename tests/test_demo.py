@@ -22,7 +22,7 @@ def demo(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple
     """The directory of a demo that has run, whether its check passed, and what it printed."""
     directory = tmp_path_factory.mktemp("demo")
     with redirect_stdout(io.StringIO()) as out:
-        equal = run(spark, directory, rows=3000, slices=4)
+        equal = run(spark, directory, rows=3000, slices=6)
     return directory, equal, out.getvalue()
 
 
@@ -31,7 +31,7 @@ def test_what_was_streamed_equals_the_joins_of_the_whole_inputs(
 ) -> None:
     _, equal, printed = demo
     assert equal
-    assert "check: equal (12,273 rows)" in printed
+    assert "check: equal (11,713 rows)" in printed
     assert "The first cancellation: 2013-01-01 B6125 JFK" in printed
 
 
@@ -49,6 +49,25 @@ def test_departures_find_the_weather_and_their_landings(
     assert len(trips) == len(departures)
 
 
+def test_a_flight_changes_with_its_plane_its_airline_and_its_destination(
+    demo: tuple[Path, bool, str], spark: SparkSession
+) -> None:
+    directory, _, printed = demo
+    network = changes(spark, directory, "network").sort("_position")
+    rows = network.filter(pl.col("_change") == "upsert")
+    for column in ("manufacturer", "seats", "name", "destination"):
+        known = pl.col(column).is_not_null()
+        learned = rows.group_by("flight_id").agg((~known).any() & known.any())
+        assert learned[column].sum() > 100, column
+    # An airport that was withdrawn is not known until it is entered again.
+    destination = pl.col("destination")
+    lost = destination.is_null() & destination.shift(1).over("flight_id").is_not_null()
+    assert rows.filter(lost)["dest"].n_unique() > 10
+    airport = rows.filter(lost)["flight_id"][0]
+    assert rows.filter(pl.col("flight_id") == airport)["destination"][-1] is not None
+    assert "The row that changed most, one change a micro-batch" in printed
+
+
 def test_landings_and_the_weather_arrive_late_and_out_of_order(
     demo: tuple[Path, bool, str],
 ) -> None:
@@ -63,7 +82,7 @@ def test_logs_are_cut_in_order_of_arrival(demo: tuple[Path, bool, str]) -> None:
     directory, _, _ = demo
     for table in (directory / "history").iterdir():
         files = sorted(table.iterdir(), key=lambda file: file.stat().st_mtime)
-        assert len(files) == 4
+        assert len(files) == 6
         offsets = pl.concat([pl.read_parquet(file) for file in files])["offset"]
         assert offsets.to_list() == list(range(len(offsets)))
 
@@ -82,13 +101,20 @@ def test_check_shows_the_rows_that_differ(
     finally:
         log.write_parquet(newest)
     printed = capsys.readouterr().out
-    assert "check: NOT equal (12,273 rows)" in printed
+    assert "check: NOT equal (11,713 rows)" in printed
     assert "4,711" in printed
-    assert printed.count(log["flight_id"][-1]) == 2
+    assert printed.count("the first differing rows") == 2  # in flights and in network
+    assert printed.count(log["flight_id"][-1]) == 4
 
 
 @pytest.mark.parametrize(
-    ("log", "column", "query"), [("weather", "visib", "weather"), ("landings", "air_time", "trips")]
+    ("log", "column", "query"),
+    [
+        ("weather", "visib", "weather"),
+        ("landings", "air_time", "trips"),
+        ("planes", "seats", "network"),
+        ("airports", "altitude", "network"),
+    ],
 )
 def test_check_shows_the_streamed_rows_that_differ(
     demo: tuple[Path, bool, str],

@@ -3,7 +3,8 @@
 A case is ``{"id", "op", "events": [{"side": "L" | "R", "key", "value", "ts"}, ...]}`` with times in
 milliseconds; a null value is a tombstone. Its answer is ``{"id", "out"}``, where ``out`` holds, per
 event, the changes ``{"key", "value", "ts"}`` that it caused; a missing side prints as ``null``, a
-tombstone has a null value. A case that cannot run gives ``{"id", "error"}``.
+tombstone has a null value. A case that cannot run gives ``{"id", "error"}``. In a join by foreign
+key this is what comes before the first ``|`` of the left value; none, or an empty one, is null.
 
 Answers are attributed to events one event at a time, by the kernel: where a runner gives a
 micro-batch's changes in one piece, each event takes as many of them as it causes there. Changes
@@ -24,8 +25,10 @@ from typing import Any, TypeAlias
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
+import fk_runners  # noqa: E402
 import matrix  # noqa: E402
 import matrix_runners  # noqa: E402
+from fk_model import ForeignKeyJoin  # noqa: E402
 from naive import Record  # noqa: E402
 from runners import cut, driver, kernel, stream  # noqa: E402
 
@@ -33,11 +36,13 @@ HOWS = {
     "table_table": ("inner", "left", "outer"),
     "stream_table": ("inner", "left"),
     "stream_stream": ("inner", "left", "outer"),
+    "fk": ("inner", "left"),
 }
 OPTIONS = {
     "table_table": {"left_versioned_ms", "right_versioned_ms", "materialized"},
     "stream_table": {"versioned_ms", "grace_ms"},
     "stream_stream": {"before_ms", "after_ms", "grace_ms"},
+    "fk": {"left_versioned_ms", "right_versioned_ms"},
 }
 ALWAYS = {"id", "op", "events"}
 
@@ -89,8 +94,10 @@ def refusal(case: Case) -> str | None:
     return f"unknown options {', '.join(unknown)}" if unknown else None
 
 
-def join_of(case: Case) -> matrix.Join | None:
-    """The join of streams or of versioned tables that a case is about, None for other tables."""
+def join_of(case: Case) -> matrix.Join | ForeignKeyJoin | None:
+    """The join of streams, of versioned tables or by foreign key that a case is about, None for
+    other tables.
+    """
     kind, _, how = case["op"].rpartition("_")
     if kind == "stream_table":
         return matrix.StreamTable(how, case.get("versioned_ms"), case.get("grace_ms"))
@@ -98,6 +105,8 @@ def join_of(case: Case) -> matrix.Join | None:
         spans = (case.get(f"{name}_ms", 0) for name in ("before", "after", "grace"))
         return matrix.StreamStream(how, *spans)
     retentions = case.get("left_versioned_ms"), case.get("right_versioned_ms")
+    if kind == "fk":
+        return ForeignKeyJoin(how, *retentions)
     return None if retentions == (None, None) else matrix.VersionedTables(how, *retentions)
 
 
@@ -107,12 +116,21 @@ def topology_of(case: Case) -> tuple[str, str, str]:
 
 
 def run_once(case: Case, batches: Any, *, by_kernel: bool, restart: bool = False) -> Answer:
-    """A case in this process; joins with streams run in the driver, which calls their kernels."""
+    """A case in this process; other joins than of tables by key run in the driver, which calls
+    their kernels.
+    """
     join = join_of(case)
+    if isinstance(join, ForeignKeyJoin):
+        return by_left_key(fk_runners.driver(join, batches, restart=restart))
     if join is not None:
         return matrix_runners.driver(join, batches, restart=restart)
     run = kernel if by_kernel else driver
     return run(topology_of(case), batches, restart=restart)
+
+
+def by_left_key(parts: fk_runners.Answers) -> Answer:
+    """Results by foreign key under the left key, the only one that these joins have."""
+    return [[result._replace(key=result.key[0]) for result in part] for part in parts]
 
 
 def in_process(cases: Sequence[Case], options: argparse.Namespace) -> dict[int, Answer]:
@@ -135,17 +153,12 @@ def on_spark(cases: Sequence[Case], options: argparse.Namespace) -> dict[int, An
     by_op = defaultdict(list)
     session = spark_session() if cases else None
     for number, case in enumerate(cases):
-        join = join_of(case)
-        if join is None:
+        if join_of(case) in (None, ForeignKeyJoin("inner"), ForeignKeyJoin("left")):
             by_op[case["op"]].append(number)
-            continue
-        batches = cut(records_of(case), options.split or 10**9)
-        with tempfile.TemporaryDirectory() as folder:
-            parts = matrix_runners.stream(
-                session, Path(folder), join, batches, restart=options.restart
-            )
-        everything = [[result for part in parts for result in part]]
-        answers[number] = attributed(case, [records_of(case)], everything)
+        else:
+            batches = cut(records_of(case), options.split or 10**9)
+            told = streamed(session, case, batches, restart=options.restart)
+            answers[number] = attributed(case, [records_of(case)], [told])
     for numbers in by_op.values():
         own = {n: cut(named(n, cases[n]), options.split or 10**9) for n in numbers}
         longest = max(1, *(len(batches) for batches in own.values()))
@@ -158,16 +171,28 @@ def on_spark(cases: Sequence[Case], options: argparse.Namespace) -> dict[int, An
             ]
             for i in range(longest)
         ]
-        with tempfile.TemporaryDirectory() as folder:
-            topology = topology_of(cases[numbers[0]])
-            told = stream(session, Path(folder), topology, together, restart=options.restart)
         found = defaultdict(list)
-        for result in told:
+        for result in streamed(session, cases[numbers[0]], together, restart=options.restart):
             number, _, key = result.key.partition(":")
             found[int(number)].append(result._replace(key=key))
         for n in numbers:
             answers[n] = attributed(cases[n], [records_of(cases[n])], [found[n]])
     return answers
+
+
+def streamed(session: Any, case: Case, batches: Any, *, restart: bool) -> list[Any]:
+    """What a streaming query of a case's join makes of these batches."""
+    join = join_of(case)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if join is None:
+            return stream(session, folder, topology_of(case), batches, restart=restart)
+        if isinstance(join, ForeignKeyJoin):
+            told = fk_runners.stream(session, folder, join, batches, restart=restart)
+            parts = by_left_key(told)
+        else:
+            parts = matrix_runners.stream(session, folder, join, batches, restart=restart)
+    return [result for part in parts for result in part]
 
 
 def attributed(case: Case, batches: Sequence[Sequence[Record]], parts: Answer) -> Answer:
@@ -203,15 +228,32 @@ def joined(values: tuple[Any, ...] | None) -> str | None:
 
 
 def records_of(case: Case) -> list[Record]:
-    """The events as the runners take them."""
-    return [
-        Record(e["side"], e["key"], e["ts"], e["value"], e["value"] is None) for e in case["events"]
-    ]
+    """The events as the runners take them; a left value by foreign key with its foreign key."""
+    by_foreign_key = isinstance(join_of(case), ForeignKeyJoin)
+    records = []
+    for event in case["events"]:
+        value: Any = event["value"]
+        if by_foreign_key and event["side"] == "L" and value is not None:
+            name, bar, _ = value.partition("|")
+            value = (name if bar and name else None, value)
+        deleted = event["value"] is None
+        records.append(Record(event["side"], event["key"], event["ts"], value, deleted))
+    return records
 
 
 def named(number: int, case: Case) -> list[Record]:
-    """The events under keys that no other case has."""
-    return [r if r.key is None else r._replace(key=f"{number}:{r.key}") for r in records_of(case)]
+    """The events under keys and foreign keys that no other case has."""
+
+    def own(key: str | None) -> str | None:
+        return None if key is None else f"{number}:{key}"
+
+    return [
+        r._replace(
+            key=own(r.key),
+            value=(own(r.value[0]), r.value[1]) if isinstance(r.value, tuple) else r.value,
+        )
+        for r in records_of(case)
+    ]
 
 
 def spark_session() -> Any:

@@ -79,13 +79,16 @@ def _flights(history: Path) -> pl.DataFrame:
     )
 
 
-def _fleet(history: Path) -> pl.DataFrame:
-    sightings = _table(history, "sightings", "tailnum")
-    planes = _table(history, "planes", "tailnum")
-    return sightings.join(planes, on="tailnum", how="full", coalesce=True).select(
-        *("tailnum", "flight_id", "carrier", "airport", "flown"),
-        *("built", "manufacturer", "model", "seats"),
-    )
+def _network(history: Path) -> pl.DataFrame:
+    found = _flights(history)
+    for name, key, foreign_key in (
+        ("planes", "tailnum", "tailnum"),
+        ("airlines", "carrier", "carrier"),
+        ("airports", "airport", "dest"),
+    ):
+        table = _table(history, name, key)
+        found = found.join(table, left_on=foreign_key, right_on=key, how="left")
+    return found
 
 
 def _carriers(history: Path) -> pl.DataFrame:
@@ -137,7 +140,7 @@ def _trips(history: Path) -> pl.DataFrame:
 
 _EXPECTED = {
     "flights": _flights,
-    "fleet": _fleet,
+    "network": _network,
     "carriers": _carriers,
     "weather": _weather,
     "trips": _trips,

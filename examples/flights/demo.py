@@ -70,12 +70,13 @@ def changes(spark: SparkSession, directory: Path, query: str) -> pl.DataFrame:
 
 
 def show_changes(spark: SparkSession, directory: Path) -> None:
-    """Print what became of some flights, planes and airlines, in which weather."""
+    """Print what became of some flights and airlines, on which planes and in which weather."""
     flights = changes(spark, directory, "flights")
     local = pl.col("_timestamp").dt.convert_time_zone(ZONE)
     report.print_flights(flights.with_columns(local))
-    sightings = pl.read_parquet(directory / "history" / "sightings" / "*.parquet")
-    report.print_fleet(changes(spark, directory, "fleet"), sightings)
+    network = changes(spark, directory, "network")
+    report.print_growing_row(network.with_columns(local))
+    report.print_makers(check.streamed(network, "flight_id"))
     report.print_carriers(check.streamed(changes(spark, directory, "carriers"), "carrier"))
     departures = pl.read_parquet(directory / "history" / "departures" / "*.parquet").height
     report.print_weather(changes(spark, directory, "weather"), departures)

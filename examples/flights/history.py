@@ -44,11 +44,11 @@ def write_history(directory: Path, rows: int | None = None, slices: int = 12) ->
     logs = {
         "schedule": schedule(flights),
         "actuals": actuals(flights),
-        "sightings": sightings(flights),
         "operations": operations(flights),
         "cancellations": cancellations(flights),
         "planes": planes(flights),
         "airlines": airlines(flights),
+        "airports": airports(flights),
         "departures": departures(flights),
         "landings": landings(flights),
         "weather": weather(flights),
@@ -119,19 +119,6 @@ def actuals(flights: pl.DataFrame) -> pl.DataFrame:
     return _log([at_departure, at_landing])
 
 
-def sightings(flights: pl.DataFrame) -> pl.DataFrame:
-    """Key ``tailnum``: where a plane was last seen, on which flight, and how many it has flown."""
-    columns = ("tailnum", "flight_id", "carrier", "airport", "flown", "time")
-    numbered = (
-        _departed(flights)
-        .sort("time", maintain_order=True)
-        .with_columns(pl.int_range(1, pl.len() + 1).over("tailnum").alias("flown"))
-    )
-    at_departure = numbered.with_columns(pl.col("origin").alias("airport"))
-    at_landing = _landed(numbered).with_columns(pl.col("dest").alias("airport"))
-    return _log([at_departure.select(columns), at_landing.select(columns)])
-
-
 def operations(flights: pl.DataFrame) -> pl.DataFrame:
     """Key ``carrier``: each midnight, how many flights have departed this year, how many late."""
     local = pl.col("time").dt.convert_time_zone(ZONE)
@@ -190,6 +177,25 @@ def airlines(flights: pl.DataFrame) -> pl.DataFrame:
     share = pl.int_range(pl.len()) / pl.len()
     times = [(first + (share + again) / 2 * span).alias("time") for again in (0, 1)]
     return _log([names.with_columns(time) for time in times])
+
+
+def airports(flights: pl.DataFrame) -> pl.DataFrame:
+    """Key ``airport``: the airports of the country, entered one by one until the summer. Every
+    fourth is withdrawn a third of the year later, and entered again two months after that.
+    """
+    first, span = _extent(flights)
+    registry = pl.read_csv(_data() / "airports.csv", null_values="NA").select(
+        pl.col("faa").alias("airport"),
+        pl.col("name").alias("destination"),
+        pl.col("alt").alias("altitude"),
+    )
+    number = pl.int_range(pl.len())
+    share = (number * 7919).mod(pl.len()) / pl.len()
+    entered = registry.with_columns(time=(first + share * span / 2).dt.truncate("1m"))
+    fourth = entered.filter(number.mod(4) == 0)
+    withdrawn = fourth.select("airport", pl.col("time") + span / 3)
+    again = fourth.with_columns(pl.col("time") + span / 2)
+    return _log([entered, again], tombstones=withdrawn)
 
 
 def departures(flights: pl.DataFrame) -> pl.DataFrame:

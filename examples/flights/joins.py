@@ -88,9 +88,22 @@ def flights(schedule: dt.Table, actuals: dt.Table) -> dt.Table:
     )
 
 
-def fleet(sightings: dt.Table, planes: dt.Table) -> dt.Table:
-    """Every plane that was seen or is registered: neither table knows all of them."""
-    return sightings.join(planes, how="outer")
+def network(
+    schedule: dt.Table,
+    actuals: dt.Table,
+    planes: dt.Table,
+    airlines: dt.Table,
+    airports: dt.Table,
+) -> dt.Table:
+    """Every flight with its plane, its airline and where it goes, whichever of them changes: the
+    table of flights above, joined by one foreign key after another.
+    """
+    return (
+        flights(schedule, actuals)
+        .join(planes, how="left", on="tailnum")
+        .join(airlines, how="left", on="carrier")
+        .join(airports, how="left", on="dest")
+    )
 
 
 def carriers(operations: dt.Table, cancellations: dt.Table, airlines: dt.Table) -> dt.Table:
@@ -156,13 +169,20 @@ QUERIES = (
         topology=flights,
         key="flight_id",
     ),
-    # A plane changes many times a micro-batch; here only the last of them is of interest.
+    # A flight changes several times a micro-batch; here only the last of them is of interest.
     Query(
-        "fleet",
-        reads=(Log("sightings", "tailnum"), Log("planes", "tailnum")),
-        topology=fleet,
-        key="tailnum",
+        "network",
+        reads=(
+            Log("schedule", "flight_id"),
+            Log("actuals", "flight_id"),
+            Log("planes", "tailnum"),
+            Log("airlines", "carrier"),
+            Log("airports", "airport"),
+        ),
+        topology=network,
+        key="flight_id",
         emit="batch",
+        files=2,
     ),
     Query(
         "carriers",

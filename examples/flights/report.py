@@ -102,21 +102,37 @@ def print_flights(changes: pl.DataFrame) -> None:
     print_table("Changes of flights", kinds.sort("changes", descending=True))
 
 
-def print_fleet(changes: pl.DataFrame, sightings: pl.DataFrame) -> None:
-    """The planes that changed most often, and how few changes one per micro-batch leaves."""
-    seen = sightings.group_by("tailnum").agg(pl.len().alias("sightings"))
-    kept = (
-        changes.sort("_position")
-        .group_by("tailnum")
-        .agg(
-            pl.len().alias("changes out"),
-            pl.col("flight_id", "airport", "manufacturer", "seats").last(),
+def print_growing_row(changes: pl.DataFrame) -> None:
+    """The flight whose row changed in most micro-batches, as its plane, its airline and its
+    destination became known and changed.
+    """
+    counted = changes.group_by("flight_id").agg(pl.len().alias("changes"))
+    most = counted.sort("changes", "flight_id", descending=[True, False])
+    for flight in most["flight_id"].head(1):
+        history = changes.filter(pl.col("flight_id") == flight).sort("_position")
+        print_table(
+            f"The row that changed most, one change a micro-batch: {flight}",
+            history.select(
+                *("_timestamp", "status", "tailnum", "manufacturer", "seats"),
+                *("name", "destination", "altitude"),
+            ),
         )
+
+
+def print_makers(network: pl.DataFrame) -> None:
+    """What the joined table can be asked: how late whose planes landed, and how far up."""
+    landed = network.filter(pl.col("status") == "landed")
+    maker = pl.col("manufacturer").fill_null("not registered")
+    lines = landed.group_by(maker.alias("maker of the plane")).agg(
+        pl.len().alias("flights landed"),
+        pl.col("name").n_unique().alias("airlines"),
+        pl.col("destination").n_unique().alias("destinations"),
+        pl.mean("seats").alias("seats"),
+        pl.mean("minutes_late").alias("minutes late"),
     )
-    busiest = seen.sort("sightings", "tailnum", descending=[True, False]).head(3)
     print_table(
-        "The planes seen most often, one change a micro-batch",
-        busiest.join(kept, on="tailnum", maintain_order="left"),
+        "Landed flights by the maker of their plane",
+        lines.sort("flights landed", "maker of the plane", descending=[True, False]).head(5),
     )
 
 

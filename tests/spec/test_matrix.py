@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import combinations, product
@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 import matrix_tables
 import pytest
+from answers import by_key, flat, per_join
 from matrix import (
     OTHER,
     Join,
@@ -67,25 +68,6 @@ VERSIONED: list[Kind] = [
     for how in ("inner", "left", "outer")
     for versioned, late in (("L", "ignore"), ("R", "ignore"), ("LR", "ignore"), ("LR", "history"))
 ]
-
-
-def per_join(tables: list[MatrixTable]) -> list[Any]:
-    return [
-        pytest.param(table, join, id=f"{table.name}-{join}")
-        for table in tables
-        for join in table.joins
-    ]
-
-
-def flat(parts: Any) -> list[Result]:
-    return [result for part in parts for result in part]
-
-
-def by_key(results: list[Result]) -> dict[Any, list[Result]]:
-    found: dict[Any, list[Result]] = defaultdict(list)
-    for result in results:
-        found[result.key].append(result)
-    return dict(found)
 
 
 # The grid: what kinds of join there are, and what must happen to each in some table.

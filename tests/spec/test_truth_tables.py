@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import truth_tables
+from answers import by_key, flat, per_join
 from naive import (
     Cells,
     Record,
@@ -37,25 +38,6 @@ BATCH = [table for table in TABLES if table.emission == "batch"]
 
 OPERATORS = {"table_table": ("L inner R", "L left R", "L outer R")}
 EMISSIONS = ("change", "batch")
-
-
-def per_join(tables: list[TruthTable]) -> list[Any]:
-    return [
-        pytest.param(table, join, id=f"{table.name}-{join}")
-        for table in tables
-        for join in table.joins
-    ]
-
-
-def flat(results: Any) -> list[Result]:
-    return [result for part in results for result in part]
-
-
-def by_key(results: list[Result]) -> dict[Any, list[Result]]:
-    found: dict[Any, list[Result]] = defaultdict(list)
-    for result in results:
-        found[result.key].append(result)
-    return dict(found)
 
 
 # The grid.
