@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,7 +94,7 @@ def timed(start: Callable[[str], StreamingQuery], checkpoint: Path) -> Timed:
 
 
 def in_turn(
-    contenders: dict[str, Callable[[str], StreamingQuery]],
+    contenders: Mapping[str, Callable[[str], StreamingQuery]],
     directory: Path,
     *,
     rounds: int,
@@ -112,7 +112,7 @@ def in_turn(
 
 
 def queries_in_turn(
-    contenders: dict[str, Callable[[str], StreamingQuery]], directory: Path, *, rounds: int
+    contenders: Mapping[str, Callable[[str], StreamingQuery]], directory: Path, *, rounds: int
 ) -> dict[str, list[Timed]]:
     """Each contender's queries but for a first one that is not counted; all contenders in each
     round. The checkpoint of a round's query ends in ``-<round>``.

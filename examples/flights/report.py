@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _POLL_S = 1
-_WIDTH_WITHOUT_TERMINAL = 240
+_WIDTH_WITHOUT_TERMINAL = 320
 
 
 @dataclass(frozen=True)
