@@ -1,14 +1,15 @@
 """Table-table inner joins by foreign key: beside Kafka Streams, every result counted, and skew.
 
-Four parts. ``kafka``: a million records of two topics joined to a third, with every record's own
-result, by this join, by Kafka Streams and, not joined, by a plain copy. The results that come are
-compared with those owed, one by one. There are two inputs: left rows that come once, and left rows
-that come ten times, mostly with another foreign key. What Kafka Streams owes is counted in the order
-of the records' times; it misses results where right records overtake left ones on their way through
-its topics, and drops those of left rows that have changed meanwhile. ``files``: such inputs from
-Parquet files to Parquet files. ``fan-out``: updates of one right row to which 2 k, 20 k and 200 k left rows refer.
-``hot``: batches of cold keys, without and with a right row beside them to which 200 k left rows
-refer.
+``kafka``: a million records of two topics joined to a third, with every record's own result, by
+this join, by Kafka Streams and, not joined, by a plain copy. The results that come are compared
+with those owed, one by one. There are two inputs: left rows that come once, and left rows that come
+ten times, mostly with another foreign key. What Kafka Streams owes is counted in the order of the
+records' times; it misses results where right records overtake left ones on their way through its
+topics, and drops those of left rows that have changed meanwhile.
+
+``files``: such inputs from Parquet files to Parquet files. ``fan-out``: updates of one right row to
+which 2 k, 20 k and 200 k left rows refer. ``hot``: batches of cold keys, without and with a right
+row beside them to which 200 k left rows refer.
 """
 
 from __future__ import annotations

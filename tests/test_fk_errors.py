@@ -47,15 +47,23 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "too few columns": (
         lambda: orders.join(stock, on="item"),
-        r"on= is \(item string\), the key of stock is \(sku string, site bigint\)",
+        r"on= has 1 parts, the key of stock is \(sku string, site bigint\). Give as many",
     ),
     "too many columns": (
         lambda: orders.join(items, on=["item", "site"]),
-        r"on= is \(item string, site bigint\), the key of items is \(sku string\)",
+        r"on= has 2 parts, the key of items is \(sku string\). Give as many",
     ),
     "no column": (
         lambda: orders.join(items, on=[]),
-        r"on= is \(\), the key of items is \(sku string\)",
+        r"on= has 0 parts, the key of items is \(sku string\). Give as many",
+    ),
+    "neither name nor expression": (
+        lambda: orders.join(items, on=5),  # type: ignore[arg-type]
+        r"on= has a int. Give the name of a column, a Spark expression, or several",
+    ),
+    "another column under the key's name": (
+        lambda: orders.join(items, on="item", select={"id": "left.item"}),
+        r"column 'id' occurs twice. Give each its own name in select=",
     ),
     "a type that is no key": (
         lambda: tagged.join(items, on="tags"),

@@ -141,7 +141,14 @@ def foreign_key(
     """The parts of a foreign key, None where ``on`` is left out or just names the key."""
     if on is None:
         return None
-    parts = (on,) if isinstance(on, (str, Column)) else tuple(on)
+    parts = tuple(on) if isinstance(on, Sequence) and not isinstance(on, str) else (on,)
+    for part in parts:
+        if not isinstance(part, (str, Column)):
+            raise PlanError(
+                "join",
+                f"on= has a {type(part).__name__}",
+                "Give the name of a column, a Spark expression, or several of them",
+            )
     by_key = all(isinstance(part, str) for part in parts) and [*parts] == left.key.names
     return None if by_key else parts
 
@@ -319,6 +326,12 @@ def _table_side(side: Node) -> Node:
 
 def _refuse_other_key(name: str, left: Node, right: Node, on: Sequence[str | Column]) -> None:
     """The foreign key must have the right key's types."""
+    if len(on) != len(right.key):
+        raise PlanError(
+            name,
+            f"on= has {len(on)} parts, the key of {right.name} is {signature(right.key)}",
+            "Give as many, in the key's order",
+        )
     known = {f.name: f for f in (*left.key, *left.values)}
     fields = []
     for item in on:

@@ -74,7 +74,7 @@ def resolve(
         selected, computed = _analysed(operator, left, right, selected)
     else:
         computed = {}
-    selected = tuple(s for s in selected if s.ref is None or s.name not in left.key.names)
+    selected = tuple(s for s in selected if not _is_key(s, left, right, one_key=one_key))
     refuse_duplicates(
         operator,
         [*left.key.names, *(s.name for s in selected)],
@@ -82,6 +82,17 @@ def resolve(
     )
     fields = [computed.get(s.name) or _field(left, right, s) for s in selected]
     return selected, StructType(fields)
+
+
+def _is_key(selected: Selected, left: Node, right: Node, *, one_key: bool) -> bool:
+    """Whether a selection names a key column, which the result has anyway."""
+    if selected.ref is None or selected.name not in left.key.names:
+        return False
+    side, column = selected.ref
+    if side == "left":
+        return column == selected.name
+    number = left.key.names.index(selected.name)
+    return one_key and number < len(right.key) and column == right.key.names[number]
 
 
 def row_columns(left: Node, right: Node) -> tuple[StructType, dict[str, tuple[str, str]]]:
