@@ -64,7 +64,6 @@ def _inputs(count: int) -> str:
 
 def _foreign_key_stages(node: ForeignKeyJoin) -> Iterator[list[str]]:
     left, right = node.left, node.right
-    assert isinstance(right, (Source, Derived))
     history = "" if right.versioned_us is None else f" for {written(right.versioned_us)}"
     yield [
         f"  shuffle  by key {signature(left.key)} into buckets; {left.name}, packed as columns",
@@ -122,11 +121,7 @@ def _histories(node: Node) -> bool:
 
 def _state(node: Node, source: Entry) -> str:
     """What a stage stores of an input."""
-    ahead = (
-        ""
-        if isinstance(node, (Source, Derived, Materialized)) or node.align_us is None
-        else ", and what is ahead"
-    )
+    ahead = "" if not isinstance(node, JoinNode) or node.align_us is None else ", and what is ahead"
     return _rows(node, source) + ahead
 
 

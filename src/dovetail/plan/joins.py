@@ -284,14 +284,18 @@ def _on(name: str, left: Node, right: Node, on: str | Sequence[str] | None) -> t
             )
         refuse_key_type(name, known[column])
     fields = [known[column] for column in columns]
-    if [f.dataType for f in fields] != [f.dataType for f in right.key]:
+    _refuse_other_types(name, fields, right, "Cast one side's columns so")
+    return columns
+
+
+def _refuse_other_types(name: str, on: list[StructField], right: Node, cast: str) -> None:
+    if [f.dataType for f in on] != [f.dataType for f in right.key]:
         raise PlanError(
             name,
-            f"on= is {signature(StructType(fields))}, the key of {right.name} is "
+            f"on= is {signature(StructType(on))}, the key of {right.name} is "
             f"{signature(right.key)}",
-            "Cast one side's columns so that both have the same types in the same order",
+            f"{cast} that both have the same types in the same order",
         )
-    return columns
 
 
 def _same_look_up(left: Node, columns: tuple[str, ...]) -> bool:
@@ -308,7 +312,7 @@ def _same_look_up(left: Node, columns: tuple[str, ...]) -> bool:
 
 def _entry(name: str, side: Node) -> Entry:
     """A side as an input of the join's own stage."""
-    if isinstance(side, (Source, Derived)):
+    if isinstance(side, Entry):
         return side
     if isinstance(side, StreamJoin) and side.how != "inner" and side.unmatched == "retract":
         raise PlanError(
@@ -345,13 +349,7 @@ def _refuse_other_key(name: str, left: Node, right: Node, on: Sequence[str | Col
                 f"on= names an unknown column {item!r}",
                 f"Known in {left.name} are {', '.join(known)}",
             )
-    if [f.dataType for f in fields] != [f.dataType for f in right.key]:
-        raise PlanError(
-            name,
-            f"on= is {signature(StructType(fields))}, the key of {right.name} is "
-            f"{signature(right.key)}",
-            "Cast it, so that both have the same types in the same order",
-        )
+    _refuse_other_types(name, fields, right, "Cast it, so")
 
 
 def _type_of(name: str, left: Node, column: Column) -> DataType:

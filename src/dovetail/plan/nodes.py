@@ -184,7 +184,14 @@ class ForeignKeyJoin(_Join):
     preserved. Then the key is the pair of both keys, and of each result one of them is null.
     """
 
+    left: Entry
+    right: Entry
     on: tuple[str | Column, ...]
+
+    @property
+    def fallible(self) -> bool:
+        """Whether the foreign key may fail on a row: an expression can, a column cannot."""
+        return any(not isinstance(item, str) for item in self.on)
 
     @property
     def key(self) -> StructType:
@@ -249,7 +256,7 @@ def right_key(name: str) -> str:
 
 def is_stream(node: Node) -> bool:
     """Whether a node's records stand for themselves."""
-    if isinstance(node, (Source, Derived)):
+    if isinstance(node, Entry):
         return node.stream
     return not isinstance(node, (TableJoin, ForeignKeyJoin, Materialized))
 
@@ -286,7 +293,7 @@ def joins(node: Node) -> Iterator[JoinNode]:
 
 def entries(node: Node) -> Iterator[Entry]:
     """What a node's own stage reads, from left to right; what is used twice comes twice."""
-    if isinstance(node, (Source, Derived)):
+    if isinstance(node, Entry):
         yield node
     elif isinstance(node, Materialized):
         yield node.table

@@ -27,12 +27,9 @@ from dovetail.columns import (
     value_name,
 )
 from dovetail.plan.nodes import (
-    Derived,
     ForeignKeyJoin,
     JoinNode,
-    Materialized,
     Node,
-    Source,
     changelog_schema,
     width,
 )
@@ -113,7 +110,7 @@ def held_key(node: JoinNode, left: Mapping[str, str]) -> dict[str, str]:
 
 
 def _held(node: Node, first_leaf: int, stage: Stage) -> dict[str, str]:
-    if isinstance(node, (Source, Derived, Materialized)):
+    if not isinstance(node, JoinNode):
         return leaf_columns(stage, first_leaf)
     middle = first_leaf + width(node.left)
     sides = {

@@ -165,10 +165,11 @@ def plan_stage(
         topology=fingerprint(node),
         buckets=buckets,
         sources=tuple(
-            replace(
-                _source_spec(input_, name, one_log=one_log),
-                null_keys=has_null_keys(input_.source)
-                or (input_.source.stream and _appears_alone(node, input_.source)),
+            _source_spec(
+                input_,
+                name,
+                one_log=one_log,
+                alone=input_.source.stream and _appears_alone(node, input_.source),
                 keeps_time=isinstance(operator, Interval),
             )
             for input_, name in zip(inputs, unique_names(inputs), strict=True)
@@ -188,8 +189,8 @@ def _plan_foreign_key(
 ) -> Stage:
     """The stages of a join by foreign key."""
     foreign_key = tuple(zip(node.on, (f.dataType for f in node.right.key), strict=True))
-    left = Input(_as_entry(node.left), tuple(node.left.key.names), foreign_key)
-    right = Input(_as_entry(node.right), tuple(node.right.key.names))
+    left = Input(node.left, tuple(node.left.key.names), foreign_key)
+    right = Input(node.right, tuple(node.right.key.names))
     inputs = (left, right)
     if not one_log:
         _refuse_partly_ordered(node, inputs, aligned=False)
@@ -201,7 +202,7 @@ def _plan_foreign_key(
     first = StageSpec(
         topology=f"{topology}.1",
         buckets=buckets,
-        sources=(replace(left_spec, fallible=any(isinstance(c, Column) for c in node.on)),),
+        sources=(replace(left_spec, fallible=node.fallible),),
         keys=len(left.key),
         operator=Subscribe(len(node.on), node.how),
         emit=emit,
@@ -232,12 +233,10 @@ def _plan_foreign_key(
     return Stage(node, inputs, spec, first, one_log)
 
 
-def _as_entry(node: Node) -> Entry:
-    assert isinstance(node, (Source, Derived)), "a side that its join did not make an input"
-    return node
-
-
-def _source_spec(input_: Input, name: str, *, one_log: bool) -> SourceSpec:
+def _source_spec(
+    input_: Input, name: str, *, one_log: bool, alone: bool = False, keeps_time: bool = False
+) -> SourceSpec:
+    """``alone``: whether it is a stream whose records come out where nothing matches them."""
     source = input_.source
     own_log = isinstance(source, Source) and source.log_partition is not None and not one_log
     return SourceSpec(
@@ -246,7 +245,8 @@ def _source_spec(input_: Input, name: str, *, one_log: bool) -> SourceSpec:
         sequence=source.ordered or own_log or one_log,
         log_partition=own_log,
         stream=source.stream,
-        null_keys=has_null_keys(source),
+        null_keys=alone or has_null_keys(source),
+        keeps_time=keeps_time,
         versioned_us=source.versioned_us,
     )
 
@@ -285,7 +285,7 @@ def _operator(node: Node, inputs: Sequence[Input]) -> Operator:
 
 
 def _tree(node: Node, inputs: Sequence[Input]) -> Tree:
-    if isinstance(node, (Source, Derived)):
+    if isinstance(node, Entry):
         return _leaf(node, inputs)
     assert not isinstance(node, Materialized)
     return Join(_tree(node.left, inputs), _tree(node.right, inputs), node.how)
@@ -297,7 +297,7 @@ def _leaf(node: Node, inputs: Sequence[Input]) -> Leaf:
 
 def _align(node: Node) -> int | None:
     """How long the inputs wait for each other: the longest that any of the joins says."""
-    if isinstance(node, (Source, Derived, Materialized)):
+    if not isinstance(node, JoinNode):
         return None
     spans = [node.align_us, _align(node.left), _align(node.right)]
     return max((span for span in spans if span is not None), default=None)
@@ -324,7 +324,7 @@ def _refuse_partly_ordered(node: Node, inputs: Sequence[Input], *, aligned: bool
 
 def _appears_alone(node: Node, stream: Entry) -> bool:
     """Whether records of a stream come out where nothing matches them."""
-    if isinstance(node, (Source, Derived, Materialized)):
+    if not isinstance(node, JoinNode):
         return True
     keeps = preserved(node.how)
     return any(
@@ -419,7 +419,7 @@ def _options(node: JoinNode) -> dict[str, Any]:
 
 def _computes(node: Node) -> bool:
     """Whether a selection has expressions, which see which sides are there."""
-    return not isinstance(node, (Source, Derived, Materialized)) and (
+    return isinstance(node, JoinNode) and (
         any(s.column is not None for s in node.select)
         or _computes(node.left)
         or _computes(node.right)

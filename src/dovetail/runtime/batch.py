@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dovetail.errors import PlanError
@@ -42,10 +41,7 @@ def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
 class Static(spark.Run):
     """Over static frames, in one batch."""
 
-    labels: Sequence[int]
-    partitions: int
-    flat: bool = False
-    metrics: dict[str, int] = field(default_factory=dict)
+    flat = False
 
     def staged(self, packed: DataFrame, spec: StageSpec, emission: spark.Emission) -> DataFrame:
         """What a stage emits of its packed inputs."""

@@ -4,36 +4,30 @@ from __future__ import annotations
 
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from dovetail.columns import TIMESTAMP, quoted
 from dovetail.errors import PlanError
-from dovetail.plan.nodes import Derived, ForeignKeyJoin, Node, Source, joins, origins
+from dovetail.plan.nodes import Derived, ForeignKeyJoin, Node, joins, origins
 from dovetail.runtime import batch, query
 from dovetail.runtime.wire import read_of, with_foreign_key
 
 
 def dead_letters(node: Node) -> DataFrame:
     """Every row on which the foreign key of a join fails."""
-    failing = [join for join in joins(node) if _may_fail(join)]
+    failing = [join for join in joins(node) if isinstance(join, ForeignKeyJoin) and join.fallible]
     if not failing:
         raise PlanError(
             node.name,
             "no join of it has an expression in on=, so none can fail on a row",
             "Leave dead_letters() out",
         )
-    letters = [_letters(join) for join in failing if isinstance(join, ForeignKeyJoin)]
-    return reduce(DataFrame.unionByName, letters)
-
-
-def _may_fail(join: Node) -> bool:
-    return isinstance(join, ForeignKeyJoin) and any(isinstance(item, Column) for item in join.on)
+    return reduce(DataFrame.unionByName, map(_letters, failing))
 
 
 def _letters(join: ForeignKeyJoin) -> DataFrame:
     left = join.left
-    assert isinstance(left, (Source, Derived))
     read = read_of(left, _changelog(left) if isinstance(left, Derived) else None)
     frame, _, failed = with_foreign_key(read.frame, join.on, read.deleted)
     names = [*left.key.names, *left.values.names]

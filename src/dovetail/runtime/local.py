@@ -6,6 +6,7 @@ What runs is what Spark's workers run, on the same bytes; only the way between t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 
 from dovetail.columns import DELETED, EVENT_TIME, FOREIGN, HASH, PLACE, SEQUENCE, foreign_name
 from dovetail.errors import PlanError
-from dovetail.plan.nodes import Source
+from dovetail.plan.nodes import ForeignKeyJoin, Source
 from dovetail.plan.output import held_columns
 from dovetail.plan.spec import StageSpec
 from dovetail.plan.stages import Input, Stage
@@ -67,7 +68,7 @@ class LocalStage:
         self._own = Buckets(stage.spec)
         self._first = None if stage.first is None else Buckets(stage.first)
         self._upstream = {n: LocalStage(made, key_hash) for n, made in stage.upstream}
-        self._given: dict[int, list[pa.Table]] = {n: [] for n in range(len(stage.inputs))}
+        self._given: list[Pieces] = [[] for _ in stage.inputs]
         self._held = held_columns(stage)
 
     @property
@@ -81,19 +82,28 @@ class LocalStage:
 
         Raises ``DataError`` for rows that cannot be placed in time, and takes none.
         """
-        dropped = sum(stage.accept(source, rows) for stage in self._upstream.values())
-        own = [n for n, input_ in enumerate(self.stage.inputs) if input_.source is source]
-        dropped += sum(self._packed(number, [rows])[1] for number in own)
-        for number in own:
-            self._given[number].append(rows)
-        return dropped
+        offers = list(self.offers(source, rows))
+        for held, pieces, _ in offers:
+            # Pieces of one input come in the order of their numbers.
+            first = len(held)
+            held += [(b, replace(piece, number=first + piece.number)) for b, piece in pieces]
+        return sum(dropped for _, _, dropped in offers)
+
+    def offers(self, source: Source, rows: pa.Table) -> Iterator[tuple[Pieces, Pieces, int]]:
+        """Per input of all stages that is the source: what it holds, what these rows add to it, and
+        how many of them are of no use.
+        """
+        for stage in self._upstream.values():
+            yield from stage.offers(source, rows)
+        for number, input_ in enumerate(self.stage.inputs):
+            if input_.source is source:
+                yield self._given[number], *self._packed(number, [rows])
 
     def forget(self) -> None:
         """Leave what was accepted."""
         for stage in self._upstream.values():
             stage.forget()
-        for rows in self._given.values():
-            rows.clear()
+        self._given = [[] for _ in self._given]
 
     def run(self, batch: int, now_us: int, beat_us: int | None = None) -> list[pa.Table]:
         """All ``results`` of a micro-batch that are not empty."""
@@ -105,17 +115,16 @@ class LocalStage:
 
         ``batch``: its number; ``beat_us``: a time up to which all inputs are read.
         """
+        given = self._given
+        self._given = [[] for _ in given]
         for number, stage in self._upstream.items():
             made = stage.run(batch, now_us, beat_us)
-            self._given[number] = [stage.as_rows(table) for table in made]
-        pieces = self._beats(range(len(self.stage.inputs)), beat_us)
-        for number, rows in self._given.items():
-            own, _ = self._packed(number, rows)
-            if self._first is not None and number == 0:
-                own += self._beats([0], beat_us)
-                own = self._routed(self._first.process(own, now_us), HASH)
-            pieces += own
-        self._given = {number: [] for number in self._given}
+            given[number], _ = self._packed(number, [stage.as_rows(table) for table in made])
+        if self._first is not None:
+            subscribing = given[0] + self._beats([0], beat_us)
+            given[0] = self._routed(self._first.process(subscribing, now_us), HASH)
+        pieces = self._beats(range(len(given)), beat_us)
+        pieces += (piece for own in given for piece in own)
         changes = self._own.process(pieces, now_us)
         if self._first is None:
             yield from (table for _, table in changes)
@@ -174,7 +183,7 @@ class LocalStage:
 
 
 def _refuse_expressions(stage: Stage) -> None:
-    foreign = any(not isinstance(item, str) for i in stage.inputs for item, _ in i.foreign)
+    foreign = isinstance(stage.node, ForeignKeyJoin) and stage.node.fallible
     if foreign or stage.spec.visible:
         raise PlanError(
             stage.node.name,

@@ -82,7 +82,7 @@ class Packer:
         return sound.filter(pc.invert(fails)) if fails.true_count else sound
 
     def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch under its own names; it travels under others (``runtime.spark.wire_rows``)."""
+        """The batch under its own names; it travels under others (``runtime.wire``)."""
         names = self.source.wire_schema.names
         if batch.num_columns < len(names):
             names = [name for name in names if name != DELETED]

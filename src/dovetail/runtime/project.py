@@ -23,7 +23,7 @@ from dovetail.columns import (
     VISIBLE,
     quoted,
 )
-from dovetail.plan.nodes import Derived, JoinNode, Materialized, Node, Source, width
+from dovetail.plan.nodes import JoinNode, Node, width
 from dovetail.plan.output import held_key, leaf_columns
 from dovetail.plan.select import SIDES, row_columns
 from dovetail.plan.stages import Stage
@@ -49,7 +49,7 @@ def _project(
     frame: DataFrame, stage: Stage, node: Node, first_leaf: int
 ) -> tuple[DataFrame, dict[str, str]]:
     """The frame with what the node's columns need, and the column that holds each of them."""
-    if isinstance(node, (Source, Derived, Materialized)):
+    if not isinstance(node, JoinNode):
         return frame, leaf_columns(stage, first_leaf)
     middle = first_leaf + width(node.left)
     sides: dict[str, dict[str, str]] = {}

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import tempfile
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -142,6 +143,7 @@ def _slices(changes: Iterable[pa.Table]) -> Iterator[pa.Table]:
             yield table.slice(start, _OUTPUT_ROWS_MAX)
 
 
+@dataclass
 class Run(ABC):
     """One way to run stages. ``labels``: the number under which each bucket is shuffled;
     ``partitions``: to how many tasks; ``flat``: whether flat rows may leave a stage as they are.
@@ -149,13 +151,14 @@ class Run(ABC):
 
     labels: Sequence[int]
     partitions: int
-    flat: bool
-    metrics: dict[str, int]
+    _metrics: Counter[str] = field(default_factory=Counter, init=False)
+
+    flat: ClassVar[bool]
 
     def metric(self, name: str) -> str:
         """A name for an observed metric that no other of the query has."""
-        self.metrics[name] = self.metrics.get(name, 0) + 1
-        return name if self.metrics[name] == 1 else f"{name}#{self.metrics[name]}"
+        self._metrics[name] += 1
+        return name if self._metrics[name] == 1 else f"{name}#{self._metrics[name]}"
 
     @abstractmethod
     def staged(self, packed: DataFrame, spec: StageSpec, emission: Emission) -> DataFrame:
@@ -221,10 +224,8 @@ def unpack(staged: DataFrame, output: Output) -> DataFrame:
     schema = _in_session_timezone(staged, output)
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for payload in batch.column(0):
-                table = pa.ipc.open_stream(payload.as_buffer()).read_all()
-                yield from table.cast(schema).to_batches()
+        for table in _payloads(batches, "changes"):
+            yield from table.cast(schema).to_batches()
 
     return staged.mapInArrow(rows, output.columns)
 
@@ -233,21 +234,23 @@ def merged(results: DataFrame, spec: StageSpec, output: Output) -> DataFrame:
     """The rows of a join by foreign key from its packed results, each primary key's in order."""
     schema = _in_session_timezone(results, output)
 
-    def tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-        for batch in batches:
-            for payload in batch.column("payload"):
-                if payload.is_valid:
-                    yield pa.ipc.open_stream(payload.as_buffer()).read_all()
-
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         batch = None if context is None else context.getLocalProperty(_BATCH_ID)
-        for table in merge(tables(batches), spec, int(batch or 0)):
+        for table in merge(_payloads(batches, "payload"), spec, int(batch or 0)):
             yield from output.rows(table).cast(schema).to_batches()
 
     return results.mapInArrow(rows, output.columns)
+
+
+def _payloads(batches: Iterator[pa.RecordBatch], column: str) -> Iterator[pa.Table]:
+    """The tables in a column of Arrow IPC streams, nulls left out."""
+    for batch in batches:
+        for payload in batch.column(column):
+            if payload.is_valid:
+                yield pa.ipc.open_stream(payload.as_buffer()).read_all()
 
 
 def _in_session_timezone(frame: DataFrame, output: Output) -> pa.Schema:
@@ -287,11 +290,9 @@ class Streaming(Run):
     no data does. A query with timers runs micro-batches without end, so it never stops by itself.
     """
 
-    labels: Sequence[int]
-    partitions: int
     timers: bool
-    flat: bool = True
-    metrics: dict[str, int] = field(default_factory=dict)
+
+    flat = True
 
     def staged(self, packed: DataFrame, spec: StageSpec, emission: Emission) -> DataFrame:
         """What a stage emits of its packed inputs."""
