@@ -1,0 +1,189 @@
+"""What an aggregate over changing groups is.
+
+A group is touched by rows, one after the other: a row is added to it or, where it was there before
+and is replaced or deleted, taken out again (retracted). An aggregate keeps an *accumulator* per
+group, some Arrow columns, from which its result is read; the accumulator alone crosses batches.
+
+The law of all aggregates: the answer does not depend on how the touches are cut into batches, bit
+for bit. So sums of floats are added strictly in order, and everything else is exact.
+
+The kinds: ``sums`` (count, sum, mean), ``extremes`` (min, max), ``ends`` (first, last),
+``collecting`` (collect_list, collect_set), ``sketch`` (approx_count_distinct), ``user_defined``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+Columns: TypeAlias = Sequence[pa.Array]
+
+
+class AggregateError(ValueError):
+    """What an aggregate cannot compute: ``problem``, and the ``remedy``. The operator that raises
+    it to its user adds its own name and the aggregate's.
+    """
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(problem, remedy)
+        self.problem = problem
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.problem}. {self.remedy}."
+
+
+class AggregateOverflowError(AggregateError, ArithmeticError):
+    """A result that its type cannot hold, as Spark raises it in ANSI mode."""
+
+
+@dataclass(frozen=True)
+class Touches:
+    """n touches of groups, side by side by group and in each in the order in which they happen: a
+    row is added to its group or, where ``retracted``, taken out of it, having been added before.
+
+    ``group``: int64[n], non-decreasing, 0..groups-1 (a group may have none); ``retracted``:
+    bool[n].
+    """
+
+    group: Ints
+    groups: int
+    retracted: Mask
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+    @cached_property
+    def bounds(self) -> Ints:
+        """int64[groups + 1]: where each group's touches begin, and the end."""
+        bounds = np.zeros(self.groups + 1, dtype=np.int64)
+        np.cumsum(np.bincount(self.group, minlength=self.groups), out=bounds[1:])
+        return bounds
+
+    @cached_property
+    def touched(self) -> Ints:
+        """The groups that have touches, ascending."""
+        return np.flatnonzero(np.diff(self.bounds))
+
+    @cached_property
+    def last(self) -> Ints:
+        """The last touch of each group that has one."""
+        return self.bounds[self.touched + 1] - 1  # type: ignore[no-any-return]
+
+    @cached_property
+    def sign(self) -> Ints:
+        """int64[n]: 1 for a row that is added, -1 for one that is retracted."""
+        return 1 - 2 * self.retracted.astype(np.int64)  # type: ignore[no-any-return]
+
+    def where(self, kept: Mask) -> Touches:
+        """Some of the touches, of the same groups."""
+        return Touches(self.group[kept], self.groups, self.retracted[kept])
+
+
+class Aggregate(ABC):
+    """One aggregate, as an operator runs it: a frozen dataclass that can be pickled.
+
+    ``state``: the types of the accumulator's columns; ``result``: the type of its result;
+    ``retracts``: whether rows can be taken out again (otherwise no touch is retracted). ``values``
+    are the aggregate's columns, a row per touch; ``initial`` is the stored accumulator per group,
+    null in all columns where the group is new.
+    """
+
+    @property
+    @abstractmethod
+    def state(self) -> tuple[pa.DataType, ...]:
+        """The types of the accumulator's columns."""
+
+    @property
+    @abstractmethod
+    def result(self) -> pa.DataType:
+        """The type of the result."""
+
+    @property
+    def retracts(self) -> bool:
+        """Whether rows can be retracted."""
+        return True
+
+    @abstractmethod
+    def running(self, touches: Touches, initial: Columns, values: Columns) -> pa.Array:
+        """The result after each touch: n rows.
+
+        Equals ``results`` of the accumulators after each touch. (Those are not made: of a
+        collection there would be one for each touch, each as large as its group.)
+        """
+
+    @abstractmethod
+    def after(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
+        """The accumulators after the last touch: one row per group, any where it has none."""
+
+    @abstractmethod
+    def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
+        """Row by row the accumulators of both's rows, ``left``'s before ``right``'s."""
+
+    @abstractmethod
+    def results(self, state: Columns) -> pa.Array:
+        """The result of each accumulator; ``AggregateOverflowError`` where one does not fit."""
+
+    def final(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
+        """The accumulators after each group's last touch, ``initial`` where it has none: a row per
+        group. Their ``results`` are what ``running`` gives at these touches.
+        """
+        assert self.retracts or not touches.retracted.any(), "a row cannot be retracted"
+        computed = self.after(touches, initial, values)
+        if len(touches.touched) == touches.groups:
+            return computed
+        index = np.arange(touches.groups)
+        index[touches.touched] += touches.groups
+        chosen = pa.array(index)
+        return [
+            pa.concat_arrays([old, new]).take(chosen)
+            for old, new in zip(initial, computed, strict=True)
+        ]
+
+
+class Accumulating(Aggregate):
+    """An aggregate whose accumulators are small, so that they can be made for each touch."""
+
+    @abstractmethod
+    def accumulated(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
+        """The accumulators after each touch: n rows."""
+
+    def running(self, touches: Touches, initial: Columns, values: Columns) -> pa.Array:
+        """The results of the accumulators after each touch."""
+        return self.results(self.accumulated(touches, initial, values))
+
+    def after(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
+        """The accumulators at the last touches."""
+        index = np.zeros(touches.groups, dtype=np.int64)
+        index[touches.touched] = touches.last
+        if len(touches) == 0:
+            return list(initial)
+        last = pa.array(index)
+        return [c.take(last) for c in self.accumulated(touches, initial, values)]
+
+
+def nulls(types: Sequence[pa.DataType], rows: int) -> list[pa.Array]:
+    """The accumulators of ``rows`` new groups."""
+    return [pa.nulls(rows, type_) for type_ in types]
+
+
+def valid(array: pa.Array) -> Mask:
+    """Which elements are not null: bool[n]."""
+    if array.null_count == 0:
+        return np.ones(len(array), dtype=np.bool_)
+    return array.is_valid().to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+def numbers(column: pa.Array) -> Ints:
+    """An integer column as int64[n], 0 for null."""
+    filled = column.fill_null(0) if column.null_count else column
+    return filled.to_numpy(zero_copy_only=False).astype(np.int64)  # type: ignore[no-any-return]
