@@ -1,4 +1,4 @@
-"""min and max of groups that only grow. (Those of changing groups: ``kernels.changing``.)"""
+"""min and max: of groups that only grow the value is kept, of changing ones the multiset."""
 
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dovetail.kernels.aggregates import (
-    Accumulating,
-    Columns,
-    Ints,
-    Touches,
-    valid,
-)
+from dovetail.kernels.aggregates import Accumulating, Aggregate, Columns, Ints, Touches, valid
+from dovetail.kernels.multiset import list_of, sizes, spans, stored_lists
 from dovetail.kernels.ordering import keyed
-from dovetail.kernels.scans import any_so_far, scan_in_order
+from dovetail.kernels.scans import any_so_far, lowest_over, scan_in_order
 
 
 @dataclass(frozen=True)
@@ -70,3 +65,56 @@ class Extreme(Accumulating):
         first = touches.bounds[touches.touched]
         now[first] = operation(now[first], before[touches.touched])
         return scan_in_order(operation, first, now)  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class ChangingExtreme(Aggregate):
+    """The smallest (or ``largest``) value that is not null of a group whose rows may leave, null
+    where there is none.
+
+    ``values``: the type of the column, an ordered one (``kernels.ordering``). Accumulator: the
+    distinct values, ascending, and their counts (``kernels.multiset``).
+    """
+
+    values: pa.DataType
+    largest: bool
+
+    @property
+    def state(self) -> tuple[pa.DataType, ...]:
+        """Two lists."""
+        return (list_of(self.values), list_of(pa.int64()))
+
+    @property
+    def result(self) -> pa.DataType:
+        """The column's type."""
+        return self.values
+
+    def running(self, touches: Touches, initial: Columns, values: Columns) -> pa.Array:
+        """The extreme after each touch: the lowest of the values whose spans hold it."""
+        found = spans(touches, [initial], values[0])
+        found = found.where((found.count > 0) & (found.first < found.end))
+        nothing = np.iinfo(np.int64).max
+        rank = -found.value if self.largest else found.value
+        lowest = lowest_over(found.first, found.end, rank, len(touches), nothing)
+        absent = lowest == nothing
+        row = np.zeros(int(found.value.max(initial=0)) + 1, dtype=np.int64)
+        row[found.value] = found.row
+        lowest[absent] = 0
+        return found.pool.take(pa.array(row[-lowest if self.largest else lowest], mask=absent))
+
+    def after(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
+        """The multisets after the last touches."""
+        return stored_lists(spans(touches, [initial], values[0]), touches.groups)
+
+    def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
+        """The multisets added."""
+        rows = len(left[0])
+        none = Touches(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
+        return stored_lists(spans(none, [left, right], pa.nulls(0, self.values)), rows)
+
+    def results(self, state: Columns) -> pa.Array:
+        """The first or last value of each."""
+        size = sizes(state[0])
+        end = np.cumsum(size)
+        index = end - 1 if self.largest else end - size
+        return state[0].flatten().take(pa.array(index, mask=size == 0))
