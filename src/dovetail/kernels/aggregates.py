@@ -77,12 +77,12 @@ class Touches:
     @cached_property
     def last(self) -> Ints:
         """The last touch of each group that has one."""
-        return self.bounds[self.touched + 1] - 1  # type: ignore[no-any-return]
+        return self.bounds[self.touched + 1] - 1
 
     @cached_property
     def sign(self) -> Ints:
         """int64[n]: 1 for a row that is added, -1 for one that is retracted."""
-        return 1 - 2 * self.retracted.astype(np.int64)  # type: ignore[no-any-return]
+        return 1 - 2 * self.retracted.astype(np.int64)
 
     def where(self, kept: Mask) -> Touches:
         """Some of the touches, of the same groups."""

@@ -79,7 +79,7 @@ def _first(touches: Touches, eligible: Mask) -> Ints:
     at = np.flatnonzero(eligible)
     first = np.zeros(touches.groups, dtype=np.int64)
     first[touches.group[at][::-1]] = at[::-1]
-    return first[touches.group]  # type: ignore[no-any-return]
+    return first[touches.group]
 
 
 def _flags(column: pa.Array) -> Mask:

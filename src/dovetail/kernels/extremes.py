@@ -64,7 +64,7 @@ class Extreme(Accumulating):
         operation = np.maximum if self.largest else np.minimum
         first = touches.bounds[touches.touched]
         now[first] = operation(now[first], before[touches.touched])
-        return scan_in_order(operation, first, now)  # type: ignore[return-value]
+        return scan_in_order(operation, first, now)
 
 
 @dataclass(frozen=True)

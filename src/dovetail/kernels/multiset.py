@@ -46,9 +46,17 @@ class Spans:
 
     def where(self, kept: Mask | Ints) -> Spans:
         """Some of the spans."""
-        columns = (self.row, self.since, self.group, self.value)
-        times = (self.first, self.end, self.count, self.last)
-        return Spans(self.pool, *(c[kept] for c in (*columns, *times)))
+        return Spans(
+            self.pool,
+            self.row[kept],
+            self.since[kept],
+            self.group[kept],
+            self.value[kept],
+            self.first[kept],
+            self.end[kept],
+            self.count[kept],
+            self.last[kept],
+        )
 
 
 def spans(touches: Touches, stored: Sequence[Columns], values: pa.Array) -> Spans:
@@ -128,7 +136,7 @@ def lists_of(size: Ints, values: pa.Array) -> pa.Array:
     end = np.cumsum(size)
     if len(end) and end[-1] > _LIST_END_MAX:
         raise AggregateError(
-            f"the collections of one batch have {end[-1]} elements, more than an Arrow column holds",
+            f"the collections of a batch have {end[-1]} elements, more than an Arrow column holds",
             "Emit once per batch instead of every change, or read fewer rows at a time",
         )
     offsets = np.append(0, end).astype(np.int32)

@@ -68,12 +68,8 @@ _BYTES = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 
 
 def _is_computed(type_: pa.DataType) -> bool:
-    return (
-        pa.types.is_integer(type_)
-        or pa.types.is_boolean(type_)
-        or pa.types.is_floating(type_)
-        or pa.types.is_temporal(type_)
-    )
+    kinds = ("integer", "boolean", "floating", "temporal")
+    return any(getattr(pa.types, f"is_{kind}")(type_) for kind in kinds)
 
 
 def _key(values: pa.Array) -> Ints:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 
 from dovetail.kernels.aggregates import Ints, Mask, Touches
 
 Floats = npt.NDArray[np.float64]
+Numbers = TypeVar("Numbers", Ints, Floats)
 
 _SHORT = 64
 """Segments up to this length are scanned together, longer ones each for itself."""
@@ -21,17 +24,17 @@ def running_sum(touches: Touches, summands: Ints, initial: Ints) -> Ints:
     total = np.zeros(len(summands) + 1, dtype=np.int64)
     np.cumsum(summands, out=total[1:])
     base = initial - total[touches.bounds[:-1]]
-    return total[1:] + base[touches.group]  # type: ignore[no-any-return]
+    return total[1:] + base[touches.group]
 
 
 def any_so_far(touches: Touches, flags: Mask, initial: Mask) -> Mask:
     """Whether a flag was set in the group up to each touch, or ``initial`` is: bool[n]."""
     touch = np.arange(len(flags))
     latest = np.maximum.accumulate(np.where(flags, touch, -1)) if len(flags) else touch
-    return (latest >= touches.bounds[touches.group]) | initial[touches.group]  # type: ignore[no-any-return]
+    return (latest >= touches.bounds[touches.group]) | initial[touches.group]
 
 
-def scan_in_order(operation: np.ufunc, start: Ints, values: Ints | Floats) -> Ints | Floats:
+def scan_in_order(operation: np.ufunc, start: Ints, values: Numbers) -> Numbers:
     """``operation`` accumulated within each segment, one element after the other, as a loop does.
 
     ``start``: where segments begin, ascending, the first at 0. Of floats the order of additions
@@ -42,10 +45,11 @@ def scan_in_order(operation: np.ufunc, start: Ints, values: Ints | Floats) -> In
     >>> scan_in_order(np.add, np.array([0, 2]), np.array([1.0, 2.0, 3.0, 4.0])).tolist()
     [1.0, 3.0, 3.0, 7.0]
     """
-    scanned = values.copy()
+    scanned: Numbers = values.copy()
     length = np.diff(start, append=len(values))
-    for first, end in zip(*_ranges(start, length, length > _SHORT), strict=True):
-        operation.accumulate(values[first:end], out=scanned[first:end])
+    for segment in np.flatnonzero(length > _SHORT):
+        own = slice(start[segment], start[segment] + length[segment])
+        operation.accumulate(values[own], out=scanned[own])
     by_length = np.flatnonzero(length <= _SHORT)
     by_length = by_length[np.argsort(-length[by_length], kind="stable")]
     first, length = start[by_length], length[by_length]
@@ -53,10 +57,6 @@ def scan_in_order(operation: np.ufunc, start: Ints, values: Ints | Floats) -> In
         at = first[: np.searchsorted(-length, -step)] + step
         scanned[at] = operation(scanned[at - 1], scanned[at])
     return scanned
-
-
-def _ranges(start: Ints, length: Ints, chosen: Mask) -> tuple[list[int], list[int]]:
-    return start[chosen].tolist(), (start + length)[chosen].tolist()
 
 
 def lowest_over(first: Ints, end: Ints, values: Ints, places: int, nothing: int) -> Ints:

@@ -76,9 +76,7 @@ class ApproxCountDistinct(Aggregate):
         rest[touch[order]] = _WEIGHT[after] - _WEIGHT[before]
         empty[touch[order]] = -((before == 0) & (after > 0)).astype(np.int64)
         rest_0, empty_0 = _sums(initial[0])
-        return _estimate(
-            running_sum(touches, rest, rest_0), running_sum(touches, empty, empty_0)
-        )
+        return _estimate(running_sum(touches, rest, rest_0), running_sum(touches, empty, empty_0))
 
     def after(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
         """The registers after the last touches."""
@@ -157,7 +155,7 @@ def _sums(stored: pa.Array) -> tuple[Ints, Ints]:
 
 
 def _sigma(x: float) -> float:
-    """x + x**2 * 1 + x**4 * 2 + x**8 * 4 + …: what empty registers add to the harmonic sum."""
+    """X + x**2 * 1 + x**4 * 2 + x**8 * 4 + …: what empty registers add to the harmonic sum."""
     if x == 1.0:
         return math.inf
     total, factor, previous = x, 1.0, -1.0

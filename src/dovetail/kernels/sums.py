@@ -217,7 +217,7 @@ class _Float(Accumulating):
             for c, s in zip(counted, starts, strict=True)
         ]
         exhausted = n == sum(others)
-        added = np.where(finite, column, 0.0) * touches.sign
+        added: Floats = np.where(finite, column, 0.0) * touches.sign.astype(np.float64)
         total = _in_order(touches, added, _floats(initial[1]), exhausted)
         return [pa.array(c) for c in (n, total, *others)]
 
@@ -274,7 +274,7 @@ def _in_order(touches: Touches, added: Floats, initial: Floats, exhausted: Mask)
         added[first] += initial[touches.touched]
         total = scan_in_order(np.add, np.flatnonzero(begins), added)
     total[exhausted] = 0.0
-    return total  # type: ignore[return-value]
+    return total
 
 
 def _floats(column: pa.Array) -> Floats:
