@@ -14,9 +14,11 @@ from dovetail.io.delta import to_delta
 from dovetail.io.kafka import read_topic
 from dovetail.io.sinks import to_function, to_memory, to_parquet
 from dovetail.io.topics import to_topic
+from dovetail.plan.aggregates import count, max, mean, min, sum  # noqa: A004
 from dovetail.plan.joins import Within, within
+from dovetail.plan.windows import Windows, hopping, session, sliding, tumbling
 from dovetail.runtime.query import settings
-from dovetail.stream import Stream
+from dovetail.stream import Stream, WindowedTable
 from dovetail.table import Table
 
 __version__ = "0.1.0"
@@ -30,13 +32,24 @@ __all__ = [
     "StateError",
     "Stream",
     "Table",
+    "WindowedTable",
+    "Windows",
     "Within",
+    "count",
+    "hopping",
+    "max",
+    "mean",
+    "min",
     "read_topic",
+    "session",
     "settings",
+    "sliding",
+    "sum",
     "to_delta",
     "to_function",
     "to_memory",
     "to_parquet",
     "to_topic",
+    "tumbling",
     "within",
 ]

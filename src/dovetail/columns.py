@@ -3,12 +3,13 @@
 Inside a stage: ``_hash`` (xxhash64 of the key), ``_event_time`` (microseconds), ``_deleted``, and
 ``_sequence`` and ``_log_partition`` where a source names them. In the stores of a stream's rows:
 ``_due`` (the time a row waits for), ``_row`` (its number in the bucket) and ``_pending`` (whether
-it came without a match). Between the two stages of a
-foreign-key join: the foreign key as ``_f0`` and so on, ``_foreign`` (its hash), ``_place`` (the
-primary key's hash), ``_epoch`` (which change of the primary key's row) and ``_instruction`` (what
-is to be emitted). On a stage's way out: the keys as ``_k0`` and so on, the values of leaf 0 as
-``_0_0``, ``_0_1`` and so on, ``_position``, and ``_visible``, a bit per leaf.
-In a changelog: ``_change``, ``_timestamp``, ``_position``.
+it came without a match). Between the two stages of a foreign-key join: the foreign key as ``_f0``
+and so on, ``_foreign`` (its hash), ``_place`` (the primary key's hash), ``_epoch`` (which change of
+the primary key's row) and ``_instruction`` (what is to be emitted). On the way to an aggregate: the
+columns it is made of as ``_v0`` and so on. On a stage's way out: the keys as ``_k0`` and so on, the
+values of leaf 0 as ``_0_0``, ``_0_1`` and so on, ``_position``, and ``_visible``, a bit per leaf.
+In a changelog: ``_change``, ``_timestamp``, ``_position``. In the key of a windowed table:
+``window_start``, ``window_end``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ DUE, ROW, PENDING = "_due", "_row", "_pending"
 PLACE, EPOCH, INSTRUCTION, FOREIGN = "_place", "_epoch", "_instruction", "_foreign"
 POSITION, VISIBLE = "_position", "_visible"
 CHANGE, TIMESTAMP = "_change", "_timestamp"
+WINDOW_START, WINDOW_END = "window_start", "window_end"
 
 UPSERT, DELETE = "upsert", "delete"
 
@@ -42,7 +44,7 @@ _OWN = (
     CHANGE,
     TIMESTAMP,
 )
-_NUMBERED = re.compile(r"_[kf]\d+|_\d+_\d+")
+_NUMBERED = re.compile(r"_[kfv]\d+|_\d+_\d+")
 
 
 def key_name(number: int) -> str:
@@ -53,6 +55,11 @@ def key_name(number: int) -> str:
 def foreign_name(number: int) -> str:
     """The column that holds a foreign key's column between the two stages of its join."""
     return f"_f{number}"
+
+
+def gathered_name(number: int) -> str:
+    """The column that holds an aggregate's input on its way to it."""
+    return f"_v{number}"
 
 
 def value_name(leaf: int, number: int) -> str:

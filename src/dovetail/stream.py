@@ -1,4 +1,6 @@
-"""``Stream``: records that stand for themselves, their joins, and the table they become."""
+"""``Stream``: records that stand for themselves, their joins, the table they become, and the
+``WindowedTable`` that they are gathered in.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,15 @@ from typing import TYPE_CHECKING
 
 from dovetail.errors import PlanError
 from dovetail.io.topics import Malformed, topic_source
+from dovetail.plan.grouping import Told, aggregation, as_stream, as_table
 from dovetail.plan.joins import Within, stream_join, stream_table_join
 from dovetail.plan.nodes import Source
 from dovetail.plan.reading import source_of
 from dovetail.plan.select import Selection
+from dovetail.plan.window_joins import window_join
+from dovetail.plan.windows import Windows
 from dovetail.table import Table
-from dovetail.topology import Topology
+from dovetail.topology import Topology, Windowed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -21,6 +26,8 @@ if TYPE_CHECKING:
     from dovetail.io.kafka import ReadFormat
     from dovetail.kernels.interval_join import Unmatched
     from dovetail.kernels.table_join import How
+    from dovetail.plan.aggregates import AggregateCall
+    from dovetail.plan.nodes import Node
     from dovetail.plan.spans import Span
 
 
@@ -95,7 +102,7 @@ class Stream(Topology):
 
     def join(
         self,
-        right: Table | Stream,
+        right: Table | Stream | Windowed,
         *,
         how: How = "inner",
         on: str | Sequence[str] | None = None,
@@ -104,6 +111,7 @@ class Stream(Topology):
         grace: Span | None = None,
         select: Selection | None = None,
         align: Span | None = None,
+        window_of: str | Column | None = None,
     ) -> Stream:
         """A join with a table, or with a stream within a window of time.
 
@@ -123,6 +131,11 @@ class Stream(Topology):
         A record with a null in its key or in ``on`` matches nothing: it is dropped and counted, or
         comes out at once where its side is preserved. One without a value is dropped and counted.
 
+        **With a windowed table**, by its key, ``how="left"``: each record beside the window that
+        begins at ``window_of``, a timestamp column or a Spark expression over the record, as the
+        window stands when the record comes; nulls where there is no such window (any longer). The
+        other arguments do not apply.
+
         ``select``: the result's value columns, as in ``Table.join``. ``align``: let rows that are
         ahead of the other side's stream time wait, in state, until it has caught up or has brought
         nothing for so long by the clock; so that a replay gives what the live run gave. (With the
@@ -131,6 +144,18 @@ class Stream(Topology):
         Raises ``PlanError`` for arguments that do not fit. Source: KIP-77; KIP-914; Kafka Streams
         join design; spec/stream_table, spec/stream_stream.
         """
+        if isinstance(right, Windowed):
+            spans = {"on=": on, "within=": within, "grace=": grace, "align=": align}
+            for argument, value in spans.items():
+                if value is not None:
+                    raise PlanError(
+                        "join", f"{argument} does not apply to a windowed table", "Leave it out"
+                    )
+            return Stream(
+                window_join(self.plan, right.plan, how=how, select=select, window_of=window_of)
+            )
+        if window_of is not None:
+            raise PlanError("join", "window_of= is for a windowed table", "Leave it out")
         if isinstance(right, Stream):
             for argument, given in (("on=", on), ("grace=", grace)):
                 if given is not None:
@@ -177,5 +202,125 @@ class Stream(Topology):
             )
         return Table(replace(self.plan, stream=False))
 
-    def __repr__(self) -> str:
-        return f"Stream[{self.plan.name}; key {', '.join(self.plan.key.names)}]"
+    def group_by(self, *columns: str) -> GroupedStream:
+        """The stream's records by these columns, to be aggregated with ``agg``, over all time or,
+        with ``window``, by windows of time.
+        """
+        return GroupedStream(self.plan, columns)
+
+
+class GroupedStream:
+    """A stream's records by the columns that they are grouped by."""
+
+    def __init__(self, plan: Node, by: Sequence[str]) -> None:
+        self._plan = plan
+        self._by = by
+
+    def agg(self, **aggregates: AggregateCall) -> Table:
+        """A table of one row per group, keyed by the columns it is grouped by: the aggregates of
+        all records so far.
+
+        Each record gives a result, under the largest timestamp of its group. One with a null among
+        the columns is dropped and counted; one without a value is counted by ``count()`` and is
+        null to the other aggregates.
+
+        Raises ``PlanError`` for unknown columns and types that an aggregate does not take.
+        Source: Kafka Streams join design, "KTable Aggregate"; spec/aggregate.
+        """
+        return Table(aggregation(self._plan, self._by, aggregates, None))
+
+    def window(self, windows: Windows) -> WindowedStream:
+        """The records by windows of time, too: ``dt.tumbling``, ``dt.hopping``, ``dt.sliding`` or
+        ``dt.session``.
+        """
+        if not isinstance(windows, Windows):
+            raise PlanError(
+                "window",
+                f"a {type(windows).__name__} is given",
+                'Give windows, for instance dt.tumbling("1 hour")',
+            )
+        return WindowedStream(self._plan, self._by, windows)
+
+
+class WindowedStream:
+    """A stream's records by columns and windows of time."""
+
+    def __init__(self, plan: Node, by: Sequence[str], windows: Windows) -> None:
+        self._plan = plan
+        self._by = by
+        self._windows = windows
+
+    def agg(self, **aggregates: AggregateCall) -> WindowedTable:
+        """A table of one row per group and window; the aggregates as in ``GroupedStream.agg``.
+
+        A record that comes for a window when it is closed is left out of that window.
+        Source: Kafka Streams join design, "Windowed Aggregate"; spec/windowed.
+        """
+        return WindowedTable(aggregation(self._plan, self._by, aggregates, self._windows))
+
+
+class WindowedTable(Windowed):
+    """A table whose rows belong to a key and a window of time: ``window_start``, ``window_end``.
+
+    It is joined by its key, without a shuffle, and leaves as a table or a stream: it cannot be
+    written itself. The seeds' WTable.
+    """
+
+    def join(
+        self,
+        right: Table | Windowed,
+        *,
+        how: How = "inner",
+        shift: Span | None = None,
+        select: Selection | None = None,
+        name: str | None = None,
+    ) -> WindowedTable:
+        """A join with another windowed table, or with a table, by the key.
+
+        With a windowed table of the same windows: rows of the same key and window, ``how="inner"``,
+        ``"left"`` or ``"outer"``; or with ``shift``, ``how="left"``: the right side's window that
+        begins so much later, ``"-7 days"`` for the same hour a week before. With a table,
+        ``how="left"``: the table's row of the key beside every window of it; a record of the table
+        gives a result for each window that is retained.
+
+        Both sides' records give results, as in joins of tables: what comes late corrects them.
+        ``select``, ``name``: as in ``Table.join``.
+
+        Raises ``PlanError`` where the sides' keys or windows differ, and where a window would be
+        asked for that its side no longer keeps (``retention=``).
+        Source: Kafka Streams join design, "WTable-KTable", "WTable-WTable"; spec/windowed.
+        """
+        if not isinstance(right, (Table, Windowed)):
+            raise PlanError(
+                name or "join",
+                f"the right side is a {type(right).__name__}",
+                "Give a WindowedTable or a Table",
+            )
+        joined = window_join(self.plan, right.plan, how=how, select=select, shift=shift, label=name)
+        return WindowedTable(joined)
+
+    def to_table(self, *, emit: Told = "change") -> Table:
+        """The table whose key is the key and the window.
+
+        ``emit="final"``: only each window's last row, once, when stream time has reached its end
+        and the grace period, whether or not its key has a record then.
+        """
+        return Table(as_table(self.plan, emit))
+
+    def to_stream(
+        self,
+        *,
+        key: str | Sequence[str] | None = None,
+        select: Sequence[str | Column] | Mapping[str, str | Column] | None = None,
+        emit: Told = "change",
+    ) -> Stream:
+        """The stream of the windowed table's changes, by default under its key, the window among
+        the values.
+
+        ``select``: the stream's columns, made of those of key, window and row: names, or Spark
+        expressions, in a mapping or a list; ``key``: which of them are its key. A row that is
+        deleted is a record without a value. ``emit``: as in ``to_table``.
+
+        Raises ``PlanError`` for unknown columns. Source: Kafka Streams join design, "WTable".
+        """
+        return Stream(as_stream(self.plan, emit, key, select))

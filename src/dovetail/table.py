@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING
 
 from dovetail.errors import PlanError
 from dovetail.io.topics import Malformed, topic_source
+from dovetail.plan.grouping import aggregation
 from dovetail.plan.joins import foreign_key, foreign_key_join, kept, table_join
 from dovetail.plan.reading import source_of
 from dovetail.plan.select import Selection
-from dovetail.topology import Topology
+from dovetail.plan.window_joins import window_join
+from dovetail.topology import Topology, Windowed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from dovetail.io.kafka import ReadFormat
     from dovetail.kernels.table_join import How
-    from dovetail.plan.nodes import Late
+    from dovetail.plan.aggregates import AggregateCall
+    from dovetail.plan.nodes import Late, Node
     from dovetail.plan.spans import Span
 
 
@@ -123,13 +126,14 @@ class Table(Topology):
 
     def join(
         self,
-        right: Table,
+        right: Table | Windowed,
         *,
         on: str | Column | Sequence[str | Column] | None = None,
         how: How = "inner",
         select: Selection | None = None,
         late: Late = "ignore",
         align: Span | None = None,
+        window_of: str | Column | None = None,
         name: str | None = None,
         materialized: bool = False,
     ) -> Table:
@@ -151,6 +155,11 @@ class Table(Topology):
         which an expression fails is left out and counted (metric ``<name>.failed``). ``late`` and
         ``align`` do not apply.
 
+        **With a windowed table**, by its key, ``how="left"``: each row beside the window that
+        begins at ``window_of``, a timestamp column or a Spark expression over the row; nulls where
+        there is no such window (any longer). Both sides' records give results; ``late``, ``align``,
+        ``on`` and ``materialized`` do not apply.
+
         ``select``: the result's value columns, all of both sides by default. Columns are named
         ``"left.x"``, ``"right.x"`` or just ``"x"``; a mapping gives new names; Spark expressions
         over the joined row (``F.col("left.x") + F.col("right.y")``) run in the JVM.
@@ -169,6 +178,25 @@ class Table(Topology):
         Source: KIP-77 "KTable-KTable"; KIP-213; KIP-914; spec/table_table, spec/foreign_key,
         spec/versioned.
         """
+        if isinstance(right, Windowed):
+            for argument, given in (
+                ("on=", on is not None),
+                ("late=", late != "ignore"),
+                ("align=", align is not None),
+                ("materialized=", materialized),
+            ):
+                if given:
+                    raise PlanError(
+                        name or "join",
+                        f"{argument} does not apply to a windowed table",
+                        "Leave it out",
+                    )
+            joined_window = window_join(
+                self.plan, right.plan, how=how, select=select, window_of=window_of, label=name
+            )
+            return Table(joined_window)
+        if window_of is not None:
+            raise PlanError(name or "join", "window_of= is for a windowed table", "Leave it out")
         if not isinstance(right, Table):
             raise PlanError(
                 "join", f"the right side is a {type(right).__name__}", "Make it a Table first"
@@ -195,6 +223,29 @@ class Table(Topology):
         )
         return Table(kept(joined) if materialized else joined)
 
-    def __repr__(self) -> str:
-        names = ", ".join(self.plan.key.names)
-        return f"Table[{self.plan.name}; key {names}]"
+    def group_by(self, *columns: str) -> GroupedTable:
+        """The table's rows by other columns than its key, to be aggregated with ``agg``."""
+        return GroupedTable(self.plan, columns)
+
+
+class GroupedTable:
+    """A table's rows by the columns that they are grouped by."""
+
+    def __init__(self, plan: Node, by: Sequence[str]) -> None:
+        self._plan = plan
+        self._by = by
+
+    def agg(self, **aggregates: AggregateCall) -> Table:
+        """A table of one row per group, keyed by the columns it is grouped by: at any time, the
+        aggregates of the rows that the table has.
+
+        A record that changes a row takes the old one out of its group and puts the new one into its
+        own: two results, or one where both are the same group. A group without rows is deleted by a
+        tombstone. A row with a null among the columns is in no group. A result's timestamp is the
+        largest of the records that changed the group.
+
+        Raises ``PlanError`` for unknown columns, types that an aggregate does not take, and an
+        aggregate that cannot take rows back.
+        Source: Kafka Streams join design, "KTable Aggregate"; spec/aggregate.
+        """
+        return Table(aggregation(self._plan, self._by, aggregates, None))

@@ -1,4 +1,6 @@
-"""``Topology``: what tables and streams have in common once their plan is made: it can be run."""
+"""What tables, streams and windowed tables have in common once their plan is made; ``Topology``:
+it can be run.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,29 @@ if TYPE_CHECKING:
     from dovetail.runtime.query import Sink
 
 
-class Topology:
-    """A table or a stream with all that it is made from. Never changed in place."""
+class Planned:
+    """A table, a stream or a windowed table with all that it is made from. Never changed in
+    place.
+    """
 
     def __init__(self, plan: Node) -> None:
         self.plan = plan
+
+    def explain(self) -> None:
+        """Print the topology: its joins, its stages, their shuffles and their state."""
+        print(explain(self.plan))
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.plan.key.names)
+        return f"{type(self).__name__}[{self.plan.name}; key {names}]"
+
+
+class Windowed(Planned):
+    """What a windowed table is to those that it is joined with."""
+
+
+class Topology(Planned):
+    """What can be run: a table or a stream."""
 
     @property
     def schema(self) -> StructType:
@@ -92,7 +112,3 @@ class Topology:
         Raises ``PlanError`` where no join has an expression in ``on=``.
         """
         return dead_letters(self.plan)
-
-    def explain(self) -> None:
-        """Print the topology: its joins, its stages, their shuffles and their state."""
-        print(explain(self.plan))

@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 
 from dovetail.columns import CHANGE, DELETE, DELETED, TIMESTAMP, UPSERT, quoted
 from dovetail.errors import PlanError
-from dovetail.plan.nodes import refuse_duplicates
+from dovetail.plan.checks import refuse_duplicates
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter

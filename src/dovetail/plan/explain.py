@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from pyspark.sql.types import StructType
 
 from dovetail.kernels.table_join import preserved
+from dovetail.plan.checks import signature
+from dovetail.plan.inputs import Input
 from dovetail.plan.nodes import (
+    Aggregation,
     Derived,
     Entry,
     ForeignKeyJoin,
@@ -18,11 +21,14 @@ from dovetail.plan.nodes import (
     StreamJoin,
     StreamTableJoin,
     TableJoin,
+    Unwindowed,
+    WindowJoin,
+    base_key,
     distinct_entries,
-    signature,
+    windows_of,
 )
 from dovetail.plan.spans import written
-from dovetail.plan.stages import Input, looked_up
+from dovetail.plan.stages import looked_up
 
 
 def explain(node: Node) -> str:
@@ -39,11 +45,17 @@ def explain(node: Node) -> str:
 
 def _stages(node: Node) -> Iterator[list[str]]:
     """Each stage's lines, after those of the stages that it reads."""
-    for entry in distinct_entries(node):
+    for entry in _read(node):
         if isinstance(entry, Derived):
             yield from _stages(entry.node)
     if isinstance(node, ForeignKeyJoin):
         yield from _foreign_key_stages(node)
+        return
+    if isinstance(node, Aggregation):
+        yield from _aggregation_stages(node)
+        return
+    if isinstance(node, (Unwindowed, WindowJoin)):
+        yield _windows_stage(node)
         return
     inputs = distinct_entries(node)
     on = looked_up(node)
@@ -56,6 +68,59 @@ def _stages(node: Node) -> Iterator[list[str]]:
         if isinstance(node, (Source, Materialized))
         else "  keeps    no join results",
     ]
+
+
+def _read(node: Node) -> list[Entry]:
+    """What a node's stage reads; windowed tables are made in the stage that reads them."""
+    found: dict[Entry, None] = {}
+    for entry in distinct_entries(node):
+        if isinstance(entry, Derived) and windows_of(entry) is not None:
+            found |= dict.fromkeys(_read(entry.node))
+        else:
+            found[entry] = None
+    return list(found)
+
+
+def _aggregation_stages(node: Aggregation) -> Iterator[list[str]]:
+    read = node.input
+    group = signature(node.key)
+    if not read.stream:
+        yield [
+            f"  shuffle  by key {signature(read.key)} into buckets; {read.name}, packed as columns",
+            f"  state    {read.name}: last row per key, of it what is aggregated",
+        ]
+    yield [
+        f"  shuffle  by {group} into buckets; {read.name}, packed as columns",
+        "  state    accumulators per group",
+    ]
+
+
+def _windows_stage(node: Unwindowed | WindowJoin) -> list[str]:
+    inputs = _read(node)
+    computed = node.input.node if isinstance(node, Unwindowed) else node
+    key = signature(base_key(computed))
+    kept = [f"{entry.name}: last row per key" for entry in inputs if not entry.stream]
+    for made in dict.fromkeys(_windowed(computed)):
+        windows = made.windows
+        assert windows is not None
+        kept.append(
+            f"{made.name}: accumulators per key and window, {written(windows.retention_us)}"
+        )
+    return [
+        f"  shuffle  by {key} into buckets; {_inputs(len(inputs))}, packed as columns",
+        "  state    " + "\n           ".join(kept),
+        "  joins    in the same stage, on the rows of both sides",
+    ]
+
+
+def _windowed(node: Node) -> Iterator[Aggregation]:
+    """The windowed aggregates from which a node is made in its own stage."""
+    if isinstance(node, Aggregation):
+        yield node
+    elif isinstance(node, WindowJoin):
+        for entry in (node.left, node.right):
+            if windows_of(entry) is not None and isinstance(entry, Derived):
+                yield from _windowed(entry.node)
 
 
 def _inputs(count: int) -> str:
@@ -94,6 +159,17 @@ def _tree(node: Node, first: str, rest: str) -> Iterator[str]:
     if isinstance(node, Source):
         yield f"{first}{node.name}  ({_columns(node)})"
         return
+    if isinstance(node, Aggregation):
+        over = "" if node.windows is None else f", windows {node.windows}"
+        yield f"{first}aggregate by {', '.join(node.by)}{over}  ({_columns(node)})"
+        yield from _tree(node.input, rest + "└─ ", rest + "   ")
+        return
+    if isinstance(node, Unwindowed):
+        final = ", each window once, when it is closed" if node.final else ""
+        kind = "stream" if node.stream else "table"
+        yield f"{first}windows as a {kind}{final}  ({_columns(node)})"
+        yield from _tree(node.input, rest + "└─ ", rest + "   ")
+        return
     yield f"{first}{node.how} join {_kind(node)}  ({_columns(node)})"
     yield from _tree(node.left, rest + "├─ ", rest + "│  ")
     yield from _tree(node.right, rest + "└─ ", rest + "   ")
@@ -111,8 +187,22 @@ def _kind(node: JoinNode) -> str:
     if isinstance(node, ForeignKeyJoin):
         on = (item if isinstance(item, str) else "an expression" for item in node.on)
         return f"by foreign key {', '.join(on)}{align}"
+    if isinstance(node, WindowJoin):
+        return _window_kind(node)
     late = ", late records correct the history" if _histories(node) else ""
     return f"by key{late}{align}"
+
+
+def _window_kind(node: WindowJoin) -> str:
+    if windows_of(node.left) is None:
+        looks = node.window_of if isinstance(node.window_of, str) else "an expression"
+        return f"of the window that begins at {looks}"
+    if windows_of(node.right) is None:
+        return "of windows with their key's row"
+    if node.shift_us:
+        way = "later" if node.shift_us > 0 else "earlier"
+        return f"of windows with those {written(abs(node.shift_us))} {way}"
+    return "of the same windows"
 
 
 def _histories(node: Node) -> bool:

@@ -12,6 +12,12 @@ from pyspark.sql.types import DataType, StructField, StructType
 from dovetail.errors import PlanError
 from dovetail.kernels.interval_join import Unmatched
 from dovetail.kernels.table_join import How
+from dovetail.plan.checks import (
+    refuse_differing_keys,
+    refuse_duplicates,
+    refuse_key_type,
+    signature,
+)
 from dovetail.plan.nodes import (
     Derived,
     Entry,
@@ -25,10 +31,6 @@ from dovetail.plan.nodes import (
     StreamTableJoin,
     TableJoin,
     entries,
-    refuse_differing_keys,
-    refuse_duplicates,
-    refuse_key_type,
-    signature,
 )
 from dovetail.plan.select import Selection, empty_row, resolve, select_all
 from dovetail.plan.spans import Span, microseconds
@@ -84,12 +86,12 @@ def table_join(
     _refuse_how(name, how, ("inner", "left", "outer"), "tables by key")
     refuse_differing_keys(name, left, right)
     for side in (left, right):
-        _refuse_corrected(name, side)
+        refuse_corrected(name, side)
     if late not in ("ignore", "history"):
         raise PlanError(name, f"late={late!r} is not a mode", "Use 'ignore' or 'history'")
     if late == "history":
         _refuse_without_histories(name, left, right)
-    selected, values = _selected(name, left, right, how, select)
+    selected, values = selected_of(name, left, right, how, select)
     return TableJoin(
         left=left,
         right=right,
@@ -120,10 +122,10 @@ def foreign_key_join(
             "Use 'inner', 'left', 'right' or 'outer'",
         )
     for side in (left, right):
-        _refuse_corrected(name, side)
-    left, right = _entry(name, left), _entry(name, right)
+        refuse_corrected(name, side)
+    left, right = as_entry(name, left), as_entry(name, right)
     _refuse_other_key(name, left, right, on)
-    selected, values = _selected(name, left, right, how, select, one_key=False)
+    selected, values = selected_of(name, left, right, how, select, one_key=False)
     node = ForeignKeyJoin(
         left=left, right=right, how=how, select=selected, values=values, on=on, label=label
     )
@@ -155,7 +157,7 @@ def foreign_key(
 
 def kept(node: TableJoin | ForeignKeyJoin) -> Materialized:
     """The join with its result kept."""
-    _refuse_corrected(node.name, node)
+    refuse_corrected(node.name, node)
     return Materialized(Derived(node))
 
 
@@ -172,16 +174,16 @@ def stream_table_join(
     """A stream joined with a table."""
     name = _name(how, left, right)
     _refuse_how(name, how, ("inner", "left"), "a stream with a table")
-    _refuse_corrected(name, right)
+    refuse_corrected(name, right)
     columns = _on(name, left, right, on)
     if grace is not None or not _same_look_up(left, columns):
-        left = _entry(name, left)
+        left = as_entry(name, left)
     right = _table_side(right)
     grace_us = None
     if grace is not None:
         grace_us = microseconds(name, "grace=", grace)
         _refuse_short_history(name, right, grace, grace_us)
-    selected, values = _selected(name, left, right, how, select)
+    selected, values = selected_of(name, left, right, how, select)
     return StreamTableJoin(
         left=left,
         right=right,
@@ -220,8 +222,8 @@ def stream_join(
             f"unmatched={unmatched!r} is not a mode",
             "Use 'on_close', 'eager' or 'retract'",
         )
-    left, right = _entry(name, left), _entry(name, right)
-    selected, values = _selected(name, left, right, how, select)
+    left, right = as_entry(name, left), as_entry(name, right)
+    selected, values = selected_of(name, left, right, how, select)
     return StreamJoin(
         left=left,
         right=right,
@@ -251,7 +253,7 @@ def _refuse_how(name: str, how: str, known: Sequence[str], what: str) -> None:
         raise PlanError(name, f"how={how!r} is not a join of {what}", f"Use {options}{swap}")
 
 
-def _selected(
+def selected_of(
     name: str,
     left: Node,
     right: Node,
@@ -260,6 +262,7 @@ def _selected(
     *,
     one_key: bool = True,
 ) -> tuple[tuple[Selected, ...], StructType]:
+    """The value columns of a join's result, all of both sides by default."""
     if select is None:
         both = StructType([*left.values.fields, *right.values.fields])
         return select_all(name, left, right), both
@@ -310,7 +313,7 @@ def _same_look_up(left: Node, columns: tuple[str, ...]) -> bool:
     )
 
 
-def _entry(name: str, side: Node) -> Entry:
+def as_entry(name: str, side: Node) -> Entry:
     """A side as an input of the join's own stage."""
     if isinstance(side, Entry):
         return side
@@ -325,7 +328,7 @@ def _entry(name: str, side: Node) -> Entry:
 
 def _table_side(side: Node) -> Node:
     """A table as one side of a join by key: joins by the same key run in one stage."""
-    return Derived(side) if isinstance(side, (ForeignKeyJoin, Materialized)) else side
+    return side if isinstance(side, (Source, Derived, TableJoin)) else Derived(side)
 
 
 def _refuse_other_key(name: str, left: Node, right: Node, on: Sequence[str | Column]) -> None:
@@ -340,7 +343,7 @@ def _refuse_other_key(name: str, left: Node, right: Node, on: Sequence[str | Col
     fields = []
     for item in on:
         if isinstance(item, Column):
-            fields.append(StructField("an expression", _type_of(name, left, item)))
+            fields.append(StructField("an expression", expression_type(name, "on=", left, item)))
         elif item in known:
             fields.append(known[item])
         else:
@@ -352,19 +355,20 @@ def _refuse_other_key(name: str, left: Node, right: Node, on: Sequence[str | Col
     _refuse_other_types(name, fields, right, "Cast it, so")
 
 
-def _type_of(name: str, left: Node, column: Column) -> DataType:
+def expression_type(name: str, argument: str, left: Node, column: Column) -> DataType:
+    """The type of an argument that is an expression over a side's row."""
     row = StructType([*left.key.fields, *left.values.fields])
     try:
-        return empty_row(name, "on=", row).select(column).schema[0].dataType
+        return empty_row(name, argument, row).select(column).schema[0].dataType
     except AnalysisException as error:
         raise PlanError(
             name,
-            f"an expression in on= does not resolve: {error.getMessage().splitlines()[0]}",
+            f"an expression in {argument} does not resolve: {error.getMessage().splitlines()[0]}",
             f"Its columns are those of {left.name}: {', '.join(row.names)}",
         ) from error
 
 
-def _refuse_corrected(name: str, side: Node) -> None:
+def refuse_corrected(name: str, side: Node) -> None:
     """The result of a join of histories is a history, not a table's current rows."""
     if isinstance(side, TableJoin) and side.late == "history":
         raise PlanError(

@@ -6,28 +6,26 @@ types is found when the node is built. ``plan.stages`` turns nodes into stages.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pyspark.sql.types import (
-    ArrayType,
-    CalendarIntervalType,
     DataType,
     LongType,
-    MapType,
     StringType,
     StructField,
     StructType,
     TimestampType,
-    VariantType,
-    YearMonthIntervalType,
 )
 
-from dovetail.columns import CHANGE, POSITION, TIMESTAMP, is_reserved
+from dovetail.columns import CHANGE, POSITION, TIMESTAMP, WINDOW_END, WINDOW_START, is_reserved
 from dovetail.errors import PlanError
+from dovetail.kernels.aggregates import Aggregate
 from dovetail.kernels.interval_join import Unmatched
 from dovetail.kernels.table_join import How, preserved
+from dovetail.plan.checks import refuse_duplicates, refuse_key_type, refuse_value_type
+from dovetail.plan.windows import Windows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -94,7 +92,7 @@ class Derived:
     does not run in its own stage.
     """
 
-    node: JoinNode | Materialized
+    node: Computed
 
     @property
     def name(self) -> str:
@@ -244,9 +242,127 @@ class Materialized:
         return self.table.values
 
 
-JoinNode: TypeAlias = TableJoin | ForeignKeyJoin | StreamTableJoin | StreamJoin
+@dataclass(frozen=True)
+class Aggregated:
+    """One column of an aggregate: what the kernel makes of the ``columns`` of each row."""
+
+    name: str
+    columns: tuple[str, ...]
+    kernel: Aggregate
+    type: DataType
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Aggregation:
+    """A table: the rows of a table, or the records of a stream, gathered by the columns ``by``; of
+    a stream also by ``windows`` of time, each a row of its own.
+    """
+
+    input: Entry
+    by: tuple[str, ...]
+    columns: tuple[Aggregated, ...]
+    windows: Windows | None = None
+    label: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What errors call it: its label, or what it gathers."""
+        return self.label or f"aggregate of {self.input.name} by {', '.join(self.by)}"
+
+    @property
+    def key(self) -> StructType:
+        """The columns it is gathered by, then, where there are windows, their start and end."""
+        known = {f.name: f for f in (*self.input.key, *self.input.values)}
+        own = [known[name] for name in self.by]
+        return StructType([*own, *(WINDOW_FIELDS if self.windows is not None else ())])
+
+    @property
+    def values(self) -> StructType:
+        """The aggregates."""
+        return StructType([StructField(c.name, c.type, True) for c in self.columns])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WindowJoin(_Join):
+    """A join in which at least one side has windows, in the stage of the key alone.
+
+    Both have: rows of the same window meet, the right one's begins ``shift_us`` later. One has: a
+    windowed left side's rows meet the row of their key; a left side without windows says with
+    ``window_of`` where the window begins in which it looks.
+    """
+
+    left: Entry
+    right: Entry
+    shift_us: int = 0
+    window_of: str | Column | None = None
+
+    @property
+    def fallible(self) -> bool:
+        """Whether ``window_of`` may fail on a row: an expression can, a column cannot."""
+        return self.window_of is not None and not isinstance(self.window_of, str)
+
+    @property
+    def windows(self) -> Windows | None:
+        """The result's windows: closed when those of both sides are."""
+        left, right = windows_of(self.left), windows_of(self.right)
+        if left is None or right is None:
+            return left
+        return replace(
+            left,
+            grace_us=max(left.grace_us, right.grace_us + self.shift_us),
+            retention_us=min(left.retention_us, right.retention_us - self.shift_us),
+        )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Unwindowed:
+    """What a windowed table is read as: its changes, or with ``final`` each window's last row once
+    it is closed, under the columns ``key`` and ``values``, each made of the columns that
+    ``columns`` names or computes.
+    """
+
+    input: Derived
+    key: StructType
+    values: StructType
+    columns: tuple[str | Column, ...]
+    stream: bool
+    final: bool
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return self.input.name
+
+
+JoinNode: TypeAlias = TableJoin | ForeignKeyJoin | StreamTableJoin | StreamJoin | WindowJoin
+Computed: TypeAlias = JoinNode | Materialized | Aggregation | Unwindowed
 Entry: TypeAlias = Source | Derived
-Node: TypeAlias = Entry | JoinNode | Materialized
+Node: TypeAlias = Entry | Computed
+
+WINDOW_FIELDS = (
+    StructField(WINDOW_START, TimestampType(), False),
+    StructField(WINDOW_END, TimestampType(), False),
+)
+
+
+def windows_of(node: Node) -> Windows | None:
+    """A windowed table's windows, None for what has none."""
+    if isinstance(node, Derived):
+        return windows_of(node.node)
+    return node.windows if isinstance(node, (Aggregation, WindowJoin)) else None
+
+
+def base_key(node: Node) -> StructType:
+    """The key without its window: what a windowed table's rows are dealt out by."""
+    fields = node.key.fields
+    return StructType(fields[: -len(WINDOW_FIELDS)] if windows_of(node) else fields)
+
+
+def single_input(node: Node) -> Entry | None:
+    """The input of a node that has one and is not one itself."""
+    if isinstance(node, Materialized):
+        return node.table
+    return node.input if isinstance(node, (Aggregation, Unwindowed)) else None
 
 
 def right_key(name: str) -> str:
@@ -256,9 +372,11 @@ def right_key(name: str) -> str:
 
 def is_stream(node: Node) -> bool:
     """Whether a node's records stand for themselves."""
-    if isinstance(node, Entry):
+    if isinstance(node, (Source, Derived, Unwindowed)):
         return node.stream
-    return not isinstance(node, (TableJoin, ForeignKeyJoin, Materialized))
+    if isinstance(node, WindowJoin):
+        return is_stream(node.left)
+    return isinstance(node, (StreamTableJoin, StreamJoin))
 
 
 def is_current(node: Node) -> bool:
@@ -272,20 +390,19 @@ def has_null_keys(node: Node) -> bool:
         return False
     if isinstance(node, Derived):
         return has_null_keys(node.node)
-    if isinstance(node, Materialized):
-        return has_null_keys(node.table)
     if isinstance(node, ForeignKeyJoin):
         return preserved(node.how)[1] or has_null_keys(node.left)
-    return has_null_keys(node.left) or has_null_keys(node.right)
+    if isinstance(node, JoinNode):
+        return has_null_keys(node.left) or has_null_keys(node.right)
+    return isinstance(node, Materialized) and has_null_keys(node.table)
 
 
 def joins(node: Node) -> Iterator[JoinNode]:
     """All joins from which a node is computed, through all stages, itself the last."""
-    if isinstance(node, Derived):
-        yield from joins(node.node)
-    elif isinstance(node, Materialized):
-        yield from joins(node.table)
-    elif not isinstance(node, Source):
+    only = node.node if isinstance(node, Derived) else single_input(node)
+    if only is not None:
+        yield from joins(only)
+    elif isinstance(node, JoinNode):
         yield from joins(node.left)
         yield from joins(node.right)
         yield node
@@ -293,11 +410,11 @@ def joins(node: Node) -> Iterator[JoinNode]:
 
 def entries(node: Node) -> Iterator[Entry]:
     """What a node's own stage reads, from left to right; what is used twice comes twice."""
-    if isinstance(node, Entry):
-        yield node
-    elif isinstance(node, Materialized):
-        yield node.table
+    only = node if isinstance(node, Entry) else single_input(node)
+    if only is not None:
+        yield only
     else:
+        assert isinstance(node, JoinNode)
         yield from entries(node.left)
         yield from entries(node.right)
 
@@ -318,81 +435,6 @@ def origins(node: Node) -> list[Source]:
     for entry in entries(node):
         found |= dict.fromkeys(origins(entry.node) if isinstance(entry, Derived) else [entry])
     return list(found)
-
-
-def refuse_duplicates(operator: str, names: Sequence[str], remedy: str) -> None:
-    """Spark compares column names without case, so ``ID`` and ``id`` are one name."""
-    seen: set[str] = set()
-    for name in names:
-        if name.lower() in seen:
-            raise PlanError(operator, f"column {name!r} occurs twice", remedy)
-        seen.add(name.lower())
-
-
-def refuse_key_type(operator: str, key: StructField) -> None:
-    """Keys are equal where their bytes are: no maps, variants, intervals of months or collations,
-    at any depth.
-    """
-    offending = next((t for t in _within(key.dataType) if _is_no_key(t)), None)
-    if offending is not None:
-        raise PlanError(
-            operator,
-            f"key column {key.name!r} of type {key.dataType.simpleString()} cannot be a key, "
-            f"{offending.simpleString()} is not compared by its bytes",
-            "Key the table by columns of plain types, for instance by the map's own entries or "
-            "by F.lower of a text",
-        )
-
-
-def refuse_value_type(operator: str, value: StructField) -> None:
-    """Values travel as Arrow columns, which have no calendar intervals."""
-    offending = next((t for t in _within(value.dataType) if isinstance(t, _CALENDAR)), None)
-    if offending is not None:
-        raise PlanError(
-            operator,
-            f"column {value.name!r} of type {value.dataType.simpleString()} cannot be carried, "
-            f"Spark has no Arrow form of {offending.simpleString()}",
-            "Convert it, for instance to a number of months",
-        )
-
-
-def refuse_differing_keys(operator: str, left: Node, right: Node) -> None:
-    """Both sides of a join need the same key types, in the same order; names may differ."""
-    left_types = [f.dataType for f in left.key]
-    right_types = [f.dataType for f in right.key]
-    if left_types != right_types:
-        raise PlanError(
-            operator,
-            f"the key of {left.name} is {signature(left.key)}, of {right.name} "
-            f"{signature(right.key)}",
-            "Cast one side's key columns so that both have the same types in the same order",
-        )
-
-
-def signature(key: StructType) -> str:
-    """Columns with their types, as errors show them."""
-    return "(" + ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in key) + ")"
-
-
-_CALENDAR = (CalendarIntervalType, YearMonthIntervalType)
-
-
-def _is_no_key(type_: DataType) -> bool:
-    collated = isinstance(type_, StringType) and not type_.isUTF8BinaryCollation()
-    return collated or isinstance(type_, (MapType, VariantType, *_CALENDAR))
-
-
-def _within(type_: DataType) -> Iterator[DataType]:
-    """A type and all types nested in it."""
-    yield type_
-    if isinstance(type_, ArrayType):
-        yield from _within(type_.elementType)
-    elif isinstance(type_, MapType):
-        yield from _within(type_.keyType)
-        yield from _within(type_.valueType)
-    elif isinstance(type_, StructType):
-        for inner in type_:
-            yield from _within(inner.dataType)
 
 
 def changelog_schema(node: Node) -> StructType:

@@ -26,15 +26,18 @@ from dovetail.columns import (
     key_name,
     value_name,
 )
+from dovetail.plan.inputs import arrow_schema
 from dovetail.plan.nodes import (
     ForeignKeyJoin,
     JoinNode,
     Node,
+    Unwindowed,
+    WindowJoin,
     changelog_schema,
     width,
 )
 from dovetail.plan.select import SIDES
-from dovetail.plan.stages import Stage, arrow_schema
+from dovetail.plan.stages import Stage
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def output_of(stage: Stage) -> Output:
     if not stage.spec.visible:
         columns = StructType([*changelog_schema(stage.node), *sequence])
         return Output(columns, held_columns(stage))
-    keys = stage.inputs[0].key_fields if stage.first is None else stage.node.key.fields
+    keys = stage.node.key.fields if stage.first is not None else stage.leaves[0].key_fields
     fields = [
         StructField(key_name(number), field.dataType, True) for number, field in enumerate(keys)
     ]
@@ -90,8 +93,19 @@ def held_columns(stage: Stage) -> dict[str, str]:
     """The stage column behind each key and value column of a node whose selections only name
     columns, in the changelog's order.
     """
-    held = _held(stage.node, 0, stage)
-    return {name: held[name] for name in (*stage.node.key.names, *stage.node.values.names)}
+    node = stage.node
+    names = (*node.key.names, *node.values.names)
+    if isinstance(node, Unwindowed):
+        held = _held(windowed(node), 0, stage)
+        columns = zip(names, node.columns, strict=True)
+        return {name: held[column] for name, column in columns if isinstance(column, str)}
+    held = _held(node, 0, stage)
+    return {name: held[name] for name in names}
+
+
+def windowed(node: Unwindowed) -> Node:
+    """The node whose columns the stage of a windowed table's reader puts out."""
+    return node.input if node.final else node.input.node
 
 
 def leaf_columns(stage: Stage, leaf: int) -> dict[str, str]:
@@ -104,7 +118,7 @@ def leaf_columns(stage: Stage, leaf: int) -> dict[str, str]:
 
 def held_key(node: JoinNode, left: Mapping[str, str]) -> dict[str, str]:
     """The stage column behind each key column of a join; ``left``: of its left side's columns."""
-    if isinstance(node, ForeignKeyJoin):
+    if isinstance(node, (ForeignKeyJoin, WindowJoin)):
         return {name: key_name(number) for number, name in enumerate(node.key.names)}
     return {name: left[name] for name in node.key.names}
 

@@ -18,7 +18,8 @@ from pyspark.sql.types import StructField, StructType
 from dovetail.columns import quoted
 from dovetail.errors import PlanError
 from dovetail.kernels.table_join import How, preserved
-from dovetail.plan.nodes import Node, Selected, refuse_duplicates
+from dovetail.plan.checks import refuse_duplicates
+from dovetail.plan.nodes import Node, Selected
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -18,13 +18,18 @@ from dovetail.columns import (
     POSITION,
     SEQUENCE,
     VISIBLE,
+    WINDOW_END,
+    WINDOW_START,
     key_name,
     value_name,
 )
+from dovetail.kernels.aggregates import Aggregate
 from dovetail.kernels.interval_join import Unmatched
 from dovetail.kernels.table_join import How, Tree, leaves, preserved
+from dovetail.plan.windows import Windows
 
 Emit: TypeAlias = Literal["change", "batch"]
+WINDOW_TYPE = pa.timestamp("us", "UTC")
 
 
 @dataclass(frozen=True)
@@ -33,12 +38,15 @@ class SourceSpec:
     keys, values; then, in a batch, ``_sequence`` and ``_log_partition`` where the source names
     them.
 
-    ``stream``: whether it is a stream, whose records without a value are dropped; ``null_keys``:
-    whether records with a null in the key travel; ``keeps_time``: whether even those that no join
-    can use do, because they move stream time; ``versioned_us``: the history retention of a
-    versioned table; ``subscribed``: whether its rows are subscriptions by foreign key, which have
-    ``_place``, ``_epoch`` and ``_instruction``, too; ``fallible``: whether its foreign key may fail
-    on a row, which a last column says until the row is packed.
+    ``stream``: whether it is a stream, whose records without a value are dropped but where
+    ``valueless``; ``null_keys``: whether records with a null in the key travel; ``keeps_time``:
+    whether even those that no join can use do, because they move stream time; ``versioned_us``: the
+    history retention of a versioned table; ``retention_us``: how far behind stream time the windows
+    may begin whose rows are kept, None where rows have no windows; ``subscribed``: whether its rows
+    are subscriptions by foreign key, which have ``_place``, ``_epoch`` and ``_instruction``, too;
+    ``regrouped``: whether they are a table's rows as they enter and leave groups, which have
+    ``_instruction``; ``fallible``: whether its foreign key may fail on a row, which a last column
+    says until the row is packed.
     """
 
     name: str
@@ -46,10 +54,13 @@ class SourceSpec:
     sequence: bool = False
     log_partition: bool = False
     stream: bool = False
+    valueless: bool = False
     null_keys: bool = False
     keeps_time: bool = False
     versioned_us: int | None = None
+    retention_us: int | None = None
     subscribed: bool = False
+    regrouped: bool = False
     fallible: bool = False
 
     @property
@@ -63,7 +74,7 @@ class SourceSpec:
         carried = (
             (PLACE, self.subscribed),
             (EPOCH, self.subscribed),
-            (INSTRUCTION, self.subscribed),
+            (INSTRUCTION, self.subscribed or self.regrouped),
             (SEQUENCE, self.sequence),
             (LOG_PARTITION, self.log_partition),
         )
@@ -153,7 +164,103 @@ class ForeignKey:
     leaves: tuple[int, ...] = (0, 1)
 
 
-Operator: TypeAlias = TableTree | Lookup | Interval | Histories | Subscribe | ForeignKey
+@dataclass(frozen=True)
+class Regroup:
+    """A table by primary key, whose values begin with the hash of the columns that it is grouped by
+    and those ``foreign`` columns: each record becomes the old row, which leaves its group, and the
+    new one, which enters its own.
+    """
+
+    foreign: int
+
+    leaves: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A result column: its name, the numbers of the value columns that ``kernel`` makes it of."""
+
+    name: str
+    values: tuple[int, ...]
+    kernel: Aggregate
+
+
+@dataclass(frozen=True)
+class Gather:
+    """Rows gathered by key and, where there are ``windows``, by window. ``name``: what errors call
+    it; ``retracts``: rows that are ``_deleted`` leave their group.
+    """
+
+    name: str
+    columns: tuple[Column, ...]
+    windows: Windows | None = None
+    retracts: bool = False
+
+    leaves: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True)
+class Final:
+    """Rows by window: each window's last one, once stream time has reached its end + ``wait_us``;
+    ``after``: once it is past that.
+    """
+
+    wait_us: int
+    after: bool
+
+    leaves: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True)
+class Feed:
+    """How the rows of a step's source are made: those of input ``number``, or of an earlier
+    ``step``. ``columns``: per column after the first three and ``_foreign`` its name there, and how
+    many microseconds are added to it; ``rehashed``: the hash is that of the source's own key;
+    ``foreign``: after the key come ``_foreign`` and so many columns of which it is the hash;
+    ``expires_us``: the last key columns name a window, null where it began so long before stream
+    time.
+    """
+
+    number: int
+    step: bool
+    columns: tuple[tuple[str, int], ...]
+    rehashed: bool = True
+    foreign: int = 0
+    expires_us: int | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """A stage within a stage. ``feeds``: per source of ``spec``; ``clocks``: the inputs by whose
+    time its windows close, the slowest of them.
+    """
+
+    spec: StageSpec
+    feeds: tuple[Feed, ...]
+    clocks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Several steps on the rows of one bucket, without a shuffle between them."""
+
+    steps: tuple[Step, ...]
+
+    leaves: tuple[int, ...] = ()
+
+
+Operator: TypeAlias = (
+    TableTree
+    | Lookup
+    | Interval
+    | Histories
+    | Subscribe
+    | ForeignKey
+    | Regroup
+    | Gather
+    | Final
+    | Steps
+)
 
 
 @dataclass(frozen=True)
@@ -186,22 +293,28 @@ class StageSpec:
         return range(3 + self.keys, len(self.sources[source].schema))
 
     @property
-    def told_key(self) -> list[tuple[int, int]]:
-        """The key columns of a change: the source that has each, and the number there."""
+    def told_key(self) -> list[pa.Field]:
+        """The key columns of a change."""
+        own = [self.sources[0].schema.field(column) for column in self.key_columns]
+        if isinstance(self.operator, Gather) and self.operator.windows is not None:
+            return own + [pa.field(name, WINDOW_TYPE) for name in (WINDOW_START, WINDOW_END)]
         if not isinstance(self.operator, ForeignKey):
-            return [(0, column) for column in self.key_columns]
-        primary = [(0, 3 + self.keys + number) for number in range(self.operator.primary)]
-        alone = preserved(self.operator.how)[1]
-        return primary + ([(1, column) for column in self.key_columns] if alone else [])
+            return own
+        values = self.value_fields(0)
+        primary = [self.sources[0].schema.field(n) for n in values[: self.operator.primary]]
+        theirs = [self.sources[1].schema.field(column) for column in self.key_columns]
+        return primary + (theirs if preserved(self.operator.how)[1] else [])
 
-    def told_values(self, leaf: int) -> range:
-        """The numbers of a leaf's value columns in its source's schema."""
+    def told_values(self, leaf: int) -> list[pa.DataType]:
+        """The types of a leaf's values in a change."""
+        if isinstance(self.operator, Gather):
+            return [column.kernel.result for column in self.operator.columns]
         source = self.operator.leaves[leaf]
         values = self.value_fields(source)
-        if not isinstance(self.operator, ForeignKey):
-            return values
-        # The right row's own key is a value here, for the row may be missing.
-        return values[self.operator.primary :] if leaf == 0 else range(3, values.stop)
+        if isinstance(self.operator, ForeignKey):
+            # The right row's own key is a value here, for the row may be missing.
+            values = values[self.operator.primary :] if leaf == 0 else range(3, values.stop)
+        return [self.sources[source].schema.field(column).type for column in values]
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -209,14 +322,12 @@ class StageSpec:
         ``_event_time``, ``_position`` and, where there are any, ``_visible``, a bit per leaf
         whether it contributes a row, and ``_sequence``.
         """
-        fields = [
-            self.sources[source].schema.field(column).with_name(key_name(number))
-            for number, (source, column) in enumerate(self.told_key)
-        ]
-        for leaf, source in enumerate(self.operator.leaves):
-            schema = self.sources[source].schema
-            for number, column in enumerate(self.told_values(leaf)):
-                fields.append(pa.field(value_name(leaf, number), schema.field(column).type))
+        if isinstance(self.operator, Steps):
+            return self.operator.steps[-1].spec.output_schema
+        fields = [field.with_name(key_name(n)) for n, field in enumerate(self.told_key)]
+        for leaf in range(len(self.operator.leaves)):
+            for number, type_ in enumerate(self.told_values(leaf)):
+                fields.append(pa.field(value_name(leaf, number), type_))
         fields += [
             pa.field(DELETED, pa.bool_()),
             pa.field(EVENT_TIME, pa.int64()),

@@ -8,22 +8,24 @@ first by primary key, the second by foreign key. What a stage makes, another may
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-import pyarrow as pa
-from pyspark.sql import Column
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BooleanType, DataType, LongType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
-from dovetail.columns import DELETED, EVENT_TIME, FOREIGN, HASH, foreign_name
+from dovetail.columns import foreign_name
 from dovetail.errors import PlanError
 from dovetail.kernels.table_join import Join, Leaf, Tree, preserved
+from dovetail.plan.fingerprint import fingerprint
+from dovetail.plan.inputs import (
+    Input,
+    carried,
+    refuse_partly_ordered,
+    source_spec,
+    unique_names,
+)
 from dovetail.plan.nodes import (
+    Aggregation,
     Derived,
     Entry,
     ForeignKeyJoin,
@@ -34,11 +36,12 @@ from dovetail.plan.nodes import (
     StreamJoin,
     StreamTableJoin,
     TableJoin,
+    Unwindowed,
+    WindowJoin,
     distinct_entries,
     entries,
-    has_null_keys,
     is_current,
-    origins,
+    windows_of,
 )
 from dovetail.plan.spec import (
     Emit,
@@ -47,68 +50,36 @@ from dovetail.plan.spec import (
     Interval,
     Lookup,
     Operator,
+    Regroup,
     SourceSpec,
     StageSpec,
     Subscribe,
     TableTree,
 )
-
-
-@dataclass(frozen=True, eq=False)
-class Input:
-    """A source, or another stage's result, as a stage reads it: by which of its columns rows are
-    found; the others are their values, a key column that is not asked for among them.
-
-    ``foreign``: where the rows are to become subscriptions, the columns or expressions that make
-    the foreign key, each with its type.
-    """
-
-    source: Entry
-    key: tuple[str, ...]
-    foreign: tuple[tuple[str | Column, DataType], ...] = ()
-
-    @property
-    def key_fields(self) -> list[StructField]:
-        """The columns that make the stage's key."""
-        columns = {f.name: f for f in (*self.source.key, *self.source.values)}
-        return [columns[name] for name in self.key]
-
-    @property
-    def foreign_fields(self) -> list[StructField]:
-        """The foreign key's hash and its columns, where there is one."""
-        if not self.foreign:
-            return []
-        key = [
-            StructField(foreign_name(number), type_)
-            for number, (_, type_) in enumerate(self.foreign)
-        ]
-        return [StructField(FOREIGN, LongType()), *key]
-
-    @property
-    def value_fields(self) -> list[StructField]:
-        """The columns that travel as values."""
-        return [f for f in (*self.source.key, *self.source.values) if f.name not in self.key]
+from dovetail.plan.steps import gather, plan_steps
 
 
 @dataclass(frozen=True)
 class Stage:
     """A node's stage: its distinct inputs, in the order of ``spec.sources``.
 
-    ``first``: of a join by foreign key, the stage by primary key that makes subscriptions of the
-    first input; ``one_log``: all sources are read from one log, whatever they say of themselves.
+    ``leaves``: what the output's columns are named by, from left to right; ``first``: of a join by
+    foreign key and of a table that is gathered, the stage by primary key that sends the first
+    input's changes on; ``one_log``: all sources are read from one log, whatever they say of
+    themselves.
     """
 
     node: Node
     inputs: tuple[Input, ...]
     spec: StageSpec
+    leaves: tuple[Input, ...]
     first: StageSpec | None = None
     one_log: bool = False
 
     @property
-    def leaves(self) -> list[Input]:
-        """The input of each leaf, from left to right."""
-        leaves = [self.inputs[source] for source in self.spec.operator.leaves]
-        return leaves if self.first is None else [leaves[0], Input(leaves[1].source, ())]
+    def merges(self) -> bool:
+        """Whether the results of one key come from several buckets."""
+        return isinstance(self.spec.operator, ForeignKey)
 
     @property
     def upstream(self) -> list[tuple[int, Stage]]:
@@ -136,20 +107,18 @@ def plan_stage(
     """The stage that computes a node; ``feeds``: for another stage, with the rows' sequence;
     ``one_log``: as in ``Stage``.
     """
-    if emit not in ("change", "batch"):
-        raise PlanError(node.name, f"emit={emit!r} is not a mode", "Use 'change' or 'batch'")
-    if buckets < 1:
-        raise PlanError(node.name, f"buckets={buckets}", "Use at least 1")
-    if isinstance(node, Source) and node.stream:
-        raise PlanError(
-            node.title,
-            "nothing is joined with it, so there is nothing to compute",
-            "Join it, make it a table with to_table(), or write its frame itself",
-        )
+    _refuse_unplanned(node, buckets, emit)
     if isinstance(node, Derived):
         node = node.node
     if isinstance(node, ForeignKeyJoin):
         return _plan_foreign_key(node, buckets=buckets, emit=emit, feeds=feeds, one_log=one_log)
+    if isinstance(node, Aggregation):
+        return _plan_aggregation(node, buckets=buckets, emit=emit, feeds=feeds, one_log=one_log)
+    if isinstance(node, (Unwindowed, WindowJoin)):
+        planned = plan_steps(
+            node, fingerprint(node), buckets=buckets, emit=emit, feeds=feeds, one_log=one_log
+        )
+        return Stage(node, planned.inputs, planned.spec, planned.sides, one_log=one_log)
     inputs = _inputs(node)
     operator = _operator(node, inputs)
     if emit == "batch" and not isinstance(operator, TableTree):
@@ -160,12 +129,12 @@ def plan_stage(
         )
     align_us = _align(node)
     if not one_log:
-        _refuse_partly_ordered(node, inputs, aligned=align_us is not None)
+        refuse_partly_ordered(node, inputs, aligned=align_us is not None)
     spec = StageSpec(
         topology=fingerprint(node),
         buckets=buckets,
         sources=tuple(
-            _source_spec(
+            source_spec(
                 input_,
                 name,
                 one_log=one_log,
@@ -181,7 +150,31 @@ def plan_stage(
         align_us=align_us,
         feeds=feeds,
     )
-    return Stage(node, tuple(inputs), spec, one_log=one_log)
+    leaves = tuple(inputs[source] for source in operator.leaves)
+    return Stage(node, tuple(inputs), spec, leaves, one_log=one_log)
+
+
+def _refuse_unplanned(node: Node, buckets: int, emit: Emit) -> None:
+    if emit not in ("change", "batch"):
+        raise PlanError(
+            node.name,
+            f"emit={emit!r} is not a mode",
+            "Use 'change' or 'batch'; 'final' is an argument of a windowed table's to_table()",
+        )
+    if buckets < 1:
+        raise PlanError(node.name, f"buckets={buckets}", "Use at least 1")
+    if isinstance(node, Source) and node.stream:
+        raise PlanError(
+            node.title,
+            "nothing is joined with it, so there is nothing to compute",
+            "Join it, make it a table with to_table(), or write its frame itself",
+        )
+    if windows_of(node) is not None:
+        raise PlanError(
+            node.name,
+            "its rows have windows, and no changelog has",
+            "Say with to_table() or to_stream() how they are written",
+        )
 
 
 def _plan_foreign_key(
@@ -193,11 +186,11 @@ def _plan_foreign_key(
     right = Input(node.right, tuple(node.right.key.names))
     inputs = (left, right)
     if not one_log:
-        _refuse_partly_ordered(node, inputs, aligned=False)
+        refuse_partly_ordered(node, inputs, aligned=False)
     names = unique_names(inputs)
     topology = fingerprint(node)
     left_spec, right_spec = (
-        _source_spec(side, name, one_log=one_log) for side, name in zip(inputs, names, strict=True)
+        source_spec(side, name, one_log=one_log) for side, name in zip(inputs, names, strict=True)
     )
     first = StageSpec(
         topology=f"{topology}.1",
@@ -215,7 +208,7 @@ def _plan_foreign_key(
     ]
     subscriptions = SourceSpec(
         name=names[0],
-        schema=_carried(StructType([*foreign, *left.key_fields, *left.value_fields])),
+        schema=carried(StructType([*foreign, *left.key_fields, *left.value_fields])),
         sequence=left_spec.ordered,
         subscribed=True,
     )
@@ -230,25 +223,57 @@ def _plan_foreign_key(
         visible=_computes(node),
         feeds=feeds,
     )
-    return Stage(node, inputs, spec, first, one_log)
+    return Stage(node, inputs, spec, (left, Input(node.right, ())), first, one_log)
 
 
-def _source_spec(
-    input_: Input, name: str, *, one_log: bool, alone: bool = False, keeps_time: bool = False
-) -> SourceSpec:
-    """``alone``: whether it is a stream whose records come out where nothing matches them."""
-    source = input_.source
-    own_log = isinstance(source, Source) and source.log_partition is not None and not one_log
-    return SourceSpec(
-        name=name,
-        schema=wire_schema(input_),
-        sequence=source.ordered or own_log or one_log,
-        log_partition=own_log,
-        stream=source.stream,
-        null_keys=alone or has_null_keys(source),
-        keeps_time=keeps_time,
-        versioned_us=source.versioned_us,
+def _plan_aggregation(
+    node: Aggregation, *, buckets: int, emit: Emit, feeds: bool, one_log: bool
+) -> Stage:
+    """A stream's records by group; or a table's, after the stage by its own key that knows from
+    which group each row comes.
+    """
+    entry = node.input
+    used = tuple(dict.fromkeys(name for c in node.columns for name in c.columns))
+    known = {f.name: f for f in (*entry.key, *entry.values)}
+    by = tuple((name, known[name].dataType) for name in node.by)
+    if entry.stream:
+        input_ = Input(entry, node.by, used=used)
+    else:
+        input_ = Input(entry, tuple(entry.key.names), by, used)
+    topology = fingerprint(node)
+    read = replace(source_spec(input_, entry.name, one_log=one_log), valueless=entry.stream)
+    source, first = read, None
+    if not entry.stream:
+        first = StageSpec(
+            topology=f"{topology}.1",
+            buckets=buckets,
+            sources=(read,),
+            keys=len(entry.key),
+            operator=Regroup(len(by)),
+            emit="change",
+            visible=False,
+            feeds=read.ordered,
+        )
+        fields = [StructField(foreign_name(n), type_) for n, (_, type_) in enumerate(by)]
+        values = input_.gathered_fields
+        source = SourceSpec(
+            name=entry.name,
+            schema=carried(StructType([*fields, *values])),
+            sequence=read.ordered,
+            regrouped=True,
+        )
+    spec = StageSpec(
+        topology=topology if first is None else f"{topology}.2",
+        buckets=buckets,
+        sources=(source,),
+        keys=len(by),
+        operator=gather(node, used, retracts=first is not None),
+        emit=emit,
+        visible=False,
+        feeds=feeds,
     )
+    told = Input(Derived(node), tuple(node.key.names))
+    return Stage(node, (input_,), spec, (told,), first, one_log)
 
 
 def _inputs(node: Node) -> list[Input]:
@@ -275,7 +300,7 @@ def _operator(node: Node, inputs: Sequence[Input]) -> Operator:
         )
     if isinstance(node, Materialized):
         return TableTree(_leaf(node.table, inputs), distinct=True)
-    assert not isinstance(node, ForeignKeyJoin)
+    assert not isinstance(node, (ForeignKeyJoin, WindowJoin, Aggregation, Unwindowed))
     if isinstance(node, StreamTableJoin):
         return Lookup(_tree(node, inputs), node.grace_us)
     if isinstance(node, TableJoin) and node.late == "history":
@@ -287,7 +312,7 @@ def _operator(node: Node, inputs: Sequence[Input]) -> Operator:
 def _tree(node: Node, inputs: Sequence[Input]) -> Tree:
     if isinstance(node, Entry):
         return _leaf(node, inputs)
-    assert not isinstance(node, Materialized)
+    assert isinstance(node, JoinNode)
     return Join(_tree(node.left, inputs), _tree(node.right, inputs), node.how)
 
 
@@ -303,25 +328,6 @@ def _align(node: Node) -> int | None:
     return max((span for span in spans if span is not None), default=None)
 
 
-def _refuse_partly_ordered(node: Node, inputs: Sequence[Input], *, aligned: bool) -> None:
-    """A log that all inputs share must order the rows of all of them, and alone."""
-    logs = [i.source.name for i in inputs if i.source.ordered]
-    if logs and aligned:
-        raise PlanError(
-            node.name,
-            f"align= orders rows by time, sequence= of {', '.join(logs)} by their place in a log",
-            "Leave one of them out, or say with log_partition= that each input has its own log",
-        )
-    if logs and len(logs) < len(inputs):
-        raise PlanError(
-            node.name,
-            f"sequence= without log_partition= orders the rows of all inputs, but only "
-            f"{', '.join(logs)} has it",
-            "Give every input its position in the shared log, or a log_partition= to those that "
-            "have a log of their own",
-        )
-
-
 def _appears_alone(node: Node, stream: Entry) -> bool:
     """Whether records of a stream come out where nothing matches them."""
     if not isinstance(node, JoinNode):
@@ -331,90 +337,6 @@ def _appears_alone(node: Node, stream: Entry) -> bool:
         kept and stream in entries(side) and _appears_alone(side, stream)
         for kept, side in zip(keeps, (node.left, node.right), strict=True)
     )
-
-
-def unique_names(inputs: Sequence[Input]) -> list[str]:
-    """The inputs' names; where several share one, the later ones are numbered."""
-    names = [input_.source.name for input_ in inputs]
-    seen = [names[:i].count(name) for i, name in enumerate(names)]
-    return [f"{name}#{n + 1}" if n else name for name, n in zip(names, seen, strict=True)]
-
-
-def wire_schema(input_: Input) -> pa.Schema:
-    """The Arrow columns in which an input's rows travel, all nullable, in UTC."""
-    columns = [*input_.key_fields, *input_.foreign_fields, *input_.value_fields]
-    return _carried(StructType(columns))
-
-
-def _carried(columns: StructType) -> pa.Schema:
-    internal = [
-        StructField(HASH, LongType()),
-        StructField(EVENT_TIME, LongType()),
-        StructField(DELETED, BooleanType()),
-    ]
-    return arrow_schema(StructType([*internal, *columns]))
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Spark's Arrow types for these columns, timestamps in UTC, nullable, without metadata."""
-    plain = StructType([StructField(f.name, f.dataType, True) for f in schema])
-    # Spark 4.2 asks for the time zone; 4.1 knows only UTC.
-    options: dict[str, Any] = (
-        {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
-    )
-    return to_arrow_schema(plain, **options)
-
-
-def fingerprint(node: Node) -> str:
-    """A short hash of all that gives stored state its meaning: types, joins, and which of its
-    inputs are one input; not their names.
-    """
-    text = json.dumps(describe(node), separators=(",", ":"), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def describe(node: Node) -> dict[str, Any]:
-    """The part of a node that stored state depends on, as plain data."""
-    return _describe(node, origins(node))
-
-
-def _describe(node: Node, inputs: Sequence[Source]) -> dict[str, Any]:
-    if isinstance(node, Derived):
-        return {"result": _describe(node.node, inputs)}
-    if isinstance(node, Materialized):
-        return {"materialized": _describe(node.table, inputs)}
-    if isinstance(node, Source):
-        told = {
-            "stream" if node.stream else "table": inputs.index(node) + 1,
-            "key": [f.dataType.simpleString() for f in node.key],
-            "values": [[f.name, f.dataType.simpleString()] for f in node.values],
-        }
-        return told if node.versioned_us is None else told | {"versioned_us": node.versioned_us}
-    return {
-        "join": node.how,
-        **_options(node),
-        "left": _describe(node.left, inputs),
-        "right": _describe(node.right, inputs),
-    }
-
-
-def _options(node: JoinNode) -> dict[str, Any]:
-    """What a join is besides its kind, where it is more than the plainest."""
-    options: dict[str, Any] = {}
-    if node.align_us is not None:
-        options["align"] = True
-    if isinstance(node, TableJoin) and node.late != "ignore":
-        options["late"] = node.late
-    elif isinstance(node, ForeignKeyJoin):
-        options["on"] = [item if isinstance(item, str) else "an expression" for item in node.on]
-    elif isinstance(node, StreamTableJoin):
-        options |= {"on": list(node.on), "grace_us": node.grace_us}
-    elif isinstance(node, StreamJoin):
-        options |= {
-            "within_us": [node.before_us, node.after_us, node.grace_us],
-            "unmatched": node.unmatched,
-        }
-    return options
 
 
 def _computes(node: Node) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dovetail.columns import EPOCH, INSTRUCTION, PLACE
+from dovetail.columns import EPOCH, INSTRUCTION, PLACE, SEQUENCE
 from dovetail.kernels.equality import rows_equal
 from dovetail.kernels.foreign_key import (
     BEFORE,
@@ -62,7 +62,9 @@ def join(job: Job, operator: ForeignKey) -> Done:
     results = _joined(
         [
             _answered(job, operator, events, table, subscriptions),
-            _fanned_out(operator, events, table, subscriptions),
+            _retained(
+                job, events, subscriptions, _fanned_out(operator, events, table, subscriptions)
+            ),
             *([] if initial is None else [_alone(events, table, *counted)]),
         ]
     )
@@ -154,6 +156,21 @@ def _fanned_out(
         subscriptions.epoch[subscription],
         rank_of_keys(keys, subscriptions.place[met])[which],
     )
+
+
+def _retained(
+    job: Job, events: Timeline, subscriptions: Subscriptions, results: _Results
+) -> _Results:
+    """Those of windows that are still found when the record comes; all, where there are none."""
+    retention_us = job.spec.sources[0].retention_us
+    if retention_us is None:
+        return results
+    number = subscriptions.primary.stop - 2
+    refs = subscriptions.reference[results.subscription]
+    (start,) = subscriptions.pool.values(refs, [number])
+    place = job.batches[1].rows.column(SEQUENCE).to_numpy()[events.row[results.event]]
+    horizon_us = job.clock_us[place] - retention_us
+    return results.of(start.cast(pa.int64()).to_numpy() >= horizon_us)
 
 
 def _alone(events: Timeline, table: Right, before: Ints, after: Ints) -> _Results:

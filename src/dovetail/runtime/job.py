@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +33,8 @@ class Batch:
 @dataclass(frozen=True)
 class Job:
     """``batches``: per source; ``manifest``: the bucket before the batch; ``final_us``: per source
-    its stream time at the end of the batch, ``NO_TIME`` before the first record.
+    its stream time at the end of the batch, ``NO_TIME`` before the first record; ``clock_us``: in a
+    step, stream time after each record of the batch, by its number.
     """
 
     spec: StageSpec
@@ -42,6 +43,7 @@ class Job:
     final_us: Sequence[int]
     blobs: Blobs
     cache: SegmentCache
+    clock_us: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def initial_us(self) -> Sequence[int]:
@@ -81,6 +83,13 @@ class Job:
             sequence = np.maximum.accumulate(sequence)[events.arrival]
         return sequence
 
+    def horizon_us(self, source: int) -> int:
+        """What is older of a windowed source's rows is no longer asked for; ``NO_TIME`` of
+        others.
+        """
+        retention_us = self.spec.sources[source].retention_us
+        return NO_TIME if retention_us is None else minus(self.final_us[source], retention_us)
+
     def table_store(
         self, source: int, schema: pa.Schema | None = None
     ) -> TableState | HistoryState:
@@ -90,7 +99,14 @@ class Job:
         spec, runs = self.spec.sources[source], self.manifest.stores[source]
         schema = schema or spec.schema
         if spec.versioned_us is None:
-            return TableState(schema, self.spec.keys, runs, self.blobs, self.cache)
+            return TableState(
+                schema,
+                self.spec.keys,
+                runs,
+                self.blobs,
+                self.cache,
+                horizon_us=self.horizon_us(source),
+            )
         return HistoryState(
             schema,
             self.spec.key_columns,
@@ -108,13 +124,14 @@ class Done:
     stores, and how many stream rows the bucket has numbered.
 
     ``chunks``: more changes, made only when they are asked for, so that they need not all be in
-    memory at a time.
+    memory at a time; ``late``: for how many windows records came that were closed.
     """
 
     output: pa.Table | None
     stores: tuple[Runs, ...]
     rows: int = 0
     chunks: Iterable[pa.Table] = ()
+    late: int = 0
 
 
 def minus(time_us: int, span_us: int) -> int:

@@ -14,15 +14,26 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.columns import DELETED, EVENT_TIME, FOREIGN, HASH, PLACE, SEQUENCE, foreign_name
+from dovetail.columns import (
+    DELETED,
+    EVENT_TIME,
+    FOREIGN,
+    HASH,
+    PLACE,
+    SEQUENCE,
+    foreign_name,
+    gathered_name,
+)
 from dovetail.errors import PlanError
+from dovetail.plan.inputs import Input
 from dovetail.plan.nodes import ForeignKeyJoin, Source
 from dovetail.plan.output import held_columns
 from dovetail.plan.spec import StageSpec
-from dovetail.plan.stages import Input, Stage
+from dovetail.plan.stages import Stage
 from dovetail.runtime.merge import merge
+from dovetail.runtime.operators import store_count
 from dovetail.runtime.pack import Packer, packed, unpack_piece
-from dovetail.runtime.stage import Piece, process, store_count
+from dovetail.runtime.stage import Piece, process
 from dovetail.state import manifest
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import SegmentCache
@@ -126,7 +137,7 @@ class LocalStage:
         pieces = self._beats(range(len(given)), beat_us)
         pieces += (piece for own in given for piece in own)
         changes = self._own.process(pieces, now_us)
-        if self._first is None:
+        if not self.stage.merges:
             yield from (table for _, table in changes)
         else:
             yield from merge(self._by_place(changes), self.stage.spec, batch)
@@ -183,11 +194,14 @@ class LocalStage:
 
 
 def _refuse_expressions(stage: Stage) -> None:
-    foreign = isinstance(stage.node, ForeignKeyJoin) and stage.node.fallible
-    if foreign or stage.spec.visible:
+    computes = any(not isinstance(part, str) for i in stage.inputs for part, _ in i.foreign)
+    if computes or stage.spec.visible:
+        argument = "select="
+        if computes:
+            argument = "on=" if isinstance(stage.node, ForeignKeyJoin) else "window_of="
         raise PlanError(
             stage.node.name,
-            f"{'on=' if foreign else 'select='} has a Spark expression, so it needs Spark",
+            f"{argument} has a Spark expression, so it needs Spark",
             "Run the topology with to_batch() or write_stream(), or name columns only",
         )
 
@@ -205,6 +219,8 @@ def _wire_rows(input_: Input, rows: pa.Table, schema: pa.Schema, key_hash: Hash)
         foreign = [canonical(columns[str(item)]) for item, _ in input_.foreign]
         columns |= {foreign_name(number): column for number, column in enumerate(foreign)}
         columns[FOREIGN] = pa.array(key_hash(foreign), pa.int64())
+    if input_.used is not None:
+        columns |= {gathered_name(number): columns[n] for number, n in enumerate(input_.used)}
     columns |= zip(input_.key, keys, strict=True)
     columns[HASH] = pa.array(key_hash(keys), pa.int64())
     return pa.table([columns[name] for name in schema.names], schema=schema)

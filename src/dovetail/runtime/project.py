@@ -23,8 +23,8 @@ from dovetail.columns import (
     VISIBLE,
     quoted,
 )
-from dovetail.plan.nodes import JoinNode, Node, width
-from dovetail.plan.output import held_key, leaf_columns
+from dovetail.plan.nodes import JoinNode, Node, Unwindowed, width
+from dovetail.plan.output import held_key, leaf_columns, windowed
 from dovetail.plan.select import SIDES, row_columns
 from dovetail.plan.stages import Stage
 
@@ -32,17 +32,36 @@ from dovetail.plan.stages import Stage
 def changelog(changes: DataFrame, stage: Stage) -> DataFrame:
     """The changelog of a stage's node from its output (``plan.nodes.changelog_schema``)."""
     node = stage.node
-    frame, columns = _project(changes, stage, node, first_leaf=0)
+    if isinstance(node, Unwindowed):
+        frame, held = _unwindowed(changes, stage, node)
+    else:
+        frame, columns = _project(changes, stage, node, first_leaf=0)
+        held = [F.col(quoted(columns[n])) for n in (*node.key.names, *node.values.names)]
+    names = (*node.key.names, *node.values.names)
     return frame.select(
-        *(
-            F.col(quoted(columns[name])).alias(name)
-            for name in (*node.key.names, *node.values.names)
-        ),
+        *(column.alias(name) for name, column in zip(names, held, strict=True)),
         F.when(F.col(DELETED), DELETE).otherwise(UPSERT).alias(CHANGE),
         F.timestamp_micros(F.col(EVENT_TIME)).alias(TIMESTAMP),
         F.col(POSITION),
         *([F.col(SEQUENCE)] if stage.spec.feeds else []),
     )
+
+
+def _unwindowed(
+    changes: DataFrame, stage: Stage, node: Unwindowed
+) -> tuple[DataFrame, list[Column]]:
+    """The frame with a windowed table's columns under their own names, and what is made of them."""
+    inner = windowed(node)
+    frame, columns = _project(changes, stage, inner, first_leaf=0)
+    names = (*inner.key.names, *inner.values.names)
+    kept = [DELETED, EVENT_TIME, POSITION, *([SEQUENCE] if stage.spec.feeds else [])]
+    frame = frame.select(
+        *(F.col(quoted(columns[name])).alias(name) for name in names),
+        *(F.col(name) for name in kept),
+    )
+    made = [F.col(quoted(c)) if isinstance(c, str) else c for c in node.columns]
+    keys = len(node.key)
+    return frame, [*made[:keys], *(F.when(~F.col(DELETED), c) for c in made[keys:])]
 
 
 def _project(

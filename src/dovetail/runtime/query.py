@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dovetail.errors import CheckpointError, ConfigurationError, PlanError
+from dovetail.plan.fingerprint import describe, fingerprint
 from dovetail.plan.nodes import Node, origins
 from dovetail.plan.spec import Emit
-from dovetail.plan.stages import describe, fingerprint, plan_stage
+from dovetail.plan.stages import plan_stage
 from dovetail.runtime import spark
 
 if TYPE_CHECKING:

@@ -173,7 +173,7 @@ def changelog(stage: Stage, run: Run) -> DataFrame:
     """
     packed = pack_inputs(stage, run)
     output = output_of(stage)
-    if stage.first is not None:
+    if stage.merges:
         results = run.staged(packed, stage.spec, ToBuckets(run.labels, PLACE))
         rows = merged(results.repartition(run.partitions, "bucket"), stage.spec, output)
     elif run.flat and all(isinstance(f.dataType, _FLAT) for f in output.columns):
@@ -184,8 +184,7 @@ def changelog(stage: Stage, run: Run) -> DataFrame:
 
 
 def pack_inputs(stage: Stage, run: Run) -> DataFrame:
-    """All inputs of a stage as rows of ``PACKED``; what a stage by foreign key subscribes has gone
-    through the stage before it.
+    """All inputs of a stage as rows of ``PACKED``; what a first stage sends on has gone through it.
 
     What is dropped, for a null in the key or a stream's record without a value, is counted, as
     observed metric ``<name>.dropped``; a foreign key that fails, as ``<name>.failed``.

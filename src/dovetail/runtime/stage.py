@@ -15,28 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.columns import LOG_PARTITION, SEQUENCE
-from dovetail.kernels.table_join import preserved
 from dovetail.kernels.timeline import NO_TIME, Ints, Mask
-from dovetail.plan.spec import (
-    ForeignKey,
-    Histories,
-    Interval,
-    Lookup,
-    SourceSpec,
-    StageSpec,
-    Subscribe,
-)
-from dovetail.runtime import (
-    foreign_key,
-    histories,
-    interval,
-    interval_side,
-    lookup,
-    subscribe,
-    tables,
-)
+from dovetail.plan.spec import SourceSpec, StageSpec, Steps
+from dovetail.runtime import steps
 from dovetail.runtime.gate import pass_gate
-from dovetail.runtime.job import Batch, Done, Job
+from dovetail.runtime.job import Batch, Job
+from dovetail.runtime.operators import operate, store_count
 from dovetail.state import manifest as manifests
 from dovetail.state.blobs import Blobs
 from dovetail.state.runs import Runs
@@ -113,7 +97,8 @@ def process(
         blobs=blobs,
         cache=cache,
     )
-    done = _run(job)
+    operator = spec.operator
+    done = steps.run(job, operator) if isinstance(operator, Steps) else operate(job)
     emitted = 0 if done.output is None else done.output.num_rows
     manifests.save(
         blobs,
@@ -126,29 +111,6 @@ def process(
     )
     changes = () if done.output is None else (done.output,)
     return Processed(chain(changes, done.chunks), any(runs.runs for runs in held))
-
-
-def _run(job: Job) -> Done:
-    operator = job.spec.operator
-    if isinstance(operator, Lookup):
-        return lookup.join(job, operator)
-    if isinstance(operator, Interval):
-        return interval.join(job, operator)
-    if isinstance(operator, Histories):
-        return histories.join(job, operator)
-    if isinstance(operator, Subscribe):
-        return subscribe.run(job, operator)
-    if isinstance(operator, ForeignKey):
-        return foreign_key.join(job, operator)
-    return tables.join(job, operator)
-
-
-def store_count(spec: StageSpec) -> int:
-    """How many stores a bucket of the stage has."""
-    if isinstance(spec.operator, Interval):
-        return interval_side.store_count(len(spec.sources))
-    counted = isinstance(spec.operator, ForeignKey) and preserved(spec.operator.how)[1]
-    return len(spec.sources) + counted
 
 
 def _batch(source: SourceSpec, pieces: Sequence[Piece], number: int) -> Batch:

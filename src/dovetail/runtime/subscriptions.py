@@ -46,7 +46,14 @@ class Stores:
         spec = job.spec
         source = spec.sources[0]
         keys = spec.keys + operator.primary
-        subscribed = TableState(source.schema, keys, job.manifest.stores[0], job.blobs, job.cache)
+        subscribed = TableState(
+            source.schema,
+            keys,
+            job.manifest.stores[0],
+            job.blobs,
+            job.cache,
+            horizon_us=job.horizon_us(0),
+        )
         counts = None
         if preserved(operator.how)[1]:
             schema = pa.schema([*list(source.schema)[: 3 + spec.keys], (_COUNT, pa.int64())])

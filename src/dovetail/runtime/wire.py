@@ -19,9 +19,9 @@ from pyspark.sql.types import (
 )
 
 from dovetail.columns import CHANGE, DELETE, SEQUENCE, TIMESTAMP, quoted
+from dovetail.plan.inputs import Input
 from dovetail.plan.nodes import Entry, Source
 from dovetail.plan.spec import SourceSpec
-from dovetail.plan.stages import Input
 
 _FOREIGN_KEY = "_foreign_key"
 

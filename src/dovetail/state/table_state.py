@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dovetail.columns import DELETED, EVENT_TIME, HASH
 from dovetail.kernels.equality import rows_equal
 from dovetail.kernels.grouping import by_key
 from dovetail.kernels.search import expand
+from dovetail.kernels.timeline import NO_TIME
 from dovetail.state.blobs import Blobs
 from dovetail.state.run_state import Ints, Located, RunState
 from dovetail.state.runs import Merge, Runs
@@ -34,22 +36,37 @@ class TableState(RunState):
     """One table: columns ``_hash``, ``_event_time``, ``_deleted``, keys, values, in hash order.
 
     Within a run a key occurs once; a newer run's row replaces an older one's. A merge drops a
-    tombstone once nothing older lies below it.
+    tombstone once nothing older lies below it, and a row older than the horizon.
     """
 
     def __init__(
-        self, schema: pa.Schema, keys: int, runs: Runs, blobs: Blobs, cache: SegmentCache
+        self,
+        schema: pa.Schema,
+        keys: int,
+        runs: Runs,
+        blobs: Blobs,
+        cache: SegmentCache,
+        *,
+        horizon_us: int = NO_TIME,
     ) -> None:
         """``schema``: the stored columns; ``keys``: how many of them, after the first three, make
-        the key.
+        the key; ``horizon_us``: keys whose rows are older are no longer asked for.
         """
         super().__init__(schema, runs, blobs, cache)
+        self.horizon_us = horizon_us
         self._key_columns = range(3, 3 + keys)
+
+    def store(self, rows: pa.Table) -> None:
+        """Append a batch's rows, drop what lies behind the horizon."""
+        super().store(rows)
+        self.expire(self.horizon_us)
 
     def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
         merged = newest_of_key(pieces, self._key_columns)
+        if self.horizon_us != NO_TIME:
+            merged = merged.filter(pc.greater_equal(merged.column(EVENT_TIME), self.horizon_us))
         oldest = self.runs.runs[0].tier == merge.tier
-        return merged.filter(pa.compute.invert(merged.column(DELETED))) if oldest else merged
+        return merged.filter(pc.invert(merged.column(DELETED))) if oldest else merged
 
     def locate(self, hash_: Ints, keys: Sequence[pa.Array]) -> Located:
         """The current row of each key. ``hash_`` is non-decreasing; the keys are distinct."""

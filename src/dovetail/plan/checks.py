@@ -1,0 +1,98 @@
+"""What all of a plan's builders refuse: names that occur twice, types that cannot serve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+    YearMonthIntervalType,
+)
+
+from dovetail.errors import PlanError
+
+if TYPE_CHECKING:
+    from dovetail.plan.nodes import Node
+
+
+def refuse_duplicates(operator: str, names: Sequence[str], remedy: str) -> None:
+    """Spark compares column names without case, so ``ID`` and ``id`` are one name."""
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise PlanError(operator, f"column {name!r} occurs twice", remedy)
+        seen.add(name.lower())
+
+
+def refuse_key_type(operator: str, key: StructField) -> None:
+    """Keys are equal where their bytes are: no maps, variants, intervals of months or collations,
+    at any depth.
+    """
+    offending = next((t for t in _within(key.dataType) if _is_no_key(t)), None)
+    if offending is not None:
+        raise PlanError(
+            operator,
+            f"key column {key.name!r} of type {key.dataType.simpleString()} cannot be a key, "
+            f"{offending.simpleString()} is not compared by its bytes",
+            "Key the table by columns of plain types, for instance by the map's own entries or "
+            "by F.lower of a text",
+        )
+
+
+def refuse_value_type(operator: str, value: StructField) -> None:
+    """Values travel as Arrow columns, which have no calendar intervals."""
+    offending = next((t for t in _within(value.dataType) if isinstance(t, _CALENDAR)), None)
+    if offending is not None:
+        raise PlanError(
+            operator,
+            f"column {value.name!r} of type {value.dataType.simpleString()} cannot be carried, "
+            f"Spark has no Arrow form of {offending.simpleString()}",
+            "Convert it, for instance to a number of months",
+        )
+
+
+def refuse_differing_keys(operator: str, left: Node, right: Node) -> None:
+    """Both sides of a join need the same key types, in the same order; names may differ."""
+    left_types = [f.dataType for f in left.key]
+    right_types = [f.dataType for f in right.key]
+    if left_types != right_types:
+        raise PlanError(
+            operator,
+            f"the key of {left.name} is {signature(left.key)}, of {right.name} "
+            f"{signature(right.key)}",
+            "Cast one side's key columns so that both have the same types in the same order",
+        )
+
+
+def signature(key: StructType) -> str:
+    """Columns with their types, as errors show them."""
+    return "(" + ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in key) + ")"
+
+
+_CALENDAR = (CalendarIntervalType, YearMonthIntervalType)
+
+
+def _is_no_key(type_: DataType) -> bool:
+    collated = isinstance(type_, StringType) and not type_.isUTF8BinaryCollation()
+    return collated or isinstance(type_, (MapType, VariantType, *_CALENDAR))
+
+
+def _within(type_: DataType) -> Iterator[DataType]:
+    """A type and all types nested in it."""
+    yield type_
+    if isinstance(type_, ArrayType):
+        yield from _within(type_.elementType)
+    elif isinstance(type_, MapType):
+        yield from _within(type_.keyType)
+        yield from _within(type_.valueType)
+    elif isinstance(type_, StructType):
+        for inner in type_:
+            yield from _within(inner.dataType)

@@ -1,0 +1,260 @@
+"""Rows gathered by key, and by window of time, on one bucket (``Gather``).
+
+Stored is each group's accumulators, never its rows. A record that comes for a window when it is
+closed is late: it is left out of that window.
+
+Source: Kafka Streams join design, "KTable Aggregate", "Windowed Aggregate"; spec/windowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.columns import DELETED, EVENT_TIME, HASH, INSTRUCTION, SEQUENCE
+from dovetail.errors import DataError
+from dovetail.kernels.aggregates import AggregateError, Touches
+from dovetail.kernels.equality import rows_equal
+from dovetail.kernels.hashing import stable_hash
+from dovetail.kernels.regroup import SILENT
+from dovetail.kernels.timeline import (
+    ABSENT,
+    NO_TIME,
+    Ints,
+    Mask,
+    Rows,
+    Timeline,
+    arrival_order,
+    timeline,
+)
+from dovetail.kernels.windows import assign, open_windows, running_max
+from dovetail.plan.spec import WINDOW_TYPE, Gather
+from dovetail.runtime.job import Done, Job, minus, output, whole
+from dovetail.runtime.tables import Pool
+from dovetail.state.table_state import TableState
+
+_TIME, _COUNT = "_time", "_count"
+
+
+def gather(job: Job, operator: Gather) -> Done:
+    """Every record's own result, or with ``emit="batch"`` each group's last one."""
+    store = _store(job, operator)
+    if not job.any_rows:
+        return Done(None, job.manifest.stores)
+    touched = _touched(job, operator)
+    groups = _Groups.of(job, operator, touched, store)
+    results = groups.net() if job.spec.emit == "batch" else groups.each()
+    groups.keep(store)
+    return Done(results, (store.runs,), late=touched.late)
+
+
+@dataclass(frozen=True)
+class _Touched:
+    """What a batch's rows touch: ``events``, a row's touch of a group each; ``row``: the batch's
+    row of each; ``tells``: whether it has a result of its own; ``late``: how many windows were
+    closed when a record came for them.
+    """
+
+    events: Timeline
+    row: Ints
+    tells: Mask
+    late: int = 0
+
+
+def _touched(job: Job, operator: Gather) -> _Touched:
+    rows, table = job.rows(0), job.batches[0].rows
+    if operator.windows is None:
+        events = timeline([rows])
+        tells = np.ones(len(events.row), np.bool_)
+        if operator.retracts:
+            said = table.column(INSTRUCTION).to_numpy()[events.row]
+            tells = (said & SILENT) == 0
+        return _Touched(events, events.row, tells)
+    windows = operator.windows
+    order = arrival_order([rows])
+    time = rows.event_time_us[order]
+    clock_us = np.maximum(np.maximum.accumulate(time), job.initial_us[0])
+    record, start = assign(time, windows.size_us, windows.advance_us)
+    taken = open_windows(start + windows.size_us, clock_us[record], windows.grace_us)
+    late = len(taken) - int(np.count_nonzero(taken))
+    record, start = record[taken], start[taken]
+    row = order[record]
+    bounds = [pa.array(at, pa.int64()).cast(WINDOW_TYPE) for at in (start, start + windows.size_us)]
+    touches = Rows(
+        keys=[*(key.take(pa.array(row)) for key in rows.keys), *bounds],
+        hash=stable_hash([pa.array(rows.hash[row]), pa.array(start)]),
+        event_time_us=rows.event_time_us[row],
+        deleted=np.zeros(len(row), np.bool_),
+        partition=np.zeros(len(row), np.int64),
+        sequence=np.arange(len(row)),
+    )
+    events = timeline([touches])
+    row = row[events.row]
+    return _Touched(events, row, np.ones(len(row), np.bool_), late)
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """The groups that a batch touches, by their number in ``events``.
+
+    ``stored``, ``state``: per column its accumulators before and after the batch; ``known``: which
+    groups are stored; ``time_us``, ``count``: after each touch, the group's time and how many rows
+    it has; ``last``: each group's last touch.
+    """
+
+    job: Job
+    operator: Gather
+    touched: _Touched
+    known: Mask
+    stored: Sequence[Sequence[pa.Array]]
+    state: Sequence[Sequence[pa.Array]]
+    time_us: Ints
+    count: Ints
+    last: Ints
+
+    @classmethod
+    def of(cls, job: Job, operator: Gather, touched: _Touched, store: TableState) -> _Groups:
+        """The groups before and after the batch."""
+        events = touched.events
+        located = store.locate(events.hash, events.keys)
+        held = Pool(store.schema.empty_table(), located, events.groups)
+        refs = np.where(located.present, np.arange(events.groups), ABSENT)
+        columns = iter(held.values(refs, range(3 + len(events.keys), len(store.schema))))
+        time = next(columns).fill_null(NO_TIME).to_numpy()
+        count = next(columns).fill_null(0).to_numpy()
+        stored = [[next(columns) for _ in column.kernel.state] for column in operator.columns]
+        total = np.cumsum(np.where(events.deleted & operator.retracts, -1, 1))
+        total += (count - np.append(0, total)[events.start])[events.group]
+        groups = cls(
+            job=job,
+            operator=operator,
+            touched=touched,
+            known=located.present,
+            stored=stored,
+            state=[],
+            time_us=running_max(events.event_time_us, events.start, events.group, time),
+            count=total,
+            last=np.append(events.start[1:], len(events.row)) - 1,
+        )
+        return replace(groups, state=groups.run("after"))
+
+    def run(self, what: Literal["running", "after"]) -> list[Any]:
+        """Per column what its kernel makes of the touches."""
+        events, spec = self.touched.events, self.job.spec
+        retracted = events.deleted & self.operator.retracts
+        touches = Touches(events.group, events.groups, retracted)
+        rows = self.job.batches[0].rows
+        row = pa.array(self.touched.row)
+        made = []
+        for column, stored in zip(self.operator.columns, self.stored, strict=True):
+            numbers = (spec.key_columns.stop + number for number in column.values)
+            values = [whole(rows.column(number).take(row)) for number in numbers]
+            try:
+                made.append(getattr(column.kernel, what)(touches, stored, values))
+            except AggregateError as error:
+                raise DataError(
+                    self.operator.name, f"{column.name}: {error.problem}", error.remedy
+                ) from error
+        return made
+
+    def each(self) -> pa.Table | None:
+        """The result after each touch that tells."""
+        told = np.flatnonzero(self.touched.tells)
+        told = told[np.argsort(self.touched.events.arrival[told])]
+        refs = np.where(self.count[told] > 0, told, ABSENT)
+        return self._output(told, _taken(self.run("running"), refs))
+
+    def net(self) -> pa.Table | None:
+        """Each group's result where it differs from the one before the batch."""
+        groups = np.arange(len(self.last))
+        present = self.count[self.last] > 0
+        now, then = (self._results(state) for state in (self.state, self.stored))
+        both = np.flatnonzero(present & self.known)
+        differs = present | self.known
+        differs[both] = ~rows_equal(
+            *([column.take(pa.array(both)) for column in columns] for columns in (now, then))
+        )
+        group = groups[differs]
+        group = group[np.argsort(self.touched.events.arrival[self.last[group]])]
+        refs = np.where(present[group], group, ABSENT)
+        return self._output(self.last[group], _taken(now, refs))
+
+    def keep(self, store: TableState) -> None:
+        """Store each group's accumulators."""
+        events, last = self.touched.events, self.last
+        time_us = self.time_us[last]
+        expiry = time_us
+        if self.operator.windows is not None:
+            expiry = events.keys[-1].cast(pa.int64()).to_numpy()
+        columns = [
+            pa.array(events.hash),
+            pa.array(expiry),
+            pa.array(self.count[last] == 0),
+            *events.keys,
+            pa.array(time_us),
+            pa.array(self.count[last]),
+            *(column for state in self.state for column in state),
+        ]
+        store.store(pa.table(columns, schema=store.schema))
+
+    def _results(self, state: Sequence[Sequence[pa.Array]]) -> list[pa.Array]:
+        columns = zip(self.operator.columns, state, strict=True)
+        return [column.kernel.results(held) for column, held in columns]
+
+    def _output(self, touch: Ints, values: Sequence[pa.Array]) -> pa.Table | None:
+        if len(touch) == 0:
+            return None
+        events, spec = self.touched.events, self.job.spec
+        group = pa.array(events.group[touch])
+        sequence = np.zeros(len(touch), np.int64)
+        if spec.feeds:
+            places = self.job.batches[0].rows.column(SEQUENCE).to_numpy()
+            sequence = places[self.touched.row[touch]]
+        present = self.count[touch] > 0
+        return output(
+            spec,
+            [key.take(group) for key in events.keys],
+            [values],
+            [np.where(present, touch, ABSENT)],
+            deleted=~present,
+            event_time_us=self.time_us[touch],
+            position=self.job.manifest.position,
+            sequence=sequence,
+        )
+
+
+def _taken(columns: Sequence[pa.Array], refs: Ints) -> list[pa.Array]:
+    """The rows that ``refs`` name, null where ABSENT."""
+    index = pa.array(refs, mask=refs == ABSENT)
+    return [column.take(index) for column in columns]
+
+
+def _store(job: Job, operator: Gather) -> TableState:
+    """``_hash``; ``_event_time``, of a window its end; ``_deleted``; the key; the group's time and
+    how many rows it has; the accumulators.
+    """
+    spec, windows = job.spec, operator.windows
+    horizon_us = NO_TIME if windows is None else minus(job.final_us[0], windows.wait_us)
+    key = spec.told_key
+    schema = pa.schema(
+        [
+            (HASH, pa.int64()),
+            (EVENT_TIME, pa.int64()),
+            (DELETED, pa.bool_()),
+            *key,
+            (_TIME, pa.int64()),
+            (_COUNT, pa.int64()),
+            *(
+                (f"_a{number}_{part}", type_)
+                for number, column in enumerate(operator.columns)
+                for part, type_ in enumerate(column.kernel.state)
+            ),
+        ]
+    )
+    return TableState(
+        schema, len(key), job.manifest.stores[0], job.blobs, job.cache, horizon_us=horizon_us
+    )
