@@ -102,8 +102,8 @@ class _Groups:
     """The groups that a batch touches, by their number in ``events``.
 
     ``stored``, ``state``: per column its accumulators before and after the batch; ``known``: which
-    groups are stored; ``time_us``, ``count``: after each touch, the group's time and how many rows
-    it has; ``last``: each group's last touch.
+    groups are stored; ``stored_us``: their times; ``time_us``, ``count``: after each touch, the
+    group's time and how many rows it has; ``last``: each group's last touch.
     """
 
     job: Job
@@ -112,6 +112,7 @@ class _Groups:
     known: Mask
     stored: Sequence[Sequence[pa.Array]]
     state: Sequence[Sequence[pa.Array]]
+    stored_us: Ints
     time_us: Ints
     count: Ints
     last: Ints
@@ -136,9 +137,10 @@ class _Groups:
             known=located.present,
             stored=stored,
             state=[],
-            time_us=running_max(events.event_time_us, events.start, events.group, time),
+            stored_us=time,
+            time_us=_times(events, time, total, touched.tells),
             count=total,
-            last=np.append(events.start[1:], len(events.row)) - 1,
+            last=np.append(events.start, len(events.row))[1:] - 1,
         )
         return replace(groups, state=groups.run("after"))
 
@@ -178,6 +180,8 @@ class _Groups:
         differs[both] = ~rows_equal(
             *([column.take(pa.array(both)) for column in columns] for columns in (now, then))
         )
+        if self.operator.timed:
+            differs[both] |= self.time_us[self.last[both]] != self.stored_us[both]
         group = groups[differs]
         group = group[np.argsort(self.touched.events.arrival[self.last[group]])]
         refs = np.where(present[group], group, ABSENT)
@@ -225,6 +229,19 @@ class _Groups:
             position=self.job.manifest.position,
             sequence=sequence,
         )
+
+
+def _times(events: Timeline, stored_us: Ints, count: Ints, tells: Mask) -> Ints:
+    """Each group's time after each touch: the largest since it came to be. One without rows is
+    forgotten once that is told.
+    """
+    ends = (count == 0) & tells
+    begins = np.append(True, ends[:-1])[: len(ends)]
+    begins[events.start] = True
+    start = np.flatnonzero(begins)
+    initial = np.full(len(start), NO_TIME)
+    initial[np.searchsorted(start, events.start)] = stored_us
+    return running_max(events.event_time_us, start, np.cumsum(begins) - 1, initial)
 
 
 def _taken(columns: Sequence[pa.Array], refs: Ints) -> list[pa.Array]:
