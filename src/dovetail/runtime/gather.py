@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -37,12 +37,14 @@ from dovetail.runtime.job import Done, Job, minus, output, whole
 from dovetail.runtime.tables import Pool
 from dovetail.state.table_state import TableState
 
+Columns: TypeAlias = Sequence[pa.Array]
+
 _TIME, _COUNT = "_time", "_count"
 
 
 def gather(job: Job, operator: Gather) -> Done:
     """Every record's own result, or with ``emit="batch"`` each group's last one."""
-    store = _store(job, operator)
+    store = state_store(job, operator)
     if not job.any_rows:
         return Done(None, job.manifest.stores)
     touched = _touched(job, operator)
@@ -110,8 +112,8 @@ class _Groups:
     operator: Gather
     touched: _Touched
     known: Mask
-    stored: Sequence[Sequence[pa.Array]]
-    state: Sequence[Sequence[pa.Array]]
+    stored: Sequence[Columns]
+    state: Sequence[Columns]
     time_us: Ints
     count: Ints
     last: Ints
@@ -138,35 +140,25 @@ class _Groups:
             state=[],
             time_us=running_max(events.event_time_us, events.start, events.group, time),
             count=total,
-            last=np.append(events.start[1:], len(events.row)) - 1,
+            last=np.append(events.start, len(events.row))[1:] - 1,
         )
         return replace(groups, state=groups.run("after"))
 
     def run(self, what: Literal["running", "after"]) -> list[Any]:
         """Per column what its kernel makes of the touches."""
-        events, spec = self.touched.events, self.job.spec
-        retracted = events.deleted & self.operator.retracts
-        touches = Touches(events.group, events.groups, retracted)
+        events = self.touched.events
+        touches = Touches(events.group, events.groups, events.deleted & self.operator.retracts)
         rows = self.job.batches[0].rows
-        row = pa.array(self.touched.row)
-        made = []
-        for column, stored in zip(self.operator.columns, self.stored, strict=True):
-            numbers = (spec.key_columns.stop + number for number in column.values)
-            values = [whole(rows.column(number).take(row)) for number in numbers]
-            try:
-                made.append(getattr(column.kernel, what)(touches, stored, values))
-            except AggregateError as error:
-                raise DataError(
-                    self.operator.name, f"{column.name}: {error.problem}", error.remedy
-                ) from error
-        return made
+        return aggregated(
+            self.job, self.operator, what, touches, self.stored, rows, self.touched.row
+        )
 
     def each(self) -> pa.Table | None:
         """The result after each touch that tells."""
         told = np.flatnonzero(self.touched.tells)
         told = told[np.argsort(self.touched.events.arrival[told])]
         refs = np.where(self.count[told] > 0, told, ABSENT)
-        return self._output(told, _taken(self.run("running"), refs))
+        return self._output(told, taken(self.run("running"), refs))
 
     def net(self) -> pa.Table | None:
         """Each group's result where it differs from the one before the batch."""
@@ -181,7 +173,7 @@ class _Groups:
         group = groups[differs]
         group = group[np.argsort(self.touched.events.arrival[self.last[group]])]
         refs = np.where(present[group], group, ABSENT)
-        return self._output(self.last[group], _taken(now, refs))
+        return self._output(self.last[group], taken(now, refs))
 
     def keep(self, store: TableState) -> None:
         """Store each group's accumulators."""
@@ -201,7 +193,7 @@ class _Groups:
         ]
         store.store(pa.table(columns, schema=store.schema))
 
-    def _results(self, state: Sequence[Sequence[pa.Array]]) -> list[pa.Array]:
+    def _results(self, state: Sequence[Columns]) -> list[pa.Array]:
         columns = zip(self.operator.columns, state, strict=True)
         return [column.kernel.results(held) for column, held in columns]
 
@@ -227,15 +219,40 @@ class _Groups:
         )
 
 
-def _taken(columns: Sequence[pa.Array], refs: Ints) -> list[pa.Array]:
+def aggregated(
+    job: Job,
+    operator: Gather,
+    what: Literal["running", "after"],
+    touches: Touches,
+    initial: Sequence[Columns],
+    rows: pa.Table,
+    row: Ints,
+) -> list[Any]:
+    """Per column what its kernel makes of touches by the rows number ``row``: their results, or the
+    accumulators after them.
+    """
+    made = []
+    for column, stored in zip(operator.columns, initial, strict=True):
+        numbers = (job.spec.key_columns.stop + number for number in column.values)
+        values = [whole(rows.column(number)).take(pa.array(row)) for number in numbers]
+        try:
+            made.append(getattr(column.kernel, what)(touches, stored, values))
+        except AggregateError as error:
+            raise DataError(
+                operator.name, f"{column.name}: {error.problem}", error.remedy
+            ) from error
+    return made
+
+
+def taken(columns: Sequence[pa.Array], refs: Ints) -> list[pa.Array]:
     """The rows that ``refs`` name, null where ABSENT."""
     index = pa.array(refs, mask=refs == ABSENT)
     return [column.take(index) for column in columns]
 
 
-def _store(job: Job, operator: Gather) -> TableState:
-    """``_hash``; ``_event_time``, of a window its end; ``_deleted``; the key; the group's time and
-    how many rows it has; the accumulators.
+def state_store(job: Job, operator: Gather) -> TableState:
+    """The store of accumulators: ``_hash``; ``_event_time``, of a window its end; ``_deleted``; the
+    key; the group's time and how many rows it has; the accumulators.
     """
     spec, windows = job.spec, operator.windows
     horizon_us = NO_TIME if windows is None else minus(job.final_us[0], windows.wait_us)

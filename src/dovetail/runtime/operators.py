@@ -27,10 +27,19 @@ from dovetail.runtime import (
     interval_side,
     lookup,
     regroup,
+    sessions,
     subscribe,
     tables,
 )
 from dovetail.runtime.job import Done, Job
+
+
+def _gather(job: Job, operator: Gather) -> Done:
+    kind = None if operator.windows is None else operator.windows.kind
+    if kind == "session":
+        return sessions.gather(job, operator)
+    return gather.gather(job, operator)
+
 
 _RUN: dict[type, Callable[..., Done]] = {
     TableTree: tables.join,
@@ -40,7 +49,7 @@ _RUN: dict[type, Callable[..., Done]] = {
     Subscribe: subscribe.run,
     ForeignKey: foreign_key.join,
     Regroup: regroup.run,
-    Gather: gather.gather,
+    Gather: _gather,
     Final: final.tell,
 }
 
