@@ -139,19 +139,19 @@ def exact_cases() -> list[tuple[Aggregate, pa.DataType, Callable[[list[int]], An
     return cases
 
 
-class TooLarge(Exception):
+class TooLargeError(Exception):
     """A result that does not fit."""
 
 
 def fitting(number: int, precision: int, scale: int) -> Decimal:
     if abs(number) >= 10**precision:
-        raise TooLarge
+        raise TooLargeError
     return scaled(number, scale)
 
 
 def long_sum(values: list[int]) -> int:
     if not LOWEST <= sum(values) <= HIGHEST:
-        raise TooLarge
+        raise TooLargeError
     return sum(values)
 
 
@@ -194,7 +194,7 @@ def test_exact(
         try:
             group.result()
             last_fits[touch.group] = True
-        except TooLarge:
+        except TooLargeError:
             fits, last_fits[touch.group] = False, False
     if fits:
         check(aggregate, lambda: ExactModel(read), script, [type_], data.draw(cuts(script)))
