@@ -38,7 +38,7 @@ class Model(Protocol):
 
 @st.composite
 def scripts(
-    draw: st.DrawFn, *values: st.SearchStrategy[Any], retracts: bool, size: int = 24
+    draw: st.DrawFn, *values: st.SearchStrategy[Any], retracts: bool, size: int = 16
 ) -> list[Touch]:
     """Random scripts; only a row that is in its group is retracted."""
     script: list[Touch] = []

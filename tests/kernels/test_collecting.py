@@ -92,7 +92,7 @@ class SetModel:
 @pytest.mark.parametrize("ignore_nulls", [False, True])
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("type_", VALUES, ids=str)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_ends(data: st.DataObject, type_: pa.DataType, last: bool, ignore_nulls: bool) -> None:
     values = st.none() | VALUES[type_]
@@ -105,7 +105,7 @@ def test_ends(data: st.DataObject, type_: pa.DataType, last: bool, ignore_nulls:
 
 @pytest.mark.parametrize("retracts", [False, True], ids=["grows", "changes"])
 @pytest.mark.parametrize("type_", VALUES, ids=str)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_collections(data: st.DataObject, type_: pa.DataType, retracts: bool) -> None:
     values = st.none() | VALUES[type_]

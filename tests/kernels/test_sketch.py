@@ -54,7 +54,7 @@ def test_repeated_values_count_once() -> None:
     assert estimates(500, 10, repeats=3).tolist() == estimates(500, 10).tolist()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_pieces_and_merges(data: st.DataObject) -> None:
     """Few values are counted exactly but for rare collisions of registers: these have none."""

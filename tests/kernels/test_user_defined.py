@@ -78,21 +78,21 @@ class WeightedModel:
         return sum(n * (1000 * x * y + y) for (x, y), n in self.rows.items())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_rows_are_merged_in_their_order(data: st.DataObject) -> None:
     values = st.none() | st.sampled_from("abc")
-    script = data.draw(scripts(values, retracts=False, size=60))
+    script = data.draw(scripts(values, retracts=False, size=24))
     right = data.draw(scripts(values, retracts=False, size=9))
     check(UserDefined(TEXTS), TextModel, script, [TEXT], data.draw(cuts(script)))
     check_merged(UserDefined(TEXTS), script, right, [TEXT])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_rows_are_taken_out(data: st.DataObject) -> None:
     values = (st.none() | st.integers(0, 9), st.integers(1, 9))
-    script = data.draw(scripts(*values, retracts=True, size=40))
+    script = data.draw(scripts(*values, retracts=True, size=24))
     right = data.draw(scripts(*values, retracts=True, size=9))
     check(UserDefined(WEIGHTED), WeightedModel, script, [LONG, LONG], data.draw(cuts(script)))
     check_merged(UserDefined(WEIGHTED), script, right, [LONG, LONG])
