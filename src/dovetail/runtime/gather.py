@@ -48,26 +48,37 @@ def gather(job: Job, operator: Gather) -> Done:
     if not job.any_rows:
         return Done(None, job.manifest.stores)
     touched = _touched(job, operator)
-    groups = _Groups.of(job, operator, touched, store)
+    groups = Groups.of(job, operator, touched, store)
     results = groups.net() if job.spec.emit == "batch" else groups.each()
     groups.keep(store)
     return Done(results, (store.runs,), late=touched.late)
 
 
 @dataclass(frozen=True)
-class _Touched:
-    """What a batch's rows touch: ``events``, a row's touch of a group each; ``row``: the batch's
-    row of each; ``tells``: whether it has a result of its own; ``late``: how many windows were
+class Touched:
+    """What a batch touches: ``events``, a row's touch of a group each; ``row``: the row of each in
+    ``rows``; ``told``: the touches after which a result is told, in the order in which they are
+    told, ``moment``: when; ``cause``: the batch's row for which; ``late``: how many windows were
     closed when a record came for them.
     """
 
     events: Timeline
+    rows: pa.Table
     row: Ints
-    tells: Mask
+    told: Ints
+    moment: Ints
+    cause: Ints
     late: int = 0
 
 
-def _touched(job: Job, operator: Gather) -> _Touched:
+def stream_time(job: Job, events: Timeline) -> Ints:
+    """Stream time after each arrival of the only source."""
+    time = np.empty(len(events.row), np.int64)
+    time[events.arrival] = events.event_time_us
+    return np.maximum(np.maximum.accumulate(time), job.initial_us[0])
+
+
+def _touched(job: Job, operator: Gather) -> Touched:
     rows, table = job.rows(0), job.batches[0].rows
     if operator.windows is None:
         events = timeline([rows])
@@ -75,7 +86,7 @@ def _touched(job: Job, operator: Gather) -> _Touched:
         if operator.retracts:
             said = table.column(INSTRUCTION).to_numpy()[events.row]
             tells = (said & SILENT) == 0
-        return _Touched(events, events.row, tells)
+        return _each_told(events, table, events.row, tells)
     windows = operator.windows
     order = arrival_order([rows])
     time = rows.event_time_us[order]
@@ -95,12 +106,18 @@ def _touched(job: Job, operator: Gather) -> _Touched:
         sequence=np.arange(len(row)),
     )
     events = timeline([touches])
-    row = row[events.row]
-    return _Touched(events, row, np.ones(len(row), np.bool_), late)
+    return _each_told(events, table, row[events.row], np.ones(len(row), np.bool_), late)
+
+
+def _each_told(events: Timeline, rows: pa.Table, row: Ints, tells: Mask, late: int = 0) -> Touched:
+    """Every touch that ``tells``, as it happens."""
+    told = np.flatnonzero(tells)
+    told = told[np.argsort(events.arrival[told])]
+    return Touched(events, rows, row, told, events.arrival[told], row[told], late)
 
 
 @dataclass(frozen=True)
-class _Groups:
+class Groups:
     """The groups that a batch touches, by their number in ``events``.
 
     ``stored``, ``state``: per column its accumulators before and after the batch; ``known``: which
@@ -110,7 +127,7 @@ class _Groups:
 
     job: Job
     operator: Gather
-    touched: _Touched
+    touched: Touched
     known: Mask
     stored: Sequence[Columns]
     state: Sequence[Columns]
@@ -119,7 +136,7 @@ class _Groups:
     last: Ints
 
     @classmethod
-    def of(cls, job: Job, operator: Gather, touched: _Touched, store: TableState) -> _Groups:
+    def of(cls, job: Job, operator: Gather, touched: Touched, store: TableState) -> Groups:
         """The groups before and after the batch."""
         events = touched.events
         located = store.locate(events.hash, events.keys)
@@ -148,20 +165,19 @@ class _Groups:
         """Per column what its kernel makes of the touches."""
         events = self.touched.events
         touches = Touches(events.group, events.groups, events.deleted & self.operator.retracts)
-        rows = self.job.batches[0].rows
-        return aggregated(
-            self.job, self.operator, what, touches, self.stored, rows, self.touched.row
-        )
+        rows, row = self.touched.rows, self.touched.row
+        return aggregated(self.job, self.operator, what, touches, self.stored, rows, row)
 
     def each(self) -> pa.Table | None:
         """The result after each touch that tells."""
-        told = np.flatnonzero(self.touched.tells)
-        told = told[np.argsort(self.touched.events.arrival[told])]
+        told = self.touched.told
         refs = np.where(self.count[told] > 0, told, ABSENT)
-        return self._output(told, taken(self.run("running"), refs))
+        return self._output(told, taken(self.run("running"), refs), self.touched.cause)
 
     def net(self) -> pa.Table | None:
-        """Each group's result where it differs from the one before the batch."""
+        """Each group's result where it differs from the one before the batch, in the order in which
+        they are last told.
+        """
         groups = np.arange(len(self.last))
         present = self.count[self.last] > 0
         now, then = (self._results(state) for state in (self.state, self.stored))
@@ -171,9 +187,11 @@ class _Groups:
             *([column.take(pa.array(both)) for column in columns] for columns in (now, then))
         )
         group = groups[differs]
-        group = group[np.argsort(self.touched.events.arrival[self.last[group]])]
+        place = np.full(len(groups), -1)
+        place[self.touched.events.group[self.touched.told]] = np.arange(len(self.touched.told))
+        group = group[np.argsort(place[group])]
         refs = np.where(present[group], group, ABSENT)
-        return self._output(self.last[group], taken(now, refs))
+        return self._output(self.last[group], taken(now, refs), self.touched.cause[place[group]])
 
     def keep(self, store: TableState) -> None:
         """Store each group's accumulators."""
@@ -197,7 +215,7 @@ class _Groups:
         columns = zip(self.operator.columns, state, strict=True)
         return [column.kernel.results(held) for column, held in columns]
 
-    def _output(self, touch: Ints, values: Sequence[pa.Array]) -> pa.Table | None:
+    def _output(self, touch: Ints, values: Sequence[pa.Array], cause: Ints) -> pa.Table | None:
         if len(touch) == 0:
             return None
         events, spec = self.touched.events, self.job.spec
@@ -205,7 +223,7 @@ class _Groups:
         sequence = np.zeros(len(touch), np.int64)
         if spec.feeds:
             places = self.job.batches[0].rows.column(SEQUENCE).to_numpy()
-            sequence = places[self.touched.row[touch]]
+            sequence = places[cause]
         present = self.count[touch] > 0
         return output(
             spec,

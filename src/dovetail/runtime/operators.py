@@ -12,6 +12,7 @@ from dovetail.plan.spec import (
     Histories,
     Interval,
     Lookup,
+    Operator,
     Regroup,
     StageSpec,
     Steps,
@@ -28,6 +29,7 @@ from dovetail.runtime import (
     lookup,
     regroup,
     sessions,
+    sliding,
     subscribe,
     tables,
 )
@@ -38,6 +40,8 @@ def _gather(job: Job, operator: Gather) -> Done:
     kind = None if operator.windows is None else operator.windows.kind
     if kind == "session":
         return sessions.gather(job, operator)
+    if kind == "sliding":
+        return sliding.gather(job, operator)
     return gather.gather(job, operator)
 
 
@@ -59,6 +63,15 @@ def operate(job: Job) -> Done:
     return _RUN[type(job.spec.operator)](job, job.spec.operator)
 
 
+def _slides(operator: Operator) -> bool:
+    """Whether it stores records beside accumulators."""
+    return (
+        isinstance(operator, Gather)
+        and operator.windows is not None
+        and operator.windows.kind == "sliding"
+    )
+
+
 def store_count(spec: StageSpec) -> int:
     """How many stores a bucket of the stage has."""
     operator = spec.operator
@@ -66,7 +79,7 @@ def store_count(spec: StageSpec) -> int:
         return sum(store_count(step.spec) for step in operator.steps)
     if isinstance(operator, Interval):
         return interval_side.store_count(len(spec.sources))
-    if isinstance(operator, Final):
+    if isinstance(operator, Final) or _slides(operator):
         return 2
     counted = isinstance(operator, ForeignKey) and preserved(operator.how)[1]
     return len(spec.sources) + counted

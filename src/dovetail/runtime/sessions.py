@@ -19,7 +19,7 @@ from dovetail.kernels.hashing import stable_hash
 from dovetail.kernels.sessions import Sessions, Wave, Waves
 from dovetail.kernels.timeline import ABSENT, Ints, Mask, Timeline, timeline
 from dovetail.plan.spec import WINDOW_TYPE, Gather
-from dovetail.runtime.gather import Columns, aggregated, state_store, taken
+from dovetail.runtime.gather import Columns, aggregated, state_store, stream_time, taken
 from dovetail.runtime.job import Done, Job, output, whole
 from dovetail.state.table_state import TableState
 
@@ -31,10 +31,7 @@ def gather(job: Job, operator: Gather) -> Done:
     assert operator.windows is not None
     store = state_store(job, operator)
     events = timeline([job.rows(0)])
-    by_arrival = np.empty(len(events.row), np.int64)
-    by_arrival[events.arrival] = events.event_time_us
-    clock_us = np.maximum(np.maximum.accumulate(by_arrival), job.initial_us[0])[events.arrival]
-    closing_us = clock_us - operator.windows.wait_us
+    closing_us = stream_time(job, events)[events.arrival] - operator.windows.wait_us
     waves = Waves(events.group, events.event_time_us, closing_us, operator.windows.size_us)
     stored = _Stored.of(store, events, operator)
     batch = _Batch(job, operator, events, stored, stored.sessions, stored.state)

@@ -55,7 +55,7 @@ def run(job: Job, operator: Steps) -> Done:
     told = made[-1]
     assert told is not None
     if not len(told):
-        return Done(None, tuple(stores), late=late)
+        return Done(None, tuple(stores), job.manifest.rows + len(order), late=late)
     position = np.arange(job.manifest.position, job.manifest.position + len(told))
     told = told.set_column(told.schema.get_field_index(POSITION), POSITION, pa.array(position))
     if job.spec.feeds:
@@ -65,7 +65,7 @@ def run(job: Job, operator: Steps) -> Done:
         told = told.set_column(
             told.schema.get_field_index(SEQUENCE), SEQUENCE, pa.array(own_places)
         )
-    return Done(told, tuple(stores), late=late)
+    return Done(told, tuple(stores), job.manifest.rows + len(order), late=late)
 
 
 @dataclass(frozen=True)
