@@ -53,6 +53,7 @@ from dovetail.plan.spec import (
     Subscribe,
     TableTree,
 )
+from dovetail.plan.windows import Windows
 
 WindowNode = Aggregation | WindowJoin | Unwindowed
 
@@ -151,11 +152,11 @@ class _Made:
         *,
         rehashed: bool = True,
         foreign: int = 0,
-        expires_us: int | None = None,
+        looks: Windows | None = None,
     ) -> Feed:
         """These columns of it, each with the microseconds that are added."""
         columns = tuple((self.columns[name], by_us) for name, by_us in names)
-        return Feed(self.number, self.step, columns, rehashed, foreign, expires_us)
+        return Feed(self.number, self.step, columns, rehashed, foreign, looks)
 
 
 @dataclass
@@ -328,7 +329,7 @@ class _Builder:
         windows = windows_of(node.right)
         own = list(node.left.key)
         base = [(name, 0) for name in base_key(node.left).names]
-        expires_us = None
+        looks = None
         if windows is None:
             left, names = self._side(node.left, emit), base
         elif windows_of(node.left) is not None:
@@ -337,7 +338,7 @@ class _Builder:
         else:
             left, column = self._window_of(node)
             names = [*base, (column, 0), (column, windows.size_us)]
-            expires_us = windows.retention_us
+            looks = windows
         right = self._side(node.right, emit)
         theirs = list(node.right.key)
         foreign = [StructField(foreign_name(n), f.dataType) for n, f in enumerate(theirs)]
@@ -356,7 +357,7 @@ class _Builder:
             feeds=True,
         )
         told = [(f.name, 0) for f in own], [(f.name, 0) for f in values]
-        feed = left.feed([*told[0], *names, *told[1]], foreign=len(names), expires_us=expires_us)
+        feed = left.feed([*told[0], *names, *told[1]], foreign=len(names), looks=looks)
         clocks = _clocks(
             [side for side, w in ((left, windows_of(node.left)), (right, windows)) if w]
         )
@@ -409,7 +410,7 @@ class _Builder:
         )
         names = [*((f.name, 0) for f in own), (column, 0), (column, windows.size_us)]
         feeds = (
-            left.feed([*names, *((f.name, 0) for f in values)], expires_us=windows.retention_us),
+            left.feed([*names, *((f.name, 0) for f in values)], looks=windows),
             right.feed([(f.name, 0) for f in (*node.right.key, *node.right.values)]),
         )
         return self._step(spec, feeds, right.clocks, self._selected(node))

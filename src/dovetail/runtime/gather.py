@@ -8,6 +8,7 @@ Source: Kafka Streams join design, "KTable Aggregate", "Windowed Aggregate"; spe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -51,7 +52,7 @@ def gather(job: Job, operator: Gather) -> Done:
     groups = Groups.of(job, operator, touched, store)
     results = groups.net() if job.spec.emit == "batch" else groups.each()
     groups.keep(store)
-    return Done(results, (store.runs,), late=touched.late)
+    return Done(results, (store.runs,), counts=Counter(late=touched.late))
 
 
 @dataclass(frozen=True)
@@ -159,9 +160,9 @@ class Groups:
             count=total,
             last=np.append(events.start, len(events.row))[1:] - 1,
         )
-        return replace(groups, state=groups.run("after"))
+        return replace(groups, state=groups.run("final"))
 
-    def run(self, what: Literal["running", "after"]) -> list[Any]:
+    def run(self, what: Literal["running", "final"]) -> list[Any]:
         """Per column what its kernel makes of the touches."""
         events = self.touched.events
         touches = Touches(events.group, events.groups, events.deleted & self.operator.retracts)
@@ -240,7 +241,7 @@ class Groups:
 def aggregated(
     job: Job,
     operator: Gather,
-    what: Literal["running", "after"],
+    what: Literal["running", "final"],
     touches: Touches,
     initial: Sequence[Columns],
     rows: pa.Table,

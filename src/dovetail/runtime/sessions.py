@@ -5,6 +5,7 @@ Stored are the sessions with their accumulators, those of one key side by side.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -39,7 +40,7 @@ def gather(job: Job, operator: Gather) -> Done:
         batch.apply(waves.take(batch.sessions))
     told = batch.net() if job.spec.emit == "batch" else batch.each()
     batch.keep(store)
-    return Done(told, (store.runs,), late=waves.late)
+    return Done(told, (store.runs,), counts=Counter(late=waves.late))
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class _Batch:
             self.results.append(
                 aggregated(self.job, self.operator, "running", touches, initial, rows, row)
             )
-        after = aggregated(self.job, self.operator, "after", touches, initial, rows, row)
+        final = aggregated(self.job, self.operator, "final", touches, initial, rows, row)
         count = np.bincount(wave.segment, minlength=segments)
         met = np.append(self.sessions.ref, ABSENT)
         known = np.append(self.count, 0)
@@ -126,7 +127,7 @@ class _Batch:
         self.count = np.append(self.count, count)
         self.state = [
             [pa.concat_arrays([was, is_]) for was, is_ in zip(before, now, strict=True)]
-            for before, now in zip(self.state, after, strict=True)
+            for before, now in zip(self.state, final, strict=True)
         ]
 
     def _initial(self, wave: Wave) -> list[Columns]:

@@ -6,6 +6,8 @@ records themselves, as long as a window with them may be open.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pyarrow as pa
 
@@ -38,7 +40,9 @@ def gather(job: Job, operator: Gather) -> Done:
     groups.keep(store)
     _keep(job, records, events, open_)
     late = len(open_) - int(np.count_nonzero(open_))
-    return Done(told, (store.runs, records.runs), job.manifest.rows + len(open_), late=late)
+    return Done(
+        told, (store.runs, records.runs), job.manifest.rows + len(open_), counts=Counter(late=late)
+    )
 
 
 class _Held:
