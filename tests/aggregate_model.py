@@ -38,7 +38,7 @@ class Model(Protocol):
 
 @st.composite
 def scripts(
-    draw: st.DrawFn, *values: st.SearchStrategy[Any], retracts: bool, size: int = 24
+    draw: st.DrawFn, *values: st.SearchStrategy[Any], retracts: bool, size: int = 16
 ) -> list[Touch]:
     """Random scripts; only a row that is in its group is retracted."""
     script: list[Touch] = []
@@ -61,9 +61,7 @@ def cuts(script: Sequence[Touch]) -> st.SearchStrategy[list[int]]:
 
 
 def columns(script: Sequence[Touch], types: Sequence[pa.DataType]) -> list[pa.Array]:
-    return [
-        pa.array([touch.values[i] for touch in script], type_) for i, type_ in enumerate(types)
-    ]
+    return [pa.array([touch.values[i] for touch in script], type_) for i, type_ in enumerate(types)]
 
 
 def by_group(script: Sequence[Touch]) -> tuple[Touches, np.ndarray]:
@@ -133,7 +131,7 @@ def bits(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [bits(element) for element in value]
     if isinstance(value, dict):
-        return {key: bits(element) for key, element in value.items()}
+        return sorted((key, bits(element)) for key, element in value.items())
     return value
 
 

@@ -17,6 +17,7 @@ run, on the same stored bytes; what a query does with a record, the driver does 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -136,6 +137,9 @@ class Driver:
 
     ``dropped`` counts the rows that no join can use: those with a null in their key, but for
     streams whose records appear without a match, and a stream's records without a value.
+    ``counts`` tells of others that had no use: ``late``, for how many windows records came that
+    were closed; ``astray``, rows that look in a window that is none or is no longer kept;
+    ``ungrouped``, rows with a null among the columns that a table is grouped by.
     """
 
     def __init__(
@@ -157,6 +161,11 @@ class Driver:
         self._inside_batch = False
         self._sequence = self._now_us = self._batches = 0
         self.dropped = 0
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many rows had no use, by what became of them."""
+        return dict(sum((buckets.counts for buckets in self._root.buckets), Counter()))
 
     def pipe(
         self,

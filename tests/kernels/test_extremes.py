@@ -68,7 +68,7 @@ class ExtremeModel:
 
 @pytest.mark.parametrize("largest", [False, True], ids=["min", "max"])
 @pytest.mark.parametrize("type_", VALUES, ids=str)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_extremes(data: st.DataObject, type_: pa.DataType, largest: bool) -> None:
     assert is_ordered(type_)
@@ -129,7 +129,7 @@ def test_lowest_over(ranges: list[tuple[int, int, int]]) -> None:
 
 
 @pytest.mark.parametrize("type_", VALUES, ids=str)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_keys_compare_as_their_values(data: st.DataObject, type_: pa.DataType) -> None:
     """And lead back to them."""

@@ -115,7 +115,7 @@ class FloatModel:
         return total / len(self.values) if self.mean else total
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_count(data: st.DataObject) -> None:
     script = data.draw(scripts(LONGS, retracts=True))
@@ -139,19 +139,19 @@ def exact_cases() -> list[tuple[Aggregate, pa.DataType, Callable[[list[int]], An
     return cases
 
 
-class TooLarge(Exception):
+class TooLargeError(Exception):
     """A result that does not fit."""
 
 
 def fitting(number: int, precision: int, scale: int) -> Decimal:
     if abs(number) >= 10**precision:
-        raise TooLarge
+        raise TooLargeError
     return scaled(number, scale)
 
 
 def long_sum(values: list[int]) -> int:
     if not LOWEST <= sum(values) <= HIGHEST:
-        raise TooLarge
+        raise TooLargeError
     return sum(values)
 
 
@@ -172,7 +172,7 @@ def decimal_mean(precision: int, scale: int) -> Callable[[list[int]], Decimal]:
 
 
 @pytest.mark.parametrize(("aggregate", "type_", "read"), exact_cases(), ids=str)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_exact(
     data: st.DataObject, aggregate: Aggregate, type_: pa.DataType, read: Callable[[list[int]], Any]
@@ -194,7 +194,7 @@ def test_exact(
         try:
             group.result()
             last_fits[touch.group] = True
-        except TooLarge:
+        except TooLargeError:
             fits, last_fits[touch.group] = False, False
     if fits:
         check(aggregate, lambda: ExactModel(read), script, [type_], data.draw(cuts(script)))
@@ -237,7 +237,7 @@ def test_a_sum_that_fits_to_the_last_digit(type_: pa.DataType) -> None:
 
 
 @pytest.mark.parametrize("aggregate", [FloatSum(), FloatMean()], ids=str)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_floats_are_added_in_order(data: st.DataObject, aggregate: Aggregate) -> None:
     """Each addition rounds, so another order would give other bits."""
@@ -246,7 +246,7 @@ def test_floats_are_added_in_order(data: st.DataObject, aggregate: Aggregate) ->
     check(aggregate, lambda: FloatModel(mean=mean), script, [DOUBLE], data.draw(cuts(script)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_floats_are_summed_as_doubles(data: st.DataObject) -> None:
     script = data.draw(scripts(st.none() | st.floats(width=32), retracts=True))
@@ -254,7 +254,7 @@ def test_floats_are_summed_as_doubles(data: st.DataObject) -> None:
     check(FloatSum(), lambda: FloatModel(mean=False), script, [pa.float32()], cut)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_merged_floats(data: st.DataObject) -> None:
     """Of whole numbers, whose sums are exact."""

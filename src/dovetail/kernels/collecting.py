@@ -66,7 +66,9 @@ class CollectList(Aggregate):
         return [lists_of(size, held.pool.take(pa.array(held.row[held.stays])))]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """The left's list, then the right's."""
+        """The left's list, then the right's. (Where rows have left the right side, an equal value
+        of the left's would have gone in their place: the values are the same, the order is not.)
+        """
         group, added = elements(right[0])
         touches = Touches(group, len(left[0]), np.zeros(len(group), dtype=np.bool_))
         return self.after(touches, left, [added])

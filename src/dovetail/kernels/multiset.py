@@ -127,8 +127,8 @@ def sizes(lists: pa.Array) -> Ints:
 
 
 def list_of(element: pa.DataType) -> pa.DataType:
-    """The type of a list as Spark names it."""
-    return pa.list_(pa.field("element", element))
+    """The type of a list of values that are not null, as Spark has it."""
+    return pa.list_(pa.field("element", element, nullable=False))
 
 
 def lists_of(size: Ints, values: pa.Array) -> pa.Array:

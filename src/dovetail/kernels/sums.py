@@ -81,7 +81,7 @@ class _Exact(Accumulating):
     @property
     def state(self) -> tuple[pa.DataType, ...]:
         """The count and the limbs."""
-        return (_LONG, *[pa.uint32()] * (limb_count(self.values) - 1), _LONG)
+        return (_LONG,) * (1 + limb_count(self.values))
 
     def accumulated(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
         """Counts and sums after each touch."""
@@ -91,11 +91,11 @@ class _Exact(Accumulating):
             running_sum(touches, summand, numbers(start))
             for summand, start in zip(summands, initial, strict=True)
         ]
-        return self._stored(sums)
+        return _stored(sums)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Counts and sums added."""
-        return self._stored([numbers(a) + numbers(b) for a, b in zip(left, right, strict=True)])
+        return _stored([numbers(a) + numbers(b) for a, b in zip(left, right, strict=True)])
 
     def results(self, state: Columns) -> pa.Array:
         """The results; raises ``AggregateOverflowError`` where one does not fit."""
@@ -106,13 +106,6 @@ class _Exact(Accumulating):
                 f"a {self._title} does not fit its type {self.result}", self._remedy
             )
         return result
-
-    def _stored(self, sums: list[Ints]) -> list[pa.Array]:
-        columns = [sums[0], *normal(sums[1:])]
-        return [
-            pa.array(column.astype(type_.to_pandas_dtype()))
-            for column, type_ in zip(columns, self.state, strict=True)
-        ]
 
     @property
     def _remedy(self) -> str:
@@ -255,6 +248,11 @@ class FloatMean(_Float):
 
     def _read(self, total: Floats, count: Ints) -> Floats:
         return total / count
+
+
+def _stored(sums: list[Ints]) -> list[pa.Array]:
+    """A count and the limbs of a sum as the accumulator has them."""
+    return [pa.array(column) for column in (sums[0], *normal(sums[1:]))]
 
 
 def _in_order(touches: Touches, added: Floats, initial: Floats, exhausted: Mask) -> Floats:

@@ -325,12 +325,12 @@ def _end(context: _Context) -> _Resolved:
 def _collect_list(context: _Context) -> _Resolved:
     if context.retracts:
         context.refuse_without_equality()
-    return ArrayType(context.spark), CollectList(context.arrow)
+    return ArrayType(context.spark, False), CollectList(context.arrow)
 
 
 def _collect_set(context: _Context) -> _Resolved:
     context.refuse_without_equality()
-    return ArrayType(context.spark), CollectSet(context.arrow, context.retracts)
+    return ArrayType(context.spark, False), CollectSet(context.arrow, context.retracts)
 
 
 def _approximate(context: _Context) -> _Resolved:

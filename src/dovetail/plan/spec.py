@@ -221,8 +221,8 @@ class Feed:
     ``step``. ``columns``: per column after the first three and ``_foreign`` its name there, and how
     many microseconds are added to it; ``rehashed``: the hash is that of the source's own key;
     ``foreign``: after the key come ``_foreign`` and so many columns of which it is the hash;
-    ``expires_us``: the last key columns name a window, null where it began so long before stream
-    time.
+    ``looks``: the last key columns name one of these windows, null where they do not or it is no
+    longer kept.
     """
 
     number: int
@@ -230,7 +230,7 @@ class Feed:
     columns: tuple[tuple[str, int], ...]
     rehashed: bool = True
     foreign: int = 0
-    expires_us: int | None = None
+    looks: Windows | None = None
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ from dovetail.plan.nodes import (
 from dovetail.plan.spec import (
     Emit,
     ForeignKey,
+    Gather,
     Histories,
     Interval,
     Lookup,
@@ -53,6 +54,7 @@ from dovetail.plan.spec import (
     Regroup,
     SourceSpec,
     StageSpec,
+    Steps,
     Subscribe,
     TableTree,
 )
@@ -80,6 +82,19 @@ class Stage:
     def merges(self) -> bool:
         """Whether the results of one key come from several buckets."""
         return isinstance(self.spec.operator, ForeignKey)
+
+    @property
+    def counts(self) -> dict[str, str]:
+        """What the stage counts of its windows: the metric, and which of its counts it is."""
+        if not isinstance(self.spec.operator, Steps):
+            return {}
+        steps = self.spec.operator.steps
+        gathered = [s.spec.sources[0].name for s in steps if isinstance(s.spec.operator, Gather)]
+        looking = [f for s in steps for f in s.feeds if f.looks is not None]
+        counts = {f"{gathered[0]}.late": "late"}
+        if looking:
+            counts[f"{self.inputs[looking[0].number].source.name}.astray"] = "astray"
+        return counts
 
     @property
     def upstream(self) -> list[tuple[int, Stage]]:

@@ -53,6 +53,7 @@ from dovetail.plan.spec import (
     Subscribe,
     TableTree,
 )
+from dovetail.plan.windows import Windows
 
 WindowNode = Aggregation | WindowJoin | Unwindowed
 
@@ -172,11 +173,11 @@ class _Made:
         *,
         rehashed: bool = True,
         foreign: int = 0,
-        expires_us: int | None = None,
+        looks: Windows | None = None,
     ) -> Feed:
         """These columns of it, each with the microseconds that are added."""
         columns = tuple((self.columns[name], by_us) for name, by_us in names)
-        return Feed(self.number, self.step, columns, rehashed, foreign, expires_us)
+        return Feed(self.number, self.step, columns, rehashed, foreign, looks)
 
 
 @dataclass
@@ -234,7 +235,7 @@ class _Builder:
             retention_us=windows.size_us + windows.grace_us,
             window=windows.kept_by,
         )
-        operator = Final(windows.wait_us, after=windows.kind == "session")
+        operator = Final(windows.wait_us, after=not windows.fixed)
         feed = made.feed([(f.name, 0) for f in values])
         spec = StageSpec("", 1, (source,), len(node.key), operator, "change", visible=False)
         return self._step(spec, (feed,), made.clocks, _named(node.key.names, node.values.names))
@@ -350,7 +351,7 @@ class _Builder:
         windows = windows_of(node.right)
         own = list(node.left.key)
         base = [(name, 0) for name in base_key(node.left).names]
-        expires_us = None
+        looks = None
         if windows is None:
             left, names = self._side(node.left, emit), base
         elif windows_of(node.left) is not None:
@@ -359,7 +360,7 @@ class _Builder:
         else:
             left, column = self._window_of(node)
             names = [*base, (column, 0), (column, windows.size_us)]
-            expires_us = windows.retention_us
+            looks = windows
         right = self._side(node.right, emit)
         theirs = list(node.right.key)
         foreign = [StructField(foreign_name(n), f.dataType) for n, f in enumerate(theirs)]
@@ -378,7 +379,7 @@ class _Builder:
             feeds=True,
         )
         told = [(f.name, 0) for f in own], [(f.name, 0) for f in values]
-        feed = left.feed([*told[0], *names, *told[1]], foreign=len(names), expires_us=expires_us)
+        feed = left.feed([*told[0], *names, *told[1]], foreign=len(names), looks=looks)
         clocks = _clocks(
             [side for side, w in ((left, windows_of(node.left)), (right, windows)) if w]
         )
@@ -431,7 +432,7 @@ class _Builder:
         )
         names = [*((f.name, 0) for f in own), (column, 0), (column, windows.size_us)]
         feeds = (
-            left.feed([*names, *((f.name, 0) for f in values)], expires_us=windows.retention_us),
+            left.feed([*names, *((f.name, 0) for f in values)], looks=windows),
             right.feed([(f.name, 0) for f in (*node.right.key, *node.right.values)]),
         )
         return self._step(spec, feeds, right.clocks, self._selected(node))

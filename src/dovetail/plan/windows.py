@@ -81,7 +81,8 @@ def sliding(size: Span, *, grace: Span = "0 s", retention: Span | None = None) -
     """A window for every set of records at most ``size`` apart: each record's ``[t - size, t]``
     and, where there are records in it, ``[t + 1 us, t + 1 us + size]``, both ends included.
 
-    The rest as in ``tumbling``. Source: as there; Kafka Streams' SlidingWindows.
+    As the end is included, a window is closed once stream time has passed it by more than the
+    grace period. The rest as in ``tumbling``. Source: as there; Kafka Streams' SlidingWindows.
     """
     return _made("sliding", size, "0 s", grace, retention)
 

@@ -59,8 +59,8 @@ def _bucket(spec: StageSpec, emission: spark.Emission) -> Any:
         high_time_us = spark.high_time_us(pieces)
         # The end of the input ends all waiting.
         pieces += [Piece(n, 0, 0, END_OF_TIME, None) for n in range(len(spec.sources))]
-        changes = process(spec, pieces, MemoryBlobs(), SegmentCache()).changes
-        frames = list(emission.frames(changes, key[0], high_time_us))
+        done = process(spec, pieces, MemoryBlobs(), SegmentCache())
+        frames = list(emission.frames(done, key[0], high_time_us))
         return pd.concat(frames) if frames else pd.DataFrame()
 
     return run

@@ -8,9 +8,10 @@ Source: Kafka Streams join design, "KTable Aggregate", "Windowed Aggregate"; spe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -37,35 +38,48 @@ from dovetail.runtime.job import Done, Job, minus, output, whole
 from dovetail.runtime.tables import Pool
 from dovetail.state.table_state import TableState
 
+Columns: TypeAlias = Sequence[pa.Array]
+
 _TIME, _COUNT = "_time", "_count"
 
 
 def gather(job: Job, operator: Gather) -> Done:
     """Every record's own result, or with ``emit="batch"`` each group's last one."""
-    store = _store(job, operator)
+    store = state_store(job, operator)
     if not job.any_rows:
         return Done(None, job.manifest.stores)
     touched = _touched(job, operator)
-    groups = _Groups.of(job, operator, touched, store)
+    groups = Groups.of(job, operator, touched, store)
     results = groups.net() if job.spec.emit == "batch" else groups.each()
     groups.keep(store)
-    return Done(results, (store.runs,), late=touched.late)
+    return Done(results, (store.runs,), counts=Counter(late=touched.late))
 
 
 @dataclass(frozen=True)
-class _Touched:
-    """What a batch's rows touch: ``events``, a row's touch of a group each; ``row``: the batch's
-    row of each; ``tells``: whether it has a result of its own; ``late``: how many windows were
+class Touched:
+    """What a batch touches: ``events``, a row's touch of a group each; ``row``: the row of each in
+    ``rows``; ``told``: the touches after which a result is told, in the order in which they are
+    told, ``moment``: when; ``cause``: the batch's row for which; ``late``: how many windows were
     closed when a record came for them.
     """
 
     events: Timeline
+    rows: pa.Table
     row: Ints
-    tells: Mask
+    told: Ints
+    moment: Ints
+    cause: Ints
     late: int = 0
 
 
-def _touched(job: Job, operator: Gather) -> _Touched:
+def stream_time(job: Job, events: Timeline) -> Ints:
+    """Stream time after each arrival of the only source."""
+    time = np.empty(len(events.row), np.int64)
+    time[events.arrival] = events.event_time_us
+    return np.maximum(np.maximum.accumulate(time), job.initial_us[0])
+
+
+def _touched(job: Job, operator: Gather) -> Touched:
     rows, table = job.rows(0), job.batches[0].rows
     if operator.windows is None:
         events = timeline([rows])
@@ -73,7 +87,7 @@ def _touched(job: Job, operator: Gather) -> _Touched:
         if operator.retracts:
             said = table.column(INSTRUCTION).to_numpy()[events.row]
             tells = (said & SILENT) == 0
-        return _Touched(events, events.row, tells)
+        return _each_told(events, table, events.row, tells)
     windows = operator.windows
     order = arrival_order([rows])
     time = rows.event_time_us[order]
@@ -93,12 +107,18 @@ def _touched(job: Job, operator: Gather) -> _Touched:
         sequence=np.arange(len(row)),
     )
     events = timeline([touches])
-    row = row[events.row]
-    return _Touched(events, row, np.ones(len(row), np.bool_), late)
+    return _each_told(events, table, row[events.row], np.ones(len(row), np.bool_), late)
+
+
+def _each_told(events: Timeline, rows: pa.Table, row: Ints, tells: Mask, late: int = 0) -> Touched:
+    """Every touch that ``tells``, as it happens."""
+    told = np.flatnonzero(tells)
+    told = told[np.argsort(events.arrival[told])]
+    return Touched(events, rows, row, told, events.arrival[told], row[told], late)
 
 
 @dataclass(frozen=True)
-class _Groups:
+class Groups:
     """The groups that a batch touches, by their number in ``events``.
 
     ``stored``, ``state``: per column its accumulators before and after the batch; ``known``: which
@@ -108,17 +128,17 @@ class _Groups:
 
     job: Job
     operator: Gather
-    touched: _Touched
+    touched: Touched
     known: Mask
-    stored: Sequence[Sequence[pa.Array]]
-    state: Sequence[Sequence[pa.Array]]
+    stored: Sequence[Columns]
+    state: Sequence[Columns]
     stored_us: Ints
     time_us: Ints
     count: Ints
     last: Ints
 
     @classmethod
-    def of(cls, job: Job, operator: Gather, touched: _Touched, store: TableState) -> _Groups:
+    def of(cls, job: Job, operator: Gather, touched: Touched, store: TableState) -> Groups:
         """The groups before and after the batch."""
         events = touched.events
         located = store.locate(events.hash, events.keys)
@@ -138,40 +158,29 @@ class _Groups:
             stored=stored,
             state=[],
             stored_us=time,
-            time_us=_times(events, time, total, touched.tells),
+            time_us=_times(events, time, total, touched.told),
             count=total,
             last=np.append(events.start, len(events.row))[1:] - 1,
         )
-        return replace(groups, state=groups.run("after"))
+        return replace(groups, state=groups.run("final"))
 
-    def run(self, what: Literal["running", "after"]) -> list[Any]:
+    def run(self, what: Literal["running", "final"]) -> list[Any]:
         """Per column what its kernel makes of the touches."""
-        events, spec = self.touched.events, self.job.spec
-        retracted = events.deleted & self.operator.retracts
-        touches = Touches(events.group, events.groups, retracted)
-        rows = self.job.batches[0].rows
-        row = pa.array(self.touched.row)
-        made = []
-        for column, stored in zip(self.operator.columns, self.stored, strict=True):
-            numbers = (spec.key_columns.stop + number for number in column.values)
-            values = [whole(rows.column(number).take(row)) for number in numbers]
-            try:
-                made.append(getattr(column.kernel, what)(touches, stored, values))
-            except AggregateError as error:
-                raise DataError(
-                    self.operator.name, f"{column.name}: {error.problem}", error.remedy
-                ) from error
-        return made
+        events = self.touched.events
+        touches = Touches(events.group, events.groups, events.deleted & self.operator.retracts)
+        rows, row = self.touched.rows, self.touched.row
+        return aggregated(self.job, self.operator, what, touches, self.stored, rows, row)
 
     def each(self) -> pa.Table | None:
         """The result after each touch that tells."""
-        told = np.flatnonzero(self.touched.tells)
-        told = told[np.argsort(self.touched.events.arrival[told])]
+        told = self.touched.told
         refs = np.where(self.count[told] > 0, told, ABSENT)
-        return self._output(told, _taken(self.run("running"), refs))
+        return self._output(told, taken(self.run("running"), refs), self.touched.cause)
 
     def net(self) -> pa.Table | None:
-        """Each group's result where it differs from the one before the batch."""
+        """Each group's result where it differs from the one before the batch, in the order in which
+        they are last told.
+        """
         groups = np.arange(len(self.last))
         present = self.count[self.last] > 0
         now, then = (self._results(state) for state in (self.state, self.stored))
@@ -183,9 +192,11 @@ class _Groups:
         if self.operator.timed:
             differs[both] |= self.time_us[self.last[both]] != self.stored_us[both]
         group = groups[differs]
-        group = group[np.argsort(self.touched.events.arrival[self.last[group]])]
+        place = np.full(len(groups), -1)
+        place[self.touched.events.group[self.touched.told]] = np.arange(len(self.touched.told))
+        group = group[np.argsort(place[group])]
         refs = np.where(present[group], group, ABSENT)
-        return self._output(self.last[group], _taken(now, refs))
+        return self._output(self.last[group], taken(now, refs), self.touched.cause[place[group]])
 
     def keep(self, store: TableState) -> None:
         """Store each group's accumulators."""
@@ -205,11 +216,11 @@ class _Groups:
         ]
         store.store(pa.table(columns, schema=store.schema))
 
-    def _results(self, state: Sequence[Sequence[pa.Array]]) -> list[pa.Array]:
+    def _results(self, state: Sequence[Columns]) -> list[pa.Array]:
         columns = zip(self.operator.columns, state, strict=True)
         return [column.kernel.results(held) for column, held in columns]
 
-    def _output(self, touch: Ints, values: Sequence[pa.Array]) -> pa.Table | None:
+    def _output(self, touch: Ints, values: Sequence[pa.Array], cause: Ints) -> pa.Table | None:
         if len(touch) == 0:
             return None
         events, spec = self.touched.events, self.job.spec
@@ -217,7 +228,7 @@ class _Groups:
         sequence = np.zeros(len(touch), np.int64)
         if spec.feeds:
             places = self.job.batches[0].rows.column(SEQUENCE).to_numpy()
-            sequence = places[self.touched.row[touch]]
+            sequence = places[cause]
         present = self.count[touch] > 0
         return output(
             spec,
@@ -231,11 +242,12 @@ class _Groups:
         )
 
 
-def _times(events: Timeline, stored_us: Ints, count: Ints, tells: Mask) -> Ints:
+def _times(events: Timeline, stored_us: Ints, count: Ints, told: Ints) -> Ints:
     """Each group's time after each touch: the largest since it came to be. One without rows is
     forgotten once that is told.
     """
-    ends = (count == 0) & tells
+    ends = np.zeros(len(count), np.bool_)
+    ends[told] = count[told] == 0
     begins = np.append(True, ends[:-1])[: len(ends)]
     begins[events.start] = True
     start = np.flatnonzero(begins)
@@ -244,15 +256,40 @@ def _times(events: Timeline, stored_us: Ints, count: Ints, tells: Mask) -> Ints:
     return running_max(events.event_time_us, start, np.cumsum(begins) - 1, initial)
 
 
-def _taken(columns: Sequence[pa.Array], refs: Ints) -> list[pa.Array]:
+def aggregated(
+    job: Job,
+    operator: Gather,
+    what: Literal["running", "final"],
+    touches: Touches,
+    initial: Sequence[Columns],
+    rows: pa.Table,
+    row: Ints,
+) -> list[Any]:
+    """Per column what its kernel makes of touches by the rows number ``row``: their results, or the
+    accumulators after them.
+    """
+    made = []
+    for column, stored in zip(operator.columns, initial, strict=True):
+        numbers = (job.spec.key_columns.stop + number for number in column.values)
+        values = [whole(rows.column(number)).take(pa.array(row)) for number in numbers]
+        try:
+            made.append(getattr(column.kernel, what)(touches, stored, values))
+        except AggregateError as error:
+            raise DataError(
+                operator.name, f"{column.name}: {error.problem}", error.remedy
+            ) from error
+    return made
+
+
+def taken(columns: Sequence[pa.Array], refs: Ints) -> list[pa.Array]:
     """The rows that ``refs`` name, null where ABSENT."""
     index = pa.array(refs, mask=refs == ABSENT)
     return [column.take(index) for column in columns]
 
 
-def _store(job: Job, operator: Gather) -> TableState:
-    """``_hash``; ``_event_time``, of a window its end; ``_deleted``; the key; the group's time and
-    how many rows it has; the accumulators.
+def state_store(job: Job, operator: Gather) -> TableState:
+    """The store of accumulators: ``_hash``; ``_event_time``, of a window its end; ``_deleted``; the
+    key; the group's time and how many rows it has; the accumulators.
     """
     spec, windows = job.spec, operator.windows
     horizon_us = NO_TIME if windows is None else minus(job.final_us[0], windows.wait_us)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,12 @@ from dovetail.state.manifest import Manifest
 from dovetail.state.runs import Runs
 from dovetail.state.segment import SegmentCache
 from dovetail.state.table_state import TableState
+
+COUNTS = ("late", "astray", "ungrouped")
+"""What operators count: records that came for a window when it was closed; rows that look in a
+window that is none, or is no longer kept; rows with a null among the columns that they are grouped
+by.
+"""
 
 END_OF_TIME = 2**62
 """As a stream time: the input has ended, nothing is waited for any longer."""
@@ -132,14 +139,14 @@ class Done:
     stores, and how many stream rows the bucket has numbered.
 
     ``chunks``: more changes, made only when they are asked for, so that they need not all be in
-    memory at a time; ``late``: for how many windows records came that were closed.
+    memory at a time; ``counts``: of rows that had no use, by ``COUNTS``.
     """
 
     output: pa.Table | None
     stores: tuple[Runs, ...]
     rows: int = 0
     chunks: Iterable[pa.Table] = ()
-    late: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
 
 
 def minus(time_us: int, span_us: int) -> int:

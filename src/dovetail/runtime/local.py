@@ -5,6 +5,7 @@ What runs is what Spark's workers run, on the same bytes; only the way between t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -48,6 +49,7 @@ class Buckets:
     def __init__(self, spec: StageSpec) -> None:
         self.spec = spec
         self.blobs = [MemoryBlobs() for _ in range(spec.buckets)]
+        self.counts: Counter[str] = Counter()
         self._cache = SegmentCache()
 
     def check(self) -> None:
@@ -61,7 +63,9 @@ class Buckets:
         for number, blobs in enumerate(self.blobs):
             own = [piece for bucket, piece in pieces if bucket == number]
             if own or self.spec.align_us is not None:
-                for table in process(self.spec, own, blobs, self._cache, now_us).changes:
+                done = process(self.spec, own, blobs, self._cache, now_us)
+                self.counts += done.counts
+                for table in done.changes:
                     yield number, table
 
 

@@ -12,6 +12,7 @@ from dovetail.plan.spec import (
     Histories,
     Interval,
     Lookup,
+    Operator,
     Regroup,
     StageSpec,
     Steps,
@@ -27,10 +28,22 @@ from dovetail.runtime import (
     interval_side,
     lookup,
     regroup,
+    sessions,
+    sliding,
     subscribe,
     tables,
 )
 from dovetail.runtime.job import Done, Job
+
+
+def _gather(job: Job, operator: Gather) -> Done:
+    kind = None if operator.windows is None else operator.windows.kind
+    if kind == "session":
+        return sessions.gather(job, operator)
+    if kind == "sliding":
+        return sliding.gather(job, operator)
+    return gather.gather(job, operator)
+
 
 _RUN: dict[type, Callable[..., Done]] = {
     TableTree: tables.join,
@@ -40,7 +53,7 @@ _RUN: dict[type, Callable[..., Done]] = {
     Subscribe: subscribe.run,
     ForeignKey: foreign_key.join,
     Regroup: regroup.run,
-    Gather: gather.gather,
+    Gather: _gather,
     Final: final.tell,
 }
 
@@ -50,6 +63,15 @@ def operate(job: Job) -> Done:
     return _RUN[type(job.spec.operator)](job, job.spec.operator)
 
 
+def _slides(operator: Operator) -> bool:
+    """Whether it stores records beside accumulators."""
+    return (
+        isinstance(operator, Gather)
+        and operator.windows is not None
+        and operator.windows.kind == "sliding"
+    )
+
+
 def store_count(spec: StageSpec) -> int:
     """How many stores a bucket of the stage has."""
     operator = spec.operator
@@ -57,7 +79,7 @@ def store_count(spec: StageSpec) -> int:
         return sum(store_count(step.spec) for step in operator.steps)
     if isinstance(operator, Interval):
         return interval_side.store_count(len(spec.sources))
-    if isinstance(operator, Final):
+    if isinstance(operator, Final) or _slides(operator):
         return 2
     counted = isinstance(operator, ForeignKey) and preserved(operator.how)[1]
     return len(spec.sources) + counted

@@ -6,6 +6,8 @@ Stored is each key's last row: its group and the columns that are gathered.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pyarrow as pa
 
@@ -16,8 +18,9 @@ from dovetail.kernels.regroup import SILENT, moves
 from dovetail.kernels.timeline import ABSENT, timeline, versions
 from dovetail.kernels.versioning import newest
 from dovetail.plan.spec import Regroup
+from dovetail.runtime import tables
 from dovetail.runtime.job import Done, Job
-from dovetail.runtime.tables import Pool, counts, keep, latest, time_of
+from dovetail.runtime.tables import Pool, keep, latest, time_of
 
 
 def run(job: Job, operator: Regroup) -> Done:
@@ -28,7 +31,7 @@ def run(job: Job, operator: Regroup) -> Done:
         return Done(None, job.manifest.stores)
     events = timeline([job.rows(0)])
     located = latest(store, events)
-    counted = counts(job, events, 0)
+    counted = tables.counts(job, events, 0)
     current = None if source.versioned_us is None else newest(events, counted, time_of(located))
     before, after = versions(events, 0, located.present, current)
     event = np.arange(len(events.row)) if current is None else np.flatnonzero(current)
@@ -69,4 +72,6 @@ def run(job: Job, operator: Regroup) -> Done:
     if spec.feeds:
         rows[SEQUENCE] = pa.array(job.sequences(events)[told])
     keep(job, 0, store, events, counted)
-    return Done(pa.table(rows) if len(told) else None, (store.runs,))
+    nowhere = (new != ABSENT) & any_null(present[group], len(event))
+    counts = Counter(ungrouped=int(np.count_nonzero(nowhere)))
+    return Done(pa.table(rows) if len(told) else None, (store.runs,), counts=counts)

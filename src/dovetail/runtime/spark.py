@@ -26,6 +26,7 @@ from pyspark.sql.types import (
     BooleanType,
     DateType,
     DecimalType,
+    LongType,
     NumericType,
     StringType,
     StructField,
@@ -37,12 +38,13 @@ from dovetail.columns import HASH, PLACE
 from dovetail.kernels.timeline import NO_TIME
 from dovetail.plan.nodes import Node, origins
 from dovetail.plan.output import Output, output_of
-from dovetail.plan.spec import StageSpec
+from dovetail.plan.spec import Regroup, StageSpec
 from dovetail.plan.stages import Stage
 from dovetail.runtime import project
+from dovetail.runtime.job import COUNTS
 from dovetail.runtime.merge import merge
 from dovetail.runtime.pack import PACKED, Packer, packed, packing, to_ipc, unpack_piece
-from dovetail.runtime.stage import Piece, process
+from dovetail.runtime.stage import Piece, Processed, process
 from dovetail.runtime.wire import wire_rows
 from dovetail.state.segment import SegmentCache
 
@@ -50,7 +52,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _OUTPUT_ROWS_MAX = 100_000
-_PAYLOAD = StructType([StructField("changes", BinaryType())])
+_PAYLOAD = StructType(
+    [
+        StructField("changes", BinaryType()),
+        *(StructField(name, LongType()) for name in COUNTS),
+    ]
+)
 _BATCH_ID = "streaming.sql.batchId"
 _FLAT = (
     BinaryType,
@@ -69,10 +76,8 @@ class Emission(ABC):
     columns: StructType | str
 
     @abstractmethod
-    def frames(
-        self, changes: Iterable[pa.Table], bucket: int, high_time_us: int
-    ) -> Iterator[pd.DataFrame]:
-        """The changes of one bucket and batch; ``high_time_us``: the largest time it has read."""
+    def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
+        """What one bucket has made of a batch; ``high_time_us``: the largest time it has read."""
 
 
 @dataclass
@@ -84,13 +89,11 @@ class Rows(Emission):
     def __post_init__(self) -> None:
         self.columns = self.output.columns
 
-    def frames(
-        self, changes: Iterable[pa.Table], bucket: int, high_time_us: int
-    ) -> Iterator[pd.DataFrame]:
+    def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
         """Pandas columns of Arrow types."""
         import pandas as pd
 
-        for rows in _slices(changes):
+        for rows in _slices(done.changes):
             yield self.output.rows(rows).to_pandas(types_mapper=pd.ArrowDtype)
 
 
@@ -103,14 +106,15 @@ class Blobs(Emission):
     def __post_init__(self) -> None:
         self.columns = _PAYLOAD
 
-    def frames(
-        self, changes: Iterable[pa.Table], bucket: int, high_time_us: int
-    ) -> Iterator[pd.DataFrame]:
-        """One row per stream."""
+    def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
+        """One row per stream, and a first one that counts."""
         import pandas as pd
 
-        for rows in _slices(changes):
-            yield pd.DataFrame({"changes": [to_ipc(self.output.rows(rows))]})
+        counts = {name: [done.counts[name]] for name in COUNTS}
+        yield pd.DataFrame({"changes": [None], **counts})
+        none = {name: [0] for name in COUNTS}
+        for rows in _slices(done.changes):
+            yield pd.DataFrame({"changes": [to_ipc(self.output.rows(rows))], **none})
 
 
 @dataclass
@@ -125,16 +129,14 @@ class ToBuckets(Emission):
     def __post_init__(self) -> None:
         self.columns = PACKED
 
-    def frames(
-        self, changes: Iterable[pa.Table], bucket: int, high_time_us: int
-    ) -> Iterator[pd.DataFrame]:
+    def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
         """Rows of ``PACKED``."""
-        number = 0
-        for number, rows in enumerate(changes, start=1):
+        # The first piece has no rows; it brings the time, and what the bucket has counted.
+        ungrouped = done.counts["ungrouped"]
+        yield packed(None, self.labels, 0, bucket, 0, high_time_us, ungrouped).to_pandas()
+        for number, rows in enumerate(done.changes, start=1):
             told = packed(rows, self.labels, 0, bucket, number, high_time_us, by=self.by)
             yield told.to_pandas()
-        if number == 0:
-            yield packed(None, self.labels, 0, bucket, 0, high_time_us).to_pandas()
 
 
 def _slices(changes: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -169,17 +171,21 @@ def changelog(stage: Stage, run: Run) -> DataFrame:
     """The changelog of a stage's node.
 
     Flat columns leave a stage of a query as they are. Others, which pandas' Arrow types do not
-    carry through, leave it in blobs that a second step unpacks.
+    carry through, leave it in blobs that a second step unpacks; and so do those of a stage that
+    counts, in observed metrics ``<name>.late`` and ``<name>.astray``.
     """
     packed = pack_inputs(stage, run)
     output = output_of(stage)
     if stage.merges:
         results = run.staged(packed, stage.spec, ToBuckets(run.labels, PLACE))
         rows = merged(results.repartition(run.partitions, "bucket"), stage.spec, output)
-    elif run.flat and all(isinstance(f.dataType, _FLAT) for f in output.columns):
+    elif not stage.counts and run.flat and _is_flat(output):
         rows = run.staged(packed, stage.spec, Rows(output))
     else:
-        rows = unpack(run.staged(packed, stage.spec, Blobs(output)), output)
+        blobs = run.staged(packed, stage.spec, Blobs(output))
+        for name, count in stage.counts.items():
+            blobs = observed(blobs, run.metric(name), count)
+        rows = unpack(blobs, output)
     return rows if output.held is not None else project.changelog(rows, stage)
 
 
@@ -197,12 +203,22 @@ def pack_inputs(stage: Stage, run: Run) -> DataFrame:
         rows = wire_rows(input_, spec, upstream.get(number))
         rows = rows.mapInArrow(packing(Packer(number, spec, keys, run.labels)), PACKED)
         for count in ("dropped", "failed") if spec.fallible else ("dropped",):
-            records = F.coalesce(F.sum(count), F.lit(0)).alias("records")
-            rows = rows.observe(run.metric(f"{spec.name}.{count}"), records)
+            rows = observed(rows, run.metric(f"{spec.name}.{count}"), count)
         if first is not None:
             rows = run.staged(rows, first, ToBuckets(run.labels, HASH))
+            if isinstance(first.operator, Regroup):
+                rows = observed(rows, run.metric(f"{spec.name}.ungrouped"), "dropped")
         packed.append(rows)
     return reduce(DataFrame.union, packed)
+
+
+def observed(rows: DataFrame, metric: str, count: str) -> DataFrame:
+    """The rows, with the sum of a column of theirs as an observed metric."""
+    return rows.observe(metric, F.coalesce(F.sum(count), F.lit(0)).alias("records"))
+
+
+def _is_flat(output: Output) -> bool:
+    return all(isinstance(f.dataType, _FLAT) for f in output.columns)
 
 
 def bucket_labels(spark: SparkSession, buckets: int, partitions: int) -> list[int]:
@@ -353,7 +369,7 @@ class BucketProcessor(StatefulProcessor):
         if self._timers and done.waiting:
             assert self._spec.align_us is not None
             self._handle.registerTimer((now_us + self._spec.align_us) // 1000 + 1)
-        yield from self._emission.frames(done.changes, key[0], high_time_us(pieces))
+        yield from self._emission.frames(done, key[0], high_time_us(pieces))
 
     def close(self) -> None:
         """Nothing to release: what is open belongs to the worker process."""

@@ -7,8 +7,9 @@ lie.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import numpy as np
@@ -46,13 +47,15 @@ class Piece:
 @dataclass(frozen=True)
 class Processed:
     """What a micro-batch leaves: the changes (``spec.output_schema``) in the order in which they
-    are emitted, in tables of one row or more; ``waiting``: whether rows wait for another source.
+    are emitted, in tables of one row or more; ``waiting``: whether rows wait for another source;
+    ``counts``: of rows that had no use, by ``job.COUNTS``.
 
     State has advanced when the first table is asked for.
     """
 
     changes: Iterable[pa.Table]
     waiting: bool = False
+    counts: Counter[str] = field(default_factory=Counter)
 
 
 def process(
@@ -110,7 +113,8 @@ def process(
         ),
     )
     changes = () if done.output is None else (done.output,)
-    return Processed(chain(changes, done.chunks), any(runs.runs for runs in held))
+    waiting = any(runs.runs for runs in held)
+    return Processed(chain(changes, done.chunks), waiting, done.counts)
 
 
 def _batch(source: SourceSpec, pieces: Sequence[Piece], number: int) -> Batch:

@@ -6,6 +6,7 @@ every step orders what it reads by the records that caused it, as one topology i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -16,8 +17,9 @@ import pyarrow.compute as pc
 
 from dovetail.columns import DELETED, EVENT_TIME, HASH, POSITION, SEQUENCE
 from dovetail.kernels.hashing import stable_hash
-from dovetail.kernels.timeline import NO_TIME, Ints, arrival_order
+from dovetail.kernels.timeline import NO_TIME, Ints, Mask, arrival_order
 from dovetail.plan.spec import Feed, ForeignKey, SourceSpec, Step, Steps, Subscribe
+from dovetail.plan.windows import Windows
 from dovetail.runtime.job import Batch, Done, Job, whole
 from dovetail.runtime.merge import merge
 from dovetail.runtime.operators import operate, store_count
@@ -39,7 +41,7 @@ def run(job: Job, operator: Steps) -> Done:
     ]
     made: list[pa.Table | None] = []
     stores: list[Runs] = []
-    late = 0
+    counts: Counter[str] = Counter()
     left = iter(job.manifest.stores)
     for step in operator.steps:
         clock = _Clock(
@@ -48,14 +50,14 @@ def run(job: Job, operator: Steps) -> Done:
             min((job.final_us[n] for n in step.clocks), default=NO_TIME),
         )
         own = tuple(next(left) for _ in range(store_count(step.spec)))
-        done = operate(_inner(job, step, inputs, made, clock, own))
+        done = operate(_inner(job, step, inputs, made, clock, own, counts))
         made.append(_whole_output(step, done))
         stores += done.stores
-        late += done.late
+        counts += done.counts
     told = made[-1]
     assert told is not None
     if not len(told):
-        return Done(None, tuple(stores), late=late)
+        return Done(None, tuple(stores), job.manifest.rows + len(order), counts=counts)
     position = np.arange(job.manifest.position, job.manifest.position + len(told))
     told = told.set_column(told.schema.get_field_index(POSITION), POSITION, pa.array(position))
     if job.spec.feeds:
@@ -65,7 +67,7 @@ def run(job: Job, operator: Steps) -> Done:
         told = told.set_column(
             told.schema.get_field_index(SEQUENCE), SEQUENCE, pa.array(own_places)
         )
-    return Done(told, tuple(stores), late=late)
+    return Done(told, tuple(stores), job.manifest.rows + len(order), counts=counts)
 
 
 @dataclass(frozen=True)
@@ -103,12 +105,13 @@ def _inner(
     made: Sequence[pa.Table | None],
     clock: _Clock,
     stores: tuple[Runs, ...],
+    counts: Counter[str],
 ) -> Job:
     """The job of one step."""
     batches = []
     for feed, source in zip(step.feeds, step.spec.sources, strict=True):
         rows = made[feed.number] if feed.step else inputs[feed.number]
-        table = _fed(rows, feed, source, step.spec.keys, clock)
+        table = _fed(rows, feed, source, step.spec.keys, clock, counts)
         batches.append(Batch(table, np.zeros(len(table), np.int64)))
     sources = len(batches)
     times = (None if clock.initial_us == NO_TIME else clock.initial_us,) * sources
@@ -124,7 +127,12 @@ def _inner(
 
 
 def _fed(
-    rows: pa.Table | None, feed: Feed, source: SourceSpec, keys: int, clock: _Clock
+    rows: pa.Table | None,
+    feed: Feed,
+    source: SourceSpec,
+    keys: int,
+    clock: _Clock,
+    counts: Counter[str],
 ) -> pa.Table:
     """A step's rows (``SourceSpec.wire_schema``) from those that it is fed."""
     if rows is None:
@@ -132,20 +140,29 @@ def _fed(
     if source.subscribed:
         return rows.select(source.wire_schema.names)
     columns = [_shifted(whole(rows.column(name)), by_us) for name, by_us in feed.columns]
-    if feed.expires_us is not None:
+    if feed.looks is not None:
+        first = keys + feed.foreign - 2
         at_us = clock.at_us[rows.column(SEQUENCE).to_numpy()]
-        first = keys + feed.foreign - 2 if feed.foreign else keys - 2
-        start = columns[first].cast(pa.int64()).fill_null(NO_TIME).to_numpy()
-        gone = pa.array(start < np.maximum(at_us, NO_TIME + feed.expires_us) - feed.expires_us)
+        astray = _astray(columns[first], at_us, feed.looks)
+        there = pc.invert(rows.column(DELETED)).to_numpy(zero_copy_only=False)
+        counts["astray"] += int(np.count_nonzero(astray & there))
         for number in (first, first + 1):
-            empty = pa.nulls(len(gone), columns[number].type)
-            columns[number] = pc.if_else(gone, empty, columns[number])
+            columns[number] = pc.if_else(pa.array(~astray), columns[number], None)
     own, foreign = columns[:keys], columns[keys : keys + feed.foreign]
     hash_ = pa.array(stable_hash(own)) if feed.rehashed else rows.column(HASH)
     if feed.foreign:
         columns[keys:keys] = [pa.array(stable_hash(foreign))]
     made = [hash_, rows.column(EVENT_TIME), rows.column(DELETED), *columns, rows.column(SEQUENCE)]
     return pa.table(made, schema=source.wire_schema)
+
+
+def _astray(start: pa.Array, clock_us: Ints, windows: Windows) -> Mask:
+    """Which of these starts are no window's, or one's that is no longer kept."""
+    start_us = start.cast(pa.int64()).fill_null(0).to_numpy()
+    kept = np.where(clock_us == NO_TIME, True, start_us >= clock_us - windows.retention_us)
+    there = start.is_valid().to_numpy(zero_copy_only=False)
+    astray: Mask = ~there | (start_us % windows.advance_us != 0) | ~kept
+    return astray
 
 
 def _shifted(column: pa.Array, by_us: int) -> pa.Array:

@@ -1,0 +1,297 @@
+"""Aggregates as users write them: against Spark's own on the same rows, and what is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from aggregate_model import bits
+from pyspark import cloudpickle
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
+
+from dovetail.errors import PlanError
+from dovetail.kernels.aggregates import AggregateOverflowError, Touches, nulls
+from dovetail.plan import aggregates as agg
+
+UTC = dt.timezone.utc
+NAN, INF = math.nan, math.inf
+DAY = dt.date(2020, 2, 28)
+TIME = dt.datetime(2020, 2, 28, 12, 30, 1, 5)  # noqa: DTZ001
+
+COLUMNS: dict[str, tuple[DataType, list[list[Any]]]] = {
+    "byte": (ByteType(), [[1, -128, None], [None], [127, 127]]),
+    "short": (ShortType(), [[1, -32768], [None, None], [7]]),
+    "int": (IntegerType(), [[1, 2**31 - 1, 1], [None], [-5]]),
+    "long": (LongType(), [[2**62, 2**62 - 1], [None, 3], [-(2**63)]]),
+    "float": (FloatType(), [[0.1, 0.2, NAN], [INF, 1.0], [-1.5, None]]),
+    "double": (DoubleType(), [[0.1, 0.2, 0.3, 1e16, -1e16], [INF, -INF], [None, 2.5, NAN]]),
+    "decimal": (DecimalType(9, 2), [["1.00", "-2.35", "0.01"], [None], ["9999999.99", "0.02"]]),
+    "thirds": (DecimalType(20, 4), [["1", "1", "0"], ["2", "0", "0"], ["-1", "-1", "0.0001"]]),
+    "wide": (DecimalType(38, 10), [["1", "2"], ["-7.0000000005", "0", "0"], [None]]),
+    "boolean": (BooleanType(), [[True, False], [None, True], [False]]),
+    "string": (StringType(), [["b", "a", "", None], ["é", "z", "e"], [None]]),
+    "binary": (BinaryType(), [[b"\xff", b"", b"a"], [b"a", b"aa"], [None]]),
+    "date": (DateType(), [[DAY, dt.date(1900, 1, 1)], [None], [DAY]]),
+    "timestamp": (TimestampType(), [[TIME, None], [TIME.replace(year=1900)], [TIME]]),
+    "ntz": (TimestampNTZType(), [[TIME, None], [TIME.replace(year=1900)], [TIME]]),
+    "struct": (
+        StructType([StructField("a", LongType()), StructField("b", StringType())]),
+        [[(1, "x"), (1, None), (1, "x")], [None], [(None, None)]],
+    ),
+    "array": (ArrayType(LongType()), [[[1, None], [], [1, None]], [None], [[2]]]),
+    "map": (MapType(StringType(), LongType()), [[{"a": 1}, None], [{}], [{"b": None}]]),
+}
+NUMBERS = ["byte", "short", "int", "long", "float", "double", "decimal", "thirds", "wide"]
+ORDERED = [*NUMBERS, "boolean", "string", "binary", "date", "timestamp", "ntz"]
+COMPARED = [*ORDERED, "struct", "array"]
+CASES: dict[str, tuple[Callable[[str], agg.AggregateCall], Callable[[str], Column], list[str]]] = {
+    "count": (agg.count, F.count, list(COLUMNS)),
+    "sum": (agg.sum, F.sum, NUMBERS),
+    "mean": (agg.mean, F.mean, NUMBERS),
+    "min": (agg.min, F.min, ORDERED),
+    "max": (agg.max, F.max, ORDERED),
+    "first": (agg.first, F.first, list(COLUMNS)),
+    "last": (agg.last, F.last, list(COLUMNS)),
+    "first known": (
+        lambda c: agg.first(c, ignore_nulls=True),
+        lambda c: F.first(c, ignorenulls=True),
+        list(COLUMNS),
+    ),
+    "last known": (
+        lambda c: agg.last(c, ignore_nulls=True),
+        lambda c: F.last(c, ignorenulls=True),
+        list(COLUMNS),
+    ),
+    "collect_list": (agg.collect_list, F.collect_list, list(COLUMNS)),
+    "collect_set": (agg.collect_set, F.collect_set, COMPARED),
+    "approx_count_distinct": (agg.approx_count_distinct, F.approx_count_distinct, COMPARED),
+}
+GRID = [(function, column) for function, (*_, columns) in CASES.items() for column in columns]
+
+
+def value_of(name: str, value: Any) -> Any:
+    return Decimal(value) if isinstance(COLUMNS[name][0], DecimalType) and value else value
+
+
+@pytest.fixture(scope="module")
+def answers(spark: SparkSession) -> dict[str, tuple[pa.Table, dict[str, Any], StructType]]:
+    """Per column the rows in Arrow, and Spark's own aggregates of its groups, one job each."""
+    told = {}
+    for name, (type_, groups) in COLUMNS.items():
+        schema = StructType([StructField("group", LongType()), StructField(name, type_)])
+        rows = [
+            (number, value_of(name, value))
+            for number, group in enumerate(groups)
+            for value in group
+        ]
+        frame = spark.createDataFrame(rows, schema).coalesce(1)
+        functions = [function for function, (*_, columns) in CASES.items() if name in columns]
+        asked = [CASES[function][1](name).alias(function) for function in functions]
+        answered = frame.groupBy("group").agg(*asked).orderBy("group")
+        told[name] = (frame.toArrow(), answered.toArrow(), answered.schema)
+    return told
+
+
+@pytest.mark.parametrize(("function", "name"), GRID)
+def test_as_spark_aggregates(answers: dict[str, Any], function: str, name: str) -> None:
+    """The same type and the same values as Spark's function, whether or not rows may leave. (The
+    order of a set is not Spark's, which has none.)
+    """
+    rows, expected, types = answers[name]
+    schema = StructType([StructField("group", LongType()), StructField(name, COLUMNS[name][0])])
+    group = rows.column("group").to_numpy()
+    touches = Touches(group, 3, np.zeros(len(group), np.bool_))
+    values = [rows.column(name).combine_chunks()]
+    for retracts in (False, True):
+        try:
+            field, kernel = agg.resolve(
+                "agg", "x", CASES[function][0](name), schema, retracts=retracts
+            )
+        except PlanError:
+            assert retracts
+            assert function.split(maxsplit=1)[0] in {
+                "first",
+                "last",
+                "approx_count_distinct",
+                "collect_list",
+            }
+            continue
+        assert field.dataType == types[function].dataType
+        found = kernel.results(kernel.final(touches, nulls(kernel.state, 3), values)).to_pylist()
+        spark = expected.column(function).to_pylist()
+        if function == "collect_set":
+            found, spark = (
+                [sorted(map(repr, map(bits, row))) for row in rows] for rows in (found, spark)
+            )
+        assert bits(found) == bits(spark)
+
+
+@pytest.mark.parametrize("function", ["sum", "mean"])
+def test_decimals_round_as_in_spark(spark: SparkSession, function: str) -> None:
+    """Random ones of many types; half of a last digit is rounded away from zero."""
+    random = np.random.default_rng(5)
+    for precision, scale in [(3, 0), (10, 2), (18, 9), (19, 4), (30, 12), (34, 6), (38, 4)]:
+        type_ = DecimalType(precision, scale)
+        digits = random.integers(1, max(precision - 5, 2), 300)
+        numbers = [int(random.integers(-(10**9), 10**9)) ** 4 % 10**d for d in digits.tolist()]
+        rows = [(at // 7, Decimal(n).scaleb(-scale)) for at, n in enumerate(numbers)]
+        schema = StructType([StructField("group", LongType()), StructField("x", type_)])
+        frame = spark.createDataFrame(rows, schema).coalesce(1)
+        expected = frame.groupBy("group").agg(getattr(F, function)("x").alias("x")).orderBy("group")
+        table = frame.toArrow()
+        group = table.column("group").to_numpy()
+        groups = int(group.max()) + 1
+        _, kernel = agg.resolve("agg", "x", getattr(agg, function)("x"), schema, retracts=False)
+        touches = Touches(group, groups, np.zeros(len(group), np.bool_))
+        state = kernel.final(
+            touches, nulls(kernel.state, groups), [table.column("x").combine_chunks()]
+        )
+        assert kernel.results(state).to_pylist() == expected.toArrow().column("x").to_pylist()
+
+
+SCHEMA = StructType([StructField(name, type_) for name, (type_, _) in COLUMNS.items()]).add(
+    "variant", VariantType()
+)
+SCHEMA = SCHEMA.add("lower", StringType("UTF8_LCASE"))
+
+
+@pytest.mark.parametrize(
+    ("call", "retracts", "told"),
+    [
+        (agg.sum("nothing"), False, "x=sum(nothing) names an unknown column 'nothing'"),
+        (agg.sum("string"), False, "column 'string' is of type string, not a number"),
+        (agg.mean("date"), False, "column 'date' is of type date, not a number"),
+        (
+            agg.min("map"),
+            False,
+            "column 'map' is of type map<string,bigint>, not one with an order",
+        ),
+        (agg.max("struct"), True, "not one with an order"),
+        (agg.min("lower"), False, "not one with an order"),
+        (agg.first("long"), True, "first cannot take them back"),
+        (agg.last("long"), True, "last cannot take them back"),
+        (agg.approx_count_distinct("long"), True, "approx_count_distinct cannot take them back"),
+        (agg.approx_count_distinct("map"), False, "not one whose values can be compared"),
+        (agg.collect_list("map"), True, "not one whose values can be compared"),
+        (agg.collect_set("map"), False, "not one whose values can be compared"),
+        (agg.collect_set("variant"), False, "not one whose values can be compared"),
+        (agg.collect_set("lower"), False, "not one whose values can be compared"),
+    ],
+    ids=str,
+)
+def test_refused(call: agg.AggregateCall, retracts: bool, told: str) -> None:
+    with pytest.raises(PlanError) as raised:
+        agg.resolve("orders.group_by(region)", "x", call, SCHEMA, retracts=retracts)
+    assert raised.value.operator == "orders.group_by(region)"
+    assert told in raised.value.problem
+    assert len(raised.value.remedy) > 20
+
+
+def test_columns_are_names() -> None:
+    with pytest.raises(PlanError, match="withColumn"):
+        agg.sum(5)  # type: ignore[arg-type]
+
+
+def own(**changes: Any) -> Callable[..., agg.AggregateCall]:
+    given: dict[str, Any] = {
+        "init": lambda n: {"total": pa.array([0.0] * n)},
+        "add": lambda state, x: {"total": pc.add(state["total"], x)},
+        "merge": lambda a, b: {"total": pc.add(a["total"], b["total"])},
+        "state": {"total": DoubleType()},
+        "returns": "double",
+    }
+    return agg.aggregate(**{**given, **changes})
+
+
+@pytest.mark.usefixtures("spark")
+def test_own_aggregates() -> None:
+    """Types as text, of Spark or of Arrow; the kernel travels by cloudpickle."""
+    for types in (
+        {},
+        {"returns": DoubleType(), "state": {"total": pa.float64()}},
+        {"returns": pa.float64(), "state": {"total": "double"}},
+    ):
+        field, kernel = agg.resolve("agg", "x", own(**types)("double"), SCHEMA, retracts=False)
+        assert field == StructField("x", DoubleType(), True)
+        kernel = cloudpickle.loads(cloudpickle.dumps(kernel))
+        touches = Touches(np.zeros(2, np.int64), 1, np.zeros(2, np.bool_))
+        told = kernel.running(touches, nulls(kernel.state, 1), [pa.array([1.5, 2.0])])
+        assert told.to_pylist() == [1.5, 3.5]
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"merge": None}, "merge= is None"),
+        ({"retract": 3}, "retract= is 3"),
+        ({"state": {}}, "state= names no columns"),
+        ({"state": {"total": "money"}}, "state= 'total' 'money' is not read as a type"),
+        ({"state": {"total": 5}}, "state= 'total' is 5"),
+        ({"returns": "bigint"}, "without finish= the state must be one column of type int64"),
+    ],
+)
+def test_own_aggregates_refused(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(PlanError) as raised:
+        own(**changes)
+    assert told in raised.value.problem
+
+
+@pytest.mark.usefixtures("spark")
+def test_an_own_aggregate_without_retract_is_for_streams() -> None:
+    with pytest.raises(PlanError, match="retract=, a function that takes rows back"):
+        agg.resolve("agg", "x", own()("double"), SCHEMA, retracts=True)
+    taking = own(retract=lambda a, b: {"total": pc.subtract(a["total"], b["total"])})
+    _, kernel = agg.resolve("agg", "x", taking("double"), SCHEMA, retracts=True)
+    assert kernel.retracts
+
+
+def test_every_kernel_of_a_table_retracts() -> None:
+    for function, (call, _, columns) in CASES.items():
+        for name in columns:
+            try:
+                _, kernel = agg.resolve("agg", function, call(name), SCHEMA, retracts=True)
+            except PlanError:
+                continue
+            assert kernel.retracts
+
+
+def test_overflow_says_what_to_cast_to() -> None:
+    for name, values, told in (
+        ("long", [2**63 - 1, 1], r"decimal\(20,0\)"),
+        ("wide", [Decimal(10**28 - 1), Decimal(1)], "decimal"),
+    ):
+        _, kernel = agg.resolve("agg", "x", agg.sum(name), SCHEMA, retracts=False)
+        touches = Touches(np.zeros(2, np.int64), 1, np.zeros(2, np.bool_))
+        column = pa.array(values, pa.int64() if name == "long" else pa.decimal128(38, 10))
+        with pytest.raises(AggregateOverflowError, match=told):
+            kernel.running(touches, nulls(kernel.state, 1), [column])
