@@ -4,8 +4,8 @@ Windows of one ``size``, both ends included. The law, for the records of one key
 
 - a record at ``t`` makes the window that ends at ``t``, and, once another lies in it, the one that
   begins right after ``t``; two of one start are one window;
-- a record is added to each window that holds it and is open: its end is later than stream time less
-  the grace period. It tells the windows that are there, and those that it makes be there.
+- a record is added to each window that holds it and is open: stream time has not passed its end by
+  more than the grace period. It tells the windows that are there, and those that it makes be there.
 
 Source: Kafka Streams join design, "Windowed Aggregate"; spec/windowed.
 """
@@ -46,7 +46,7 @@ def changed(group: Ints, time_us: Ints, arrival: Ints, closing_us: Ints, size_us
     """The windows of n records, stored ones and the batch's, by (group, time).
 
     ``arrival``: int64[n], ``STORED`` for a stored one; ``closing_us``: int64[arrivals], what ends
-    no later than this is closed when the record comes.
+    before this is closed when the record comes.
     """
     groups = int(group.max(initial=-1)) + 1
     bounds = np.searchsorted(group, np.arange(groups + 1))
@@ -68,11 +68,11 @@ def changed(group: Ints, time_us: Ints, arrival: Ints, closing_us: Ints, size_us
     kept = np.ones(len(order), np.bool_)
     kept[1:] = (owner[1:] != owner[:-1]) | (start[1:] != start[:-1])
     end_closing = np.append(closing_us, np.iinfo(np.int64).min)
-    kept &= start + size_us > end_closing[since]
+    kept &= start + size_us >= end_closing[since]
     owner, start, since = owner[kept], start[kept], since[kept]
     low, high = _members(bounds, time_us, owner, start, size_us)
     window, record = _added(arrival, low, high, since)
-    taken = start[window] + size_us > end_closing[arrival[record]]
+    taken = start[window] + size_us >= end_closing[arrival[record]]
     window, record = window[taken], record[taken]
     maker = np.full(len(closing_us) + 1, -1)
     maker[arrival] = np.arange(len(arrival))

@@ -42,7 +42,8 @@ class SourceSpec:
     ``valueless``; ``null_keys``: whether records with a null in the key travel; ``keeps_time``:
     whether even those that no join can use do, because they move stream time; ``versioned_us``: the
     history retention of a versioned table; ``retention_us``: how far behind stream time the windows
-    may begin whose rows are kept, None where rows have no windows; ``subscribed``: whether its rows
+    may be whose rows are kept, by their column ``window``, None where rows have no windows;
+    ``subscribed``: whether its rows
     are subscriptions by foreign key, which have ``_place``, ``_epoch`` and ``_instruction``, too;
     ``regrouped``: whether they are a table's rows as they enter and leave groups, which have
     ``_instruction``; ``fallible``: whether its foreign key may fail on a row, which a last column
@@ -59,6 +60,7 @@ class SourceSpec:
     keeps_time: bool = False
     versioned_us: int | None = None
     retention_us: int | None = None
+    window: str = WINDOW_START
     subscribed: bool = False
     regrouped: bool = False
     fallible: bool = False
@@ -188,13 +190,15 @@ class Column:
 @dataclass(frozen=True)
 class Gather:
     """Rows gathered by key and, where there are ``windows``, by window. ``name``: what errors call
-    it; ``retracts``: rows that are ``_deleted`` leave their group.
+    it; ``retracts``: rows that are ``_deleted`` leave their group; ``timed``: a group has changed
+    in a batch where only its time has.
     """
 
     name: str
     columns: tuple[Column, ...]
     windows: Windows | None = None
     retracts: bool = False
+    timed: bool = False
 
     leaves: tuple[int, ...] = (0,)
 

@@ -77,11 +77,16 @@ def plan_steps(
     computed = node.input.node if isinstance(node, Unwindowed) else node
     assert isinstance(computed, (Aggregation, WindowJoin))
     final = isinstance(node, Unwindowed) and node.final
-    inner: Emit = "batch" if final else emit
+    # A window's last row does not depend on where batches end: a join tells every change, for a
+    # table's record may come in the batch that closes the window, and after that.
+    inner: Emit = emit
+    if final:
+        inner = "batch" if isinstance(computed, Aggregation) else "change"
     made = builder.made(computed, inner)
     sides = builder.sides(computed)
     if final:
         builder.final(computed, made)
+        builder.steps[:] = [_timed(step) for step in builder.steps]
         sides = (Input(Derived(computed), tuple(computed.key.names)),)
     elif emit == "batch" and isinstance(builder.steps[-1].spec.operator, Lookup):
         raise PlanError(
@@ -128,6 +133,22 @@ def plan_steps(
         feeds=feeds,
     )
     return Planned(inputs, spec, sides)
+
+
+def _timed(step: Step) -> Step:
+    """A step that tells of a group whose time alone has changed, too."""
+    operator = step.spec.operator
+    if not isinstance(operator, Gather):
+        return step
+    return replace(step, spec=replace(step.spec, operator=replace(operator, timed=True)))
+
+
+def _meets_by_key(node: WindowJoin) -> bool:
+    """Whether a join's sides meet by the key of both: on the same window, or as a stream comes."""
+    left, right = windows_of(node.left), windows_of(node.right)
+    if right is None:
+        return False
+    return node.left.stream if left is None else node.shift_us == 0
 
 
 def _keeps_alone(node: Aggregation | WindowJoin) -> bool:
@@ -188,7 +209,8 @@ class _Builder:
         if isinstance(node, Aggregation):
             return (Input(Derived(node), tuple(node.key.names)),)
         left = Input(node.left, tuple(node.left.key.names))
-        by_key = isinstance(self.steps[-1].spec.operator, (TableTree, Lookup))
+        # By foreign key, the right row's own key is one of its values.
+        by_key = _meets_by_key(node)
         return left, Input(node.right, tuple(node.right.key.names) if by_key else ())
 
     def made(self, node: Aggregation | WindowJoin, emit: Emit) -> _Made:
@@ -211,8 +233,9 @@ class _Builder:
             schema=carried(StructType(values)),
             sequence=True,
             retention_us=windows.size_us + windows.grace_us,
+            window=windows.kept_by,
         )
-        operator = Final(windows.wait_us, after=windows.kind == "session")
+        operator = Final(windows.wait_us, after=not windows.fixed)
         feed = made.feed([(f.name, 0) for f in values])
         spec = StageSpec("", 1, (source,), len(node.key), operator, "change", visible=False)
         return self._step(spec, (feed,), made.clocks, _named(node.key.names, node.values.names))
@@ -279,12 +302,11 @@ class _Builder:
         return self._step(spec, (feed,), read.clocks, _named(node.key.names, node.values.names))
 
     def _joined(self, node: WindowJoin, emit: Emit) -> _Made:
-        left, right = windows_of(node.left), windows_of(node.right)
-        if left is not None and right is not None and node.shift_us == 0:
-            return self._on_same_window(node, emit)
-        if right is not None and node.left.stream:
+        if not _meets_by_key(node):
+            return self._referred(node, emit)
+        if node.left.stream:
             return self._looked_up(node, emit)
-        return self._referred(node, emit)
+        return self._on_same_window(node, emit)
 
     def _side(self, entry: Entry, emit: Emit) -> _Made:
         if windows_of(entry) is None:
@@ -456,6 +478,7 @@ def _source(entry: Entry, columns: StructType) -> SourceSpec:
         schema=carried(columns),
         sequence=True,
         retention_us=None if windows is None else windows.retention_us,
+        window=WINDOW_START if windows is None else windows.kept_by,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from dovetail.columns import WINDOW_END, WINDOW_START
 from dovetail.errors import PlanError
 from dovetail.plan.spans import Span, microseconds, written
 
@@ -18,7 +19,8 @@ class Windows:
 
     ``size_us``: from a window's start to its end; of a session the gap that ends it.
     ``advance_us``: from one window's start to the next one's, 0 where records give the windows.
-    ``retention_us``: how far behind stream time a window may begin and still be found.
+    ``retention_us``: how far behind stream time a window may begin, a session end, and still be
+    found.
     """
 
     kind: Kind
@@ -31,6 +33,13 @@ class Windows:
     def fixed(self) -> bool:
         """Whether the clock gives the windows, not the records."""
         return self.kind in ("tumbling", "hopping")
+
+    @property
+    def kept_by(self) -> str:
+        """The column that says how far behind stream time a window is: a session may have begun
+        long ago.
+        """
+        return WINDOW_END if self.kind == "session" else WINDOW_START
 
     @property
     def wait_us(self) -> int:
@@ -72,7 +81,8 @@ def sliding(size: Span, *, grace: Span = "0 s", retention: Span | None = None) -
     """A window for every set of records at most ``size`` apart: each record's ``[t - size, t]``
     and, where there are records in it, ``[t + 1 us, t + 1 us + size]``, both ends included.
 
-    The rest as in ``tumbling``. Source: as there; Kafka Streams' SlidingWindows.
+    As the end is included, a window is closed once stream time has passed it by more than the
+    grace period. The rest as in ``tumbling``. Source: as there; Kafka Streams' SlidingWindows.
     """
     return _made("sliding", size, "0 s", grace, retention)
 
@@ -82,8 +92,8 @@ def session(gap: Span, *, grace: Span = "0 s", retention: Span | None = None) ->
     ``gap`` apart. A record between two sessions makes them one: they are deleted, the new one is
     added.
 
-    A session is closed once stream time has passed its end by gap + grace. The rest as in
-    ``tumbling``.
+    A session is closed once stream time has passed its end by gap + grace; ``retention`` counts
+    from its end. The rest as in ``tumbling``.
     """
     return _made("session", gap, "0 s", grace, retention)
 

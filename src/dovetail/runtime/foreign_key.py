@@ -162,15 +162,16 @@ def _retained(
     job: Job, events: Timeline, subscriptions: Subscriptions, results: _Results
 ) -> _Results:
     """Those of windows that are still found when the record comes; all, where there are none."""
-    retention_us = job.spec.sources[0].retention_us
+    source = job.spec.sources[0]
+    retention_us = source.retention_us
     if retention_us is None:
         return results
-    number = subscriptions.primary.stop - 2
+    number = source.schema.get_field_index(source.window)
     refs = subscriptions.reference[results.subscription]
-    (start,) = subscriptions.pool.values(refs, [number])
+    (bound,) = subscriptions.pool.values(refs, [number])
     place = job.batches[1].rows.column(SEQUENCE).to_numpy()[events.row[results.event]]
-    horizon_us = job.clock_us[place] - retention_us
-    return results.of(start.cast(pa.int64()).to_numpy() >= horizon_us)
+    horizon_us = np.maximum(job.clock_us[place], NO_TIME + retention_us) - retention_us
+    return results.of(bound.cast(pa.int64()).to_numpy() >= horizon_us)
 
 
 def _alone(events: Timeline, table: Right, before: Ints, after: Ints) -> _Results:

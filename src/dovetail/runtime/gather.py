@@ -122,8 +122,8 @@ class Groups:
     """The groups that a batch touches, by their number in ``events``.
 
     ``stored``, ``state``: per column its accumulators before and after the batch; ``known``: which
-    groups are stored; ``time_us``, ``count``: after each touch, the group's time and how many rows
-    it has; ``last``: each group's last touch.
+    groups are stored; ``stored_us``: their times; ``time_us``, ``count``: after each touch, the
+    group's time and how many rows it has; ``last``: each group's last touch.
     """
 
     job: Job
@@ -132,6 +132,7 @@ class Groups:
     known: Mask
     stored: Sequence[Columns]
     state: Sequence[Columns]
+    stored_us: Ints
     time_us: Ints
     count: Ints
     last: Ints
@@ -156,7 +157,8 @@ class Groups:
             known=located.present,
             stored=stored,
             state=[],
-            time_us=running_max(events.event_time_us, events.start, events.group, time),
+            stored_us=time,
+            time_us=_times(events, time, total, touched.told),
             count=total,
             last=np.append(events.start, len(events.row))[1:] - 1,
         )
@@ -187,6 +189,8 @@ class Groups:
         differs[both] = ~rows_equal(
             *([column.take(pa.array(both)) for column in columns] for columns in (now, then))
         )
+        if self.operator.timed:
+            differs[both] |= self.time_us[self.last[both]] != self.stored_us[both]
         group = groups[differs]
         place = np.full(len(groups), -1)
         place[self.touched.events.group[self.touched.told]] = np.arange(len(self.touched.told))
@@ -236,6 +240,20 @@ class Groups:
             position=self.job.manifest.position,
             sequence=sequence,
         )
+
+
+def _times(events: Timeline, stored_us: Ints, count: Ints, told: Ints) -> Ints:
+    """Each group's time after each touch: the largest since it came to be. One without rows is
+    forgotten once that is told.
+    """
+    ends = np.zeros(len(count), np.bool_)
+    ends[told] = count[told] == 0
+    begins = np.append(True, ends[:-1])[: len(ends)]
+    begins[events.start] = True
+    start = np.flatnonzero(begins)
+    initial = np.full(len(start), NO_TIME)
+    initial[np.searchsorted(start, events.start)] = stored_us
+    return running_max(events.event_time_us, start, np.cumsum(begins) - 1, initial)
 
 
 def aggregated(

@@ -97,6 +97,13 @@ class Job:
         retention_us = self.spec.sources[source].retention_us
         return NO_TIME if retention_us is None else minus(self.final_us[source], retention_us)
 
+    def expiry(self, source: int) -> str:
+        """The column by which a source's rows expire: a row's own time may be older than its
+        window, as a table's record may be that gave it.
+        """
+        spec = self.spec.sources[source]
+        return EVENT_TIME if spec.retention_us is None else spec.window
+
     def table_store(
         self, source: int, schema: pa.Schema | None = None
     ) -> TableState | HistoryState:
@@ -113,6 +120,7 @@ class Job:
                 self.blobs,
                 self.cache,
                 horizon_us=self.horizon_us(source),
+                expiry=self.expiry(source),
             )
         return HistoryState(
             schema,

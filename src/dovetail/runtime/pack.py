@@ -37,7 +37,8 @@ class Packer:
 
     What no join can use is counted in ``dropped`` and, unless it keeps time, dropped: rows with a
     null in the key, but for streams whose records appear without a match, and a stream's records
-    without a value. Rows whose foreign key fails are counted in ``failed``, and dropped.
+    without a value, but where they are gathered. Rows whose foreign key fails are counted in
+    ``failed``, and dropped.
     """
 
     number: int
@@ -91,7 +92,8 @@ class Packer:
     def _usable(self, batch: pa.RecordBatch) -> pa.Array | None:
         """Which rows a join can use, None for all of them."""
         usable = []
-        if self.source.stream and DELETED in batch.schema.names:
+        needs_value = self.source.stream and not self.source.valueless
+        if needs_value and DELETED in batch.schema.names:
             usable.append(pc.invert(batch.column(DELETED)))
         if not self.source.null_keys:
             keys = (batch.column(name) for name in self._key_names)

@@ -31,7 +31,7 @@ def gather(job: Job, operator: Gather) -> Done:
     store, records = state_store(job, operator), _records(job, operator)
     events = timeline([job.rows(0)])
     closing_us = stream_time(job, events) - windows.grace_us
-    open_ = events.event_time_us + windows.size_us > closing_us[events.arrival]
+    open_ = events.event_time_us + windows.size_us >= closing_us[events.arrival]
     held = _held(job, records, events, open_, windows.size_us)
     made = changed(held.group, held.time_us, held.arrival, closing_us, windows.size_us)
     touched = _touched(events, held, made, windows.size_us)

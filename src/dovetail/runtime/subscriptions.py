@@ -53,6 +53,7 @@ class Stores:
             job.blobs,
             job.cache,
             horizon_us=job.horizon_us(0),
+            expiry=job.expiry(0),
         )
         counts = None
         if preserved(operator.how)[1]:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dovetail.columns import HASH
+from dovetail.columns import EVENT_TIME, HASH
 from dovetail.state.blobs import Blobs
 from dovetail.state.runs import Merge, Run, Runs
 from dovetail.state.segment import Segment, SegmentCache, describe, encode, numbers
@@ -93,11 +93,15 @@ class RunState(ABC):
         cache: SegmentCache,
         *,
         order: str = HASH,
+        expiry: str = EVENT_TIME,
     ) -> None:
-        """``schema``: the stored columns; ``order``: the int64 column that orders them."""
+        """``schema``: the stored columns; ``order``: the int64 column that orders them; ``expiry``:
+        the column of times by which they expire.
+        """
         self.runs = runs
         self.schema = schema
         self._order = order
+        self._expiry = expiry
         self._blobs = blobs
         self._cache = cache
 
@@ -193,7 +197,7 @@ class RunState(ABC):
 
     def _write(self, table: pa.Table) -> Segment:
         table = table.combine_chunks()
-        segment = describe(table, self._order)
+        segment = describe(table, self._order, self._expiry)
         self._blobs.put(segment.id, encode(table))
         self._cache.add(segment, table)
         return segment

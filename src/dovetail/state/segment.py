@@ -38,7 +38,8 @@ class Segment:
     """A segment's entry in the manifest.
 
     ``size_bytes`` is that of the local, uncompressed form; ``first`` and ``last`` are the ends of
-    the column that orders the rows; ``earliest_us`` and ``latest_us`` are those of ``_event_time``.
+    the column that orders the rows; ``earliest_us`` and ``latest_us`` are those of the column of
+    times by which rows expire.
     """
 
     id: str
@@ -50,9 +51,11 @@ class Segment:
     latest_us: int
 
 
-def describe(table: pa.Table, order: str) -> Segment:
-    """A new segment, under a new id, for rows that are already in the order of column ``order``."""
-    ordering, time = table.column(order), table.column(EVENT_TIME).to_numpy()
+def describe(table: pa.Table, order: str, expiry: str = EVENT_TIME) -> Segment:
+    """A new segment, under a new id, for rows that are already in the order of column ``order``;
+    ``expiry``: the column of times by which they expire.
+    """
+    ordering, time = table.column(order), table.column(expiry).cast(pa.int64()).to_numpy()
     return Segment(
         id=uuid.uuid4().hex,
         rows=table.num_rows,

@@ -48,11 +48,13 @@ class TableState(RunState):
         cache: SegmentCache,
         *,
         horizon_us: int = NO_TIME,
+        expiry: str = EVENT_TIME,
     ) -> None:
         """``schema``: the stored columns; ``keys``: how many of them, after the first three, make
-        the key; ``horizon_us``: keys whose rows are older are no longer asked for.
+        the key; ``horizon_us``: keys whose rows are older, by the column ``expiry``, are no longer
+        asked for.
         """
-        super().__init__(schema, runs, blobs, cache)
+        super().__init__(schema, runs, blobs, cache, expiry=expiry)
         self.horizon_us = horizon_us
         self._key_columns = range(3, 3 + keys)
 
@@ -64,7 +66,8 @@ class TableState(RunState):
     def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
         merged = newest_of_key(pieces, self._key_columns)
         if self.horizon_us != NO_TIME:
-            merged = merged.filter(pc.greater_equal(merged.column(EVENT_TIME), self.horizon_us))
+            time = merged.column(self._expiry).cast(pa.int64())
+            merged = merged.filter(pc.greater_equal(time, self.horizon_us))
         oldest = self.runs.runs[0].tier == merge.tier
         return merged.filter(pc.invert(merged.column(DELETED))) if oldest else merged
 
