@@ -31,7 +31,7 @@ def test_what_was_streamed_equals_the_joins_of_the_whole_inputs(
 ) -> None:
     _, equal, printed = demo
     assert equal
-    assert "check: equal (11,713 rows)" in printed
+    assert "check: equal (12,299 rows)" in printed
     assert "The first cancellation: 2013-01-01 B6125 JFK" in printed
 
 
@@ -102,7 +102,7 @@ def test_check_shows_the_rows_that_differ(
     finally:
         log.write_parquet(newest)
     printed = capsys.readouterr().out
-    assert "check: NOT equal (11,713 rows)" in printed
+    assert "check: NOT equal (12,299 rows)" in printed
     assert "4,711" in printed
     assert printed.count("the first differing rows") == 2  # in flights and in network
     assert printed.count(log["flight_id"][-1]) == 4

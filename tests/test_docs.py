@@ -14,6 +14,7 @@ PAGES = [
     ROOT / "docs" / "tables.md",
     ROOT / "docs" / "foreign_keys.md",
     ROOT / "docs" / "streams.md",
+    ROOT / "docs" / "windows.md",
     ROOT / "docs" / "operations.md",
 ]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -109,3 +109,60 @@ def test_buckets_are_dealt_out_evenly(spark: SparkSession, buckets: int, partiti
     dealt = spark.createDataFrame([(n,) for n in labels], "bucket int")
     placed = dealt.select(F.pmod(F.hash("bucket"), F.lit(partitions))).collect()
     assert [row[0] for row in placed] == [bucket % partitions for bucket in range(buckets)]
+
+
+def test_windows_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    views = testing.stream("views", key="user", schema={"user": pa.int64(), "page": pa.string()})
+    pages = testing.table("pages", key="page", schema={"page": pa.string(), "title": pa.string()})
+    hours = views.group_by("page").window(dt.tumbling("1 hour", retention="8 days"))
+    counts = hours.agg(n=dt.count())
+    before = {"n": "left.n", "before": "right.n"}
+    trend = counts.join(counts, how="left", shift="-7 days", select=before, name="trend")
+    trend.join(pages, how="left", name="named").to_table(emit="final").explain()
+    assert (
+        capsys.readouterr().out
+        == """\
+Topology
+windows as a table, each window once, when it is closed  (key page, window_start, window_end; n, \
+before, title)
+└─ left join of windows with their key's row  (key page, window_start, window_end; n, before, title)
+   ├─ left join of windows with those 7 days earlier  (key page, window_start, window_end; n, \
+before)
+   │  ├─ aggregate by page, windows tumbling, 1 hour, grace 0 s  (key page, window_start, \
+window_end; n)
+   │  │  └─ views  (key user; page)
+   │  └─ aggregate by page, windows tumbling, 1 hour, grace 0 s  (key page, window_start, \
+window_end; n)
+   │     └─ views  (key user; page)
+   └─ pages  (key page; title)
+
+Stage 1
+  shuffle  by (page string) into buckets; 2 inputs, packed as columns
+  state    pages: last row per key
+           aggregate of views by page: accumulators per key and window, until it is closed
+           trend: rows per key and window, for 8 days
+           named: rows per key and window, for 8 days
+           rows per key and window, until it is closed
+"""
+    )
+
+
+def test_a_grouped_table_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    pages = testing.table("pages", key="page", schema={"page": pa.string(), "title": pa.string()})
+    pages.group_by("title").agg(n=dt.count()).explain()
+    assert (
+        capsys.readouterr().out
+        == """\
+Topology
+aggregate by title  (key title; n)
+└─ pages  (key page; title)
+
+Stage 1
+  shuffle  by key (page string) into buckets; pages, packed as columns
+  state    pages: last row per key, of it what is aggregated
+
+Stage 2
+  shuffle  by (title string) into buckets; pages, packed as columns
+  state    accumulators per group
+"""
+    )

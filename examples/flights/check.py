@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 _NO_VALUES = ("offset", "time", "deleted", "_change", "_timestamp", "_position")
@@ -23,14 +24,14 @@ def expected(history: Path, query: str) -> pl.DataFrame:
     return _EXPECTED[query](history)
 
 
-def streamed(changes: pl.DataFrame, key: str | None) -> pl.DataFrame:
+def streamed(changes: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
     """A query's final table, or with no ``key`` its stream, from the changelog that it wrote."""
-    if key is None:
+    if not key:
         return changes.drop("_position")
     return last_rows(changes, key, order="_position", deleted=pl.col("_change") == "delete")
 
 
-def last_rows(log: pl.DataFrame, key: str, order: str, deleted: pl.Expr) -> pl.DataFrame:
+def last_rows(log: pl.DataFrame, key: Sequence[str], order: str, deleted: pl.Expr) -> pl.DataFrame:
     """The last row of each key, but for those that are tombstones."""
     last = log.sort(order).unique(key, keep="last").filter(~deleted)
     return last.drop(_NO_VALUES, strict=False)
@@ -57,7 +58,7 @@ def _log(history: Path, name: str) -> pl.DataFrame:
 
 
 def _table(history: Path, name: str, key: str) -> pl.DataFrame:
-    return last_rows(_log(history, name), key, order="offset", deleted=pl.col("deleted"))
+    return last_rows(_log(history, name), [key], order="offset", deleted=pl.col("deleted"))
 
 
 def _flights(history: Path) -> pl.DataFrame:
@@ -138,10 +139,39 @@ def _trips(history: Path) -> pl.DataFrame:
     )
 
 
+def _hours(history: Path) -> pl.DataFrame:
+    """Counted by the hour of the departure, then joined with itself a week later."""
+    start = pl.col("time").dt.truncate("1h").alias("window_start")
+    hourly = (
+        _log(history, "departures")
+        .group_by("carrier", start)
+        .agg(
+            pl.len().cast(pl.Int64).alias("departures"),
+            pl.mean("dep_delay").alias("minutes_late"),
+        )
+    )
+    before = hourly.select(
+        "carrier",
+        pl.col("window_start") + timedelta(days=7),
+        pl.col("departures").alias("week_before"),
+    )
+    airlines = _table(history, "airlines", "carrier")
+    return (
+        hourly.join(before, on=["carrier", "window_start"], how="left")
+        .join(airlines, on="carrier", how="left")
+        .select(
+            *("carrier", "window_start"),
+            (pl.col("window_start") + timedelta(hours=1)).alias("window_end"),
+            *("departures", "minutes_late", "week_before", "name"),
+        )
+    )
+
+
 _EXPECTED = {
     "flights": _flights,
     "network": _network,
     "carriers": _carriers,
     "weather": _weather,
     "trips": _trips,
+    "hours": _hours,
 }

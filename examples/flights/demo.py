@@ -76,11 +76,14 @@ def show_changes(spark: SparkSession, directory: Path) -> None:
     report.print_flights(flights.with_columns(local))
     network = changes(spark, directory, "network")
     report.print_growing_row(network.with_columns(local))
-    report.print_makers(check.streamed(network, "flight_id"))
-    report.print_carriers(check.streamed(changes(spark, directory, "carriers"), "carrier"))
+    report.print_makers(check.streamed(network, ["flight_id"]))
+    report.print_carriers(check.streamed(changes(spark, directory, "carriers"), ["carrier"]))
     departures = pl.read_parquet(directory / "history" / "departures" / "*.parquet").height
     report.print_weather(changes(spark, directory, "weather"), departures)
     report.print_trips(changes(spark, directory, "trips"), departures)
+    hours = check.streamed(changes(spark, directory, "hours"), ["carrier", "window_start"])
+    start = pl.col("window_start").dt.convert_time_zone(ZONE)
+    report.print_hours(hours.with_columns(start))
 
 
 def check_all(spark: SparkSession, directory: Path) -> bool:

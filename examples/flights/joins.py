@@ -31,7 +31,7 @@ class Log:
 class Query:
     """A topology to run: the logs it reads, how it joins them, which changes it emits.
 
-    ``key``: what the resulting table is keyed by, None for a stream, each row of which counts.
+    ``key``: what the resulting table is keyed by, nothing for a stream, each row of which counts.
     ``files``: how many files of each log a micro-batch reads. Its fixed cost is about a second, so
     queries over little data take several at a time.
     """
@@ -39,7 +39,7 @@ class Query:
     name: str
     reads: tuple[Log, ...]
     topology: Callable[..., dt.Table | dt.Stream]
-    key: str | None = None
+    key: tuple[str, ...] = ()
     emit: Literal["change", "batch"] = "change"
     files: int = 1
 
@@ -160,6 +160,29 @@ def trips(departures: dt.Stream, landings: dt.Stream) -> dt.Stream:
     )
 
 
+def hours(departures: dt.Stream, airlines: dt.Table) -> dt.Table:
+    """Every airline's departures by the hour, beside those of the same hour a week before.
+
+    Both sides and the names meet in the stage of the airline. What comes late corrects the hour and
+    the one a week after; a name corrects all hours of the year.
+    """
+    hourly = departures.group_by("carrier").window(
+        dt.tumbling("1 hour", grace="1 hour", retention="400 days")
+    )
+    counted = hourly.agg(departures=dt.count(), minutes_late=dt.mean("dep_delay"))
+    beside = counted.join(
+        counted,
+        how="left",
+        shift="-7 days",
+        select={
+            "departures": "left.departures",
+            "minutes_late": "left.minutes_late",
+            "week_before": "right.departures",
+        },
+    )
+    return beside.join(airlines, how="left").to_table()
+
+
 _DEPARTURES = Log("departures", "flight_id", stream=True)
 
 QUERIES = (
@@ -167,7 +190,7 @@ QUERIES = (
         "flights",
         reads=(Log("schedule", "flight_id"), Log("actuals", "flight_id")),
         topology=flights,
-        key="flight_id",
+        key=("flight_id",),
     ),
     # A flight changes several times a micro-batch; here only the last of them is of interest.
     Query(
@@ -180,7 +203,7 @@ QUERIES = (
             Log("airports", "airport"),
         ),
         topology=network,
-        key="flight_id",
+        key=("flight_id",),
         emit="batch",
         files=2,
     ),
@@ -188,7 +211,7 @@ QUERIES = (
         "carriers",
         reads=tuple(Log(name, "carrier") for name in ("operations", "cancellations", "airlines")),
         topology=carriers,
-        key="carrier",
+        key=("carrier",),
         files=3,
     ),
     Query(
@@ -202,5 +225,13 @@ QUERIES = (
         reads=(_DEPARTURES, Log("landings", "flight_id", stream=True)),
         topology=trips,
         files=2,
+    ),
+    Query(
+        "hours",
+        reads=(_DEPARTURES, Log("airlines", "carrier")),
+        topology=hours,
+        key=("carrier", "window_start"),
+        emit="batch",
+        files=3,
     ),
 )

@@ -182,6 +182,22 @@ def print_trips(found: pl.DataFrame, departures: int) -> None:
     print_table("Departures and their landings", ends)
 
 
+def print_hours(hours: pl.DataFrame) -> None:
+    """The hours in which an airline's departures fell or rose most against the week before."""
+    change = pl.col("departures") - pl.col("week_before").fill_null(0)
+    changed = hours.select(
+        *("window_start", "name", "departures", "week_before"),
+        change.alias("change"),
+        "minutes_late",
+    ).filter(pl.col("week_before").is_not_null())
+    order = changed.sort("change", "window_start", "name")
+    if order.height:
+        print_table(
+            "Hours that differ most from the same hour a week before",
+            pl.concat([order.head(3), order.tail(3)]),
+        )
+
+
 def print_table(title: str, frame: pl.DataFrame) -> None:
     """A frame's rows under a title."""
     table = Table(box=None, pad_edge=False)

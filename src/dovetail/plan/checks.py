@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from pyspark.sql.types import (
     ArrayType,
@@ -19,8 +19,17 @@ from pyspark.sql.types import (
 
 from dovetail.errors import PlanError
 
-if TYPE_CHECKING:
-    from dovetail.plan.nodes import Node
+
+class Keyed(Protocol):
+    """What has a name, for errors, and a key."""
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+
+    @property
+    def key(self) -> StructType:
+        """The key columns."""
 
 
 def refuse_duplicates(operator: str, names: Sequence[str], remedy: str) -> None:
@@ -59,7 +68,7 @@ def refuse_value_type(operator: str, value: StructField) -> None:
         )
 
 
-def refuse_differing_keys(operator: str, left: Node, right: Node) -> None:
+def refuse_differing_keys(operator: str, left: Keyed, right: Keyed) -> None:
     """Both sides of a join need the same key types, in the same order; names may differ."""
     left_types = [f.dataType for f in left.key]
     right_types = [f.dataType for f in right.key]

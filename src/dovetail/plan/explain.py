@@ -51,11 +51,11 @@ def _stages(node: Node) -> Iterator[list[str]]:
     if isinstance(node, ForeignKeyJoin):
         yield from _foreign_key_stages(node)
         return
+    if isinstance(node, (Unwindowed, WindowJoin)) or windows_of(node) is not None:
+        yield _windows_stage(node)
+        return
     if isinstance(node, Aggregation):
         yield from _aggregation_stages(node)
-        return
-    if isinstance(node, (Unwindowed, WindowJoin)):
-        yield _windows_stage(node)
         return
     inputs = distinct_entries(node)
     on = looked_up(node)
@@ -95,32 +95,38 @@ def _aggregation_stages(node: Aggregation) -> Iterator[list[str]]:
     ]
 
 
-def _windows_stage(node: Unwindowed | WindowJoin) -> list[str]:
+def _windows_stage(node: Node) -> list[str]:
     inputs = _read(node)
     computed = node.input.node if isinstance(node, Unwindowed) else node
-    key = signature(base_key(computed))
     kept = [f"{entry.name}: last row per key" for entry in inputs if not entry.stream]
-    for made in dict.fromkeys(_windowed(computed)):
-        windows = made.windows
-        assert windows is not None
-        kept.append(
-            f"{made.name}: accumulators per key and window, {written(windows.retention_us)}"
-        )
+    made = list(dict.fromkeys(_windowed(computed)))
+    kept += [
+        f"{one.name}: accumulators per key and window, until it is closed"
+        for one in made
+        if isinstance(one, Aggregation)
+    ]
+    for one in made:
+        if isinstance(one, WindowJoin):
+            spans = (windows_of(side) for side in (one.left, one.right))
+            longest = max(windows.retention_us for windows in spans if windows is not None)
+            kept.append(f"{one.name}: rows per key and window, for {written(longest)}")
+    if isinstance(node, Unwindowed) and node.final:
+        kept.append("rows per key and window, until it is closed")
+    key = signature(base_key(computed))
     return [
         f"  shuffle  by {key} into buckets; {_inputs(len(inputs))}, packed as columns",
         "  state    " + "\n           ".join(kept),
-        "  joins    in the same stage, on the rows of both sides",
     ]
 
 
-def _windowed(node: Node) -> Iterator[Aggregation]:
-    """The windowed aggregates from which a node is made in its own stage."""
-    if isinstance(node, Aggregation):
-        yield node
-    elif isinstance(node, WindowJoin):
+def _windowed(node: Node) -> Iterator[Aggregation | WindowJoin]:
+    """What is computed in a stage of windows, in the order of its steps."""
+    if isinstance(node, WindowJoin):
         for entry in (node.left, node.right):
-            if windows_of(entry) is not None and isinstance(entry, Derived):
+            if isinstance(entry, Derived) and windows_of(entry) is not None:
                 yield from _windowed(entry.node)
+    if isinstance(node, (Aggregation, WindowJoin)):
+        yield node
 
 
 def _inputs(count: int) -> str:

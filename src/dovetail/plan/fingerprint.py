@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from dovetail.kernels.aggregates import Aggregate
+from dovetail.kernels.user_defined import UserDefined
 from dovetail.plan.nodes import (
     Aggregation,
     Derived,
@@ -47,7 +49,7 @@ def _describe(node: Node, inputs: Sequence[Source]) -> dict[str, Any]:
         return {"windows": _describe(node.input, inputs), "final": node.final}
     if isinstance(node, Aggregation):
         return {
-            "aggregate": [[c.name, list(c.columns), repr(c.kernel)] for c in node.columns],
+            "aggregate": [[c.name, list(c.columns), _kernel(c.kernel)] for c in node.columns],
             "by": list(node.by),
             "over": None if node.windows is None else asdict(node.windows),
             "of": _describe(node.input, inputs),
@@ -65,6 +67,13 @@ def _describe(node: Node, inputs: Sequence[Source]) -> dict[str, Any]:
         "left": _describe(node.left, inputs),
         "right": _describe(node.right, inputs),
     }
+
+
+def _kernel(kernel: Aggregate) -> str:
+    """What an accumulator is the accumulator of; a user's functions have no lasting name."""
+    if isinstance(kernel, UserDefined):
+        return f"user-defined: {', '.join(map(str, kernel.state))} to {kernel.result}"
+    return repr(kernel)
 
 
 def _options(node: JoinNode) -> dict[str, Any]:
