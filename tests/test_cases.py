@@ -47,7 +47,35 @@ CASES: list[dict[str, Any]] = [
     {"id": "fv", "op": "fk_left", "left_versioned_ms": 9, "events": BY_FOREIGN_KEY},
     {"id": "fo", "op": "fk_outer", "events": BY_FOREIGN_KEY},
 ]
+BY_WINDOW = [
+    event("L", None, "A", 1),
+    event("L", "k", "AB", 1),
+    event("R", "k", None, 4),
+    event("L", "j", "A", 11),
+    event("R", "k", "A", 3),
+]
+CASES += [
+    {"id": "wt", "op": "windowed_agg_count_tumbling", "size_ms": 4, "events": BY_WINDOW},
+    {
+        "id": "wh",
+        "op": "windowed_agg_count_hopping",
+        "size_ms": 4,
+        "advance_ms": 2,
+        "grace_ms": 6,
+        "events": BY_WINDOW,
+    },
+    {
+        "id": "wf",
+        "op": "windowed_agg_count_tumbling",
+        "size_ms": 4,
+        "grace_ms": 2,
+        "emit": "on_window_close",
+        "events": BY_WINDOW,
+    },
+    {"id": "wx", "op": "windowed_agg_count_session", "size_ms": 4, "events": []},
+]
 DROPPED = [1, 0, 0, 0, 0]
+LATE = {"wt": 1, "wh": 1, "wf": 1}
 ANSWERS: list[dict[str, Any]] = [
     {"id": "i", "out": [[], [], [change("A+", 2)], [change(None, 3)], [change(None, 3)]]},
     {"id": "x", "error": "unknown op no_such_op"},
@@ -98,7 +126,38 @@ ANSWERS: list[dict[str, Any]] = [
         ],
     },
     {"id": "fo", "error": "unknown op fk_outer"},
+    {
+        "id": "wt",
+        "out": [
+            [],
+            [change("1", 1, "k@0")],
+            [change("1", 4, "k@4")],
+            [change("1", 11, "j@8")],
+            [],
+        ],
+    },
+    {
+        "id": "wh",
+        "out": [
+            [],
+            [change("1", 1, "k@0")],
+            [change("1", 4, "k@2"), change("1", 4, "k@4")],
+            [change("1", 11, "j@8"), change("1", 11, "j@10")],
+            [change("2", 4, "k@2")],
+        ],
+    },
+    {
+        "id": "wf",
+        "out": [[], [], [], [change("1", 1, "k@0"), change("1", 4, "k@4")], []],
+    },
+    {"id": "wx", "error": "unknown op windowed_agg_count_session"},
 ]
+
+
+def dropped(answer: dict[str, Any]) -> list[int]:
+    """The event without a key and, of windows, the last one for those that are closed."""
+    found = DROPPED[: len(answer["out"])]
+    return [*found[:-1], LATE[answer["id"]]] if answer["id"] in LATE else found
 
 
 @pytest.mark.parametrize(
@@ -115,7 +174,6 @@ def test_cases(options: str) -> None:
     command = [sys.executable, str(TOOL), *options.split(), "--dropped"]
     told = subprocess.run(command, input=asked, capture_output=True, text=True, check=True)
     expected = [
-        answer | ({"dropped": DROPPED[: len(answer["out"])]} if "out" in answer else {})
-        for answer in ANSWERS
+        answer | ({"dropped": dropped(answer)} if "out" in answer else {}) for answer in ANSWERS
     ]
     assert [json.loads(line) for line in told.stdout.splitlines()] == expected

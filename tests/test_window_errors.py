@@ -56,8 +56,8 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "no advance": (
         lambda: dt.hopping("1 hour", advance="0 s"),
         (
-            r"^hopping: advance='0 s' would leave times without a window. Use more than zero and at "
-            "most the size, 1 hour"
+            r"^hopping: advance='0 s' would leave times without a window. Use more than zero and "
+            "at most the size, 1 hour"
         ),
     ),
     "an advance beyond the size": (
@@ -161,8 +161,8 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "an unknown key": (
         lambda: clicked.to_stream(key="pge"),
         (
-            rf"^to_stream of {OF_CLICKS}: key= names 'pge', which select= leaves out. Known are page, "
-            "window_start, window_end, clicks"
+            rf"^to_stream of {OF_CLICKS}: key= names 'pge', which select= leaves out. Known are "
+            "page, window_start, window_end, clicks"
         ),
     ),
     "a key that is left out": (
@@ -217,15 +217,15 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "another key": (
         lambda: clicked.join(views.group_by("id").window(HOUR).agg(v=dt.count())),
         (
-            r"the key of aggregate of clicks by page is \(page string\), of aggregate of views by id "
-            r"\(id bigint\). .*group both sides by columns of the same types in the same order"
+            r"the key of aggregate of clicks by page is \(page string\), of aggregate of views by "
+            r"id \(id bigint\). .*group both sides by columns of the same types in the same order"
         ),
     ),
     "right": (
         lambda: clicked.join(viewed, how="right"),
         (
-            r"^right join of .*: how='right' is not a join of windowed tables on the same window. Use "
-            "'inner' or 'left' or 'outer'"
+            r"^right join of .*: how='right' is not a join of windowed tables on the same window. "
+            "Use 'inner' or 'left' or 'outer'"
         ),
     ),
     "both have the column": (
@@ -255,8 +255,8 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a shift beyond the retention": (
         lambda: clicked.join(viewed, how="left", shift="-7 days"),
         (
-            r"the right side keeps windows for 1 hour, and they are asked for after 169 hours. Give "
-            "its windows retention='169 hours' or more"
+            r"the right side keeps windows for 1 hour, and they are asked for after 169 hours. "
+            "Give its windows retention='169 hours' or more"
         ),
     ),
     "a shift beyond the left side's retention": (

@@ -240,7 +240,7 @@ def test_windows_that_leave_as_a_stream(table: WindowTable, join: str) -> None:
 
 # The runners on Spark; without ``DOVETAIL_CASES``, a few.
 
-USUAL = {"windowed/nested-shift", "windowed/table-session-final", "aggregate/table-by"}
+USUAL = {"windowed/nested-shift", "windowed/table-session-final"}
 
 
 def queries(tables: list[WindowTable]) -> list[Any]:
