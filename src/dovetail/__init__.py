@@ -14,6 +14,9 @@ from dovetail.io.delta import to_delta
 from dovetail.io.kafka import read_topic
 from dovetail.io.sinks import to_function, to_memory, to_parquet
 from dovetail.io.topics import to_topic
+from dovetail.lookup.postgres import postgres
+from dovetail.lookup.source import Index, index, index_named, unique_index
+from dovetail.lookup.sqlite import sqlite
 from dovetail.plan.joins import Within, within
 from dovetail.runtime.query import settings
 from dovetail.stream import Stream
@@ -26,17 +29,23 @@ __all__ = [
     "ConfigurationError",
     "DataError",
     "DovetailError",
+    "Index",
     "PlanError",
     "StateError",
     "Stream",
     "Table",
     "Within",
+    "index",
+    "index_named",
+    "postgres",
     "read_topic",
     "settings",
+    "sqlite",
     "to_delta",
     "to_function",
     "to_memory",
     "to_parquet",
     "to_topic",
+    "unique_index",
     "within",
 ]

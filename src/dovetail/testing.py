@@ -32,11 +32,12 @@ from pyspark.sql.types import StructType
 from dovetail.columns import DELETED, EVENT_TIME, POSITION, SEQUENCE
 from dovetail.errors import CheckpointError, DataError, PlanError
 from dovetail.kernels.hashing import stable_hash
+from dovetail.plan.arrow import arrow_schema
 from dovetail.plan.nodes import Node, Source, is_stream, joins, origins
 from dovetail.plan.output import held_columns
 from dovetail.plan.spans import Span, microseconds
 from dovetail.plan.spec import Emit
-from dovetail.plan.stages import arrow_schema, plan_stage
+from dovetail.plan.stages import plan_stage
 from dovetail.runtime.local import Hash, LocalStage
 from dovetail.stream import Stream
 from dovetail.table import Table

@@ -13,6 +13,7 @@ from dovetail.errors import PlanError
 from dovetail.kernels.interval_join import Unmatched
 from dovetail.kernels.table_join import How
 from dovetail.plan.nodes import (
+    DeltaJoin,
     Derived,
     Entry,
     ForeignKeyJoin,
@@ -153,7 +154,7 @@ def foreign_key(
     return None if by_key else parts
 
 
-def kept(node: TableJoin | ForeignKeyJoin) -> Materialized:
+def kept(node: TableJoin | ForeignKeyJoin | DeltaJoin) -> Materialized:
     """The join with its result kept."""
     _refuse_corrected(node.name, node)
     return Materialized(Derived(node))
@@ -325,7 +326,7 @@ def _entry(name: str, side: Node) -> Entry:
 
 def _table_side(side: Node) -> Node:
     """A table as one side of a join by key: joins by the same key run in one stage."""
-    return Derived(side) if isinstance(side, (ForeignKeyJoin, Materialized)) else side
+    return Derived(side) if isinstance(side, (ForeignKeyJoin, DeltaJoin, Materialized)) else side
 
 
 def _refuse_other_key(name: str, left: Node, right: Node, on: Sequence[str | Column]) -> None:

@@ -26,14 +26,19 @@ from pyspark.sql.types import (
 
 from dovetail.columns import CHANGE, POSITION, TIMESTAMP, is_reserved
 from dovetail.errors import PlanError
+from dovetail.kernels.delta_join import Form
 from dovetail.kernels.interval_join import Unmatched
 from dovetail.kernels.table_join import How, preserved
+from dovetail.lookup.source import LookupSource
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
 Late: TypeAlias = Literal["ignore", "history"]
+ChangeKinds: TypeAlias = Literal["insert", "upsert", "all"]
+"""Which changes a table may have: ``"insert"``, each key's row comes once and stays; ``"upsert"``,
+rows are replaced, too; ``"all"``, they are deleted, too."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +50,8 @@ class Source:
     or false for an upsert. ``sequence`` with ``log_partition``: the row's place in its input
     partition;
     ``sequence`` alone: its place in one log that all sources share. ``frame`` is None for a table
-    that only the test driver feeds.
+    that only the test driver feeds. ``lookup``: a store of the same rows, for delta joins;
+    ``changes``: which changes the table is said to have, None where nothing is said.
     """
 
     name: str
@@ -58,6 +64,8 @@ class Source:
     log_partition: Column | None = None
     stream: bool = False
     versioned_us: int | None = None
+    lookup: LookupSource | None = None
+    changes: ChangeKinds | None = None
 
     @property
     def title(self) -> str:
@@ -129,7 +137,8 @@ class Derived:
     @property
     def ordered(self) -> bool:
         """Whether its rows have a place in a log that all inputs share."""
-        return all(source.ordered for source in origins(self.node))
+        looked_up = any(isinstance(join, DeltaJoin) for join in joins(self.node))
+        return not looked_up and all(source.ordered for source in origins(self.node))
 
 
 @dataclass(frozen=True)
@@ -143,10 +152,24 @@ class Selected:
     column: Column | None = field(default=None, compare=False)
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """One limitation of delta joins and how a join stands to it: ``limit``, what it is about;
+    ``broken``, what is wrong, None where it is met; ``remedy`` for what is wrong, or else ``how``
+    it is met.
+    """
+
+    limit: str
+    broken: str | None
+    remedy: str = ""
+    how: str = ""
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Join:
     """What all joins have: two sides, the value columns that are selected from the joined row, and
-    ``align_us``, how long a side waits for the other that is behind it.
+    ``align_us``, how long a side waits for the other that is behind it. ``verdicts``: where a delta
+    join was tried, how the join stands to each of its limitations.
     """
 
     left: Node
@@ -156,6 +179,7 @@ class _Join:
     values: StructType
     align_us: int | None = None
     label: str | None = None
+    verdicts: tuple[Verdict, ...] = ()
 
     @property
     def name(self) -> str:
@@ -222,6 +246,33 @@ class StreamJoin(_Join):
     unmatched: Unmatched
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DeltaJoin(_Join):
+    """Two tables joined without state, each looked up where the other changes. ``on``: the left and
+    the right column of each part of the join key; ``form``: what the result's key is; ``cache``:
+    how many rows of each side a task keeps between batches.
+    """
+
+    left: Entry
+    right: Entry
+    on: tuple[tuple[str, str], ...]
+    form: Form
+    cache: tuple[int, int]
+
+    @property
+    def key(self) -> StructType:
+        """The left side's key and, where it does not tell the results apart, the right side's."""
+        if not self.has_right_key:
+            return self.left.key
+        theirs = (StructField(right_key(f.name), f.dataType, True) for f in self.right.key)
+        return StructType([*self.left.key.fields, *theirs])
+
+    @property
+    def has_right_key(self) -> bool:
+        """Whether the right side's key is part of the result's."""
+        return self.form == "pair" or (self.form == "left" and preserved(self.how)[1])
+
+
 @dataclass(frozen=True, eq=False)
 class Materialized:
     """A join's result with its rows kept in a stage of its own: only what changes a row passes."""
@@ -244,7 +295,7 @@ class Materialized:
         return self.table.values
 
 
-JoinNode: TypeAlias = TableJoin | ForeignKeyJoin | StreamTableJoin | StreamJoin
+JoinNode: TypeAlias = TableJoin | ForeignKeyJoin | DeltaJoin | StreamTableJoin | StreamJoin
 Entry: TypeAlias = Source | Derived
 Node: TypeAlias = Entry | JoinNode | Materialized
 
@@ -258,7 +309,7 @@ def is_stream(node: Node) -> bool:
     """Whether a node's records stand for themselves."""
     if isinstance(node, Entry):
         return node.stream
-    return not isinstance(node, (TableJoin, ForeignKeyJoin, Materialized))
+    return not isinstance(node, (TableJoin, ForeignKeyJoin, DeltaJoin, Materialized))
 
 
 def is_current(node: Node) -> bool:
@@ -276,6 +327,9 @@ def has_null_keys(node: Node) -> bool:
         return has_null_keys(node.table)
     if isinstance(node, ForeignKeyJoin):
         return preserved(node.how)[1] or has_null_keys(node.left)
+    if isinstance(node, DeltaJoin):
+        alone = node.how != "inner" and node.has_right_key
+        return alone or has_null_keys(node.left) or has_null_keys(node.right)
     return has_null_keys(node.left) or has_null_keys(node.right)
 
 

@@ -26,7 +26,9 @@ from dovetail.columns import (
     key_name,
     value_name,
 )
+from dovetail.plan.arrow import arrow_schema
 from dovetail.plan.nodes import (
+    DeltaJoin,
     ForeignKeyJoin,
     JoinNode,
     Node,
@@ -34,7 +36,7 @@ from dovetail.plan.nodes import (
     width,
 )
 from dovetail.plan.select import SIDES
-from dovetail.plan.stages import Stage, arrow_schema
+from dovetail.plan.stages import Stage
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ def output_of(stage: Stage) -> Output:
     if not stage.spec.visible:
         columns = StructType([*changelog_schema(stage.node), *sequence])
         return Output(columns, held_columns(stage))
-    keys = stage.inputs[0].key_fields if stage.first is None else stage.node.key.fields
+    own_key = stage.first is not None or isinstance(stage.node, DeltaJoin)
+    keys = stage.node.key.fields if own_key else stage.inputs[0].key_fields
     fields = [
         StructField(key_name(number), field.dataType, True) for number, field in enumerate(keys)
     ]
@@ -104,7 +107,7 @@ def leaf_columns(stage: Stage, leaf: int) -> dict[str, str]:
 
 def held_key(node: JoinNode, left: Mapping[str, str]) -> dict[str, str]:
     """The stage column behind each key column of a join; ``left``: of its left side's columns."""
-    if isinstance(node, ForeignKeyJoin):
+    if isinstance(node, (ForeignKeyJoin, DeltaJoin)):
         return {name: key_name(number) for number, name in enumerate(node.key.names)}
     return {name: left[name] for name in node.key.names}
 

@@ -21,8 +21,10 @@ from dovetail.columns import (
     key_name,
     value_name,
 )
+from dovetail.kernels.delta_join import Form
 from dovetail.kernels.interval_join import Unmatched
 from dovetail.kernels.table_join import How, Tree, leaves, preserved
+from dovetail.lookup.source import LookupSource
 
 Emit: TypeAlias = Literal["change", "batch"]
 
@@ -38,7 +40,8 @@ class SourceSpec:
     can use do, because they move stream time; ``versioned_us``: the history retention of a
     versioned table; ``subscribed``: whether its rows are subscriptions by foreign key, which have
     ``_place``, ``_epoch`` and ``_instruction``, too; ``fallible``: whether its foreign key may fail
-    on a row, which a last column says until the row is packed.
+    on a row, which a last column says until the row is packed; ``primary``: columns that may not be
+    null besides the key.
     """
 
     name: str
@@ -51,6 +54,7 @@ class SourceSpec:
     versioned_us: int | None = None
     subscribed: bool = False
     fallible: bool = False
+    primary: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -153,7 +157,42 @@ class ForeignKey:
     leaves: tuple[int, ...] = (0, 1)
 
 
-Operator: TypeAlias = TableTree | Lookup | Interval | Histories | Subscribe | ForeignKey
+@dataclass(frozen=True)
+class LookedUp:
+    """One side of a delta join: ``lookup``, where its rows are found; ``key``: the numbers of its
+    primary key's columns in its source's schema; ``values``: of the columns that its leaf has as
+    values; ``unique``: whether the join key tells its rows apart; ``one_row``: whether an index
+    says so; ``deletes``: whether it may have tombstones; ``cache``: how many rows of it a task
+    keeps.
+    """
+
+    lookup: LookupSource
+    key: tuple[int, ...]
+    values: tuple[int, ...]
+    unique: bool
+    one_row: bool
+    deletes: bool
+    cache: int
+
+
+@dataclass(frozen=True)
+class Eventual:
+    """A delta join. ``name``: what its metric is called; ``right_key``: whether the right primary
+    key is part of the result's; ``moving``: whether a left row may change its join key, so that
+    its changes first meet by primary key.
+    """
+
+    name: str
+    how: How
+    form: Form
+    right_key: bool
+    moving: bool
+    sides: tuple[LookedUp, LookedUp]
+
+    leaves: tuple[int, ...] = (0, 1)
+
+
+Operator: TypeAlias = TableTree | Lookup | Interval | Histories | Subscribe | ForeignKey | Eventual
 
 
 @dataclass(frozen=True)
@@ -188,14 +227,20 @@ class StageSpec:
     @property
     def told_key(self) -> list[tuple[int, int]]:
         """The key columns of a change: the source that has each, and the number there."""
+        if isinstance(self.operator, Eventual):
+            left, right = self.operator.sides
+            both = [(0, column) for column in left.key]
+            return both + ([(1, c) for c in right.key] if self.operator.right_key else [])
         if not isinstance(self.operator, ForeignKey):
             return [(0, column) for column in self.key_columns]
         primary = [(0, 3 + self.keys + number) for number in range(self.operator.primary)]
         alone = preserved(self.operator.how)[1]
         return primary + ([(1, column) for column in self.key_columns] if alone else [])
 
-    def told_values(self, leaf: int) -> range:
+    def told_values(self, leaf: int) -> Sequence[int]:
         """The numbers of a leaf's value columns in its source's schema."""
+        if isinstance(self.operator, Eventual):
+            return self.operator.sides[leaf].values
         source = self.operator.leaves[leaf]
         values = self.value_fields(source)
         if not isinstance(self.operator, ForeignKey):

@@ -9,7 +9,6 @@ first by primary key, the second by foreign key. What a stage makes, another may
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,13 +16,15 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, DataType, LongType, StructField, StructType
 
 from dovetail.columns import DELETED, EVENT_TIME, FOREIGN, HASH, foreign_name
 from dovetail.errors import PlanError
 from dovetail.kernels.table_join import Join, Leaf, Tree, preserved
+from dovetail.plan.arrow import arrow_schema
+from dovetail.plan.looked_up import eventual, needed_columns
 from dovetail.plan.nodes import (
+    DeltaJoin,
     Derived,
     Entry,
     ForeignKeyJoin,
@@ -60,12 +61,13 @@ class Input:
     found; the others are their values, a key column that is not asked for among them.
 
     ``foreign``: where the rows are to become subscriptions, the columns or expressions that make
-    the foreign key, each with its type.
+    the foreign key, each with its type. ``only``: the value columns that are of use, None for all.
     """
 
     source: Entry
     key: tuple[str, ...]
     foreign: tuple[tuple[str | Column, DataType], ...] = ()
+    only: frozenset[str] | None = None
 
     @property
     def key_fields(self) -> list[StructField]:
@@ -87,7 +89,8 @@ class Input:
     @property
     def value_fields(self) -> list[StructField]:
         """The columns that travel as values."""
-        return [f for f in (*self.source.key, *self.source.values) if f.name not in self.key]
+        values = (f for f in self.source.values if self.only is None or f.name in self.only)
+        return [f for f in (*self.source.key, *values) if f.name not in self.key]
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,8 @@ class Stage:
     """A node's stage: its distinct inputs, in the order of ``spec.sources``.
 
     ``first``: of a join by foreign key, the stage by primary key that makes subscriptions of the
-    first input; ``one_log``: all sources are read from one log, whatever they say of themselves.
+    first input; ``one_log``: all sources are read from one log, whatever they say of themselves;
+    ``told``: the inputs as the output has them, where that is not as they are read.
     """
 
     node: Node
@@ -103,10 +107,13 @@ class Stage:
     spec: StageSpec
     first: StageSpec | None = None
     one_log: bool = False
+    told: tuple[Input, ...] = ()
 
     @property
     def leaves(self) -> list[Input]:
         """The input of each leaf, from left to right."""
+        if self.told:
+            return list(self.told)
         leaves = [self.inputs[source] for source in self.spec.operator.leaves]
         return leaves if self.first is None else [leaves[0], Input(leaves[1].source, ())]
 
@@ -150,6 +157,8 @@ def plan_stage(
         node = node.node
     if isinstance(node, ForeignKeyJoin):
         return _plan_foreign_key(node, buckets=buckets, emit=emit, feeds=feeds, one_log=one_log)
+    if isinstance(node, DeltaJoin):
+        return _plan_delta(node, buckets=buckets, emit=emit)
     inputs = _inputs(node)
     operator = _operator(node, inputs)
     if emit == "batch" and not isinstance(operator, TableTree):
@@ -233,6 +242,37 @@ def _plan_foreign_key(
     return Stage(node, inputs, spec, first, one_log)
 
 
+def _plan_delta(node: DeltaJoin, *, buckets: int, emit: Emit) -> Stage:
+    """The stage of a delta join: both sides by join key, with the columns that the result needs."""
+    needed = needed_columns(node)
+    inputs = tuple(
+        Input(side, tuple(pair[number] for pair in node.on), only=only)
+        for number, (side, only) in enumerate(zip((node.left, node.right), needed, strict=True))
+    )
+    told = (
+        Input(node.left, tuple(node.left.key.names), only=needed[0]),
+        Input(node.right, (), only=needed[1]),
+    )
+    sources = tuple(
+        replace(
+            _source_spec(input_, name, one_log=False),
+            null_keys=True,
+            primary=() if has_null_keys(input_.source) else tuple(input_.source.key.names),
+        )
+        for input_, name in zip(inputs, unique_names(inputs), strict=True)
+    )
+    spec = StageSpec(
+        topology=fingerprint(node),
+        buckets=buckets,
+        sources=sources,
+        keys=len(node.on),
+        operator=eventual(node, [source.schema for source in sources]),
+        emit=emit,
+        visible=_computes(node),
+    )
+    return Stage(node, inputs, spec, told=told)
+
+
 def _source_spec(
     input_: Input, name: str, *, one_log: bool, alone: bool = False, keeps_time: bool = False
 ) -> SourceSpec:
@@ -275,7 +315,7 @@ def _operator(node: Node, inputs: Sequence[Input]) -> Operator:
         )
     if isinstance(node, Materialized):
         return TableTree(_leaf(node.table, inputs), distinct=True)
-    assert not isinstance(node, ForeignKeyJoin)
+    assert not isinstance(node, (ForeignKeyJoin, DeltaJoin))
     if isinstance(node, StreamTableJoin):
         return Lookup(_tree(node, inputs), node.grace_us)
     if isinstance(node, TableJoin) and node.late == "history":
@@ -355,16 +395,6 @@ def _carried(columns: StructType) -> pa.Schema:
     return arrow_schema(StructType([*internal, *columns]))
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Spark's Arrow types for these columns, timestamps in UTC, nullable, without metadata."""
-    plain = StructType([StructField(f.name, f.dataType, True) for f in schema])
-    # Spark 4.2 asks for the time zone; 4.1 knows only UTC.
-    options: dict[str, Any] = (
-        {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
-    )
-    return to_arrow_schema(plain, **options)
-
-
 def fingerprint(node: Node) -> str:
     """A short hash of all that gives stored state its meaning: types, joins, and which of its
     inputs are one input; not their names.
@@ -405,6 +435,8 @@ def _options(node: JoinNode) -> dict[str, Any]:
         options["align"] = True
     if isinstance(node, TableJoin) and node.late != "ignore":
         options["late"] = node.late
+    elif isinstance(node, DeltaJoin):
+        options["looked up"] = [list(pair) for pair in node.on]
     elif isinstance(node, ForeignKeyJoin):
         options["on"] = [item if isinstance(item, str) else "an expression" for item in node.on]
     elif isinstance(node, StreamTableJoin):

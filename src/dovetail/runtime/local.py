@@ -18,7 +18,7 @@ from dovetail.columns import DELETED, EVENT_TIME, FOREIGN, HASH, PLACE, SEQUENCE
 from dovetail.errors import PlanError
 from dovetail.plan.nodes import ForeignKeyJoin, Source
 from dovetail.plan.output import held_columns
-from dovetail.plan.spec import StageSpec
+from dovetail.plan.spec import Eventual, StageSpec
 from dovetail.plan.stages import Input, Stage
 from dovetail.runtime.merge import merge
 from dovetail.runtime.pack import Packer, packed, unpack_piece
@@ -183,6 +183,12 @@ class LocalStage:
 
 
 def _refuse_expressions(stage: Stage) -> None:
+    if isinstance(stage.spec.operator, Eventual):
+        raise PlanError(
+            stage.node.name,
+            "a delta join asks stores that the test driver does not have",
+            "Run the topology with write_stream(), or with strategy='none'",
+        )
     foreign = isinstance(stage.node, ForeignKeyJoin) and stage.node.fallible
     if foreign or stage.spec.visible:
         raise PlanError(

@@ -37,9 +37,9 @@ from dovetail.columns import HASH, PLACE
 from dovetail.kernels.timeline import NO_TIME
 from dovetail.plan.nodes import Node, origins
 from dovetail.plan.output import Output, output_of
-from dovetail.plan.spec import StageSpec
+from dovetail.plan.spec import Eventual, StageSpec
 from dovetail.plan.stages import Stage
-from dovetail.runtime import project
+from dovetail.runtime import delta_spark, project
 from dovetail.runtime.merge import merge
 from dovetail.runtime.pack import PACKED, Packer, packed, packing, to_ipc, unpack_piece
 from dovetail.runtime.stage import Piece, process
@@ -173,7 +173,14 @@ def changelog(stage: Stage, run: Run) -> DataFrame:
     """
     packed = pack_inputs(stage, run)
     output = output_of(stage)
-    if stage.first is not None:
+    operator = stage.spec.operator
+    if isinstance(operator, Eventual):
+        schema = _in_session_timezone(packed, output)
+        metric = run.metric(f"{operator.name}.lookups")
+        rows = delta_spark.joined(
+            packed, stage.spec, output, schema, partitions=run.partitions, metric=metric
+        )
+    elif stage.first is not None:
         results = run.staged(packed, stage.spec, ToBuckets(run.labels, PLACE))
         rows = merged(results.repartition(run.partitions, "bucket"), stage.spec, output)
     elif run.flat and all(isinstance(f.dataType, _FLAT) for f in output.columns):
@@ -196,14 +203,26 @@ def pack_inputs(stage: Stage, run: Run) -> DataFrame:
         first = stage.first if number == 0 else None
         spec, keys = (own, stage.spec.keys) if first is None else (first.sources[0], first.keys)
         rows = wire_rows(input_, spec, upstream.get(number))
-        rows = rows.mapInArrow(packing(Packer(number, spec, keys, run.labels)), PACKED)
+        by = _settled_by(stage, number)
+        rows = rows.mapInArrow(packing(Packer(number, spec, keys, run.labels, by)), PACKED)
         for count in ("dropped", "failed") if spec.fallible else ("dropped",):
             records = F.coalesce(F.sum(count), F.lit(0)).alias("records")
             rows = rows.observe(run.metric(f"{spec.name}.{count}"), records)
         if first is not None:
             rows = run.staged(rows, first, ToBuckets(run.labels, HASH))
+        elif by:
+            rows = delta_spark.by_primary_key(rows, stage.spec, run.labels, run.partitions)
         packed.append(rows)
     return reduce(DataFrame.union, packed)
+
+
+def _settled_by(stage: Stage, number: int) -> tuple[str, ...]:
+    """The columns by which an input's changes meet before the stage: the primary key of a table
+    whose join key may change.
+    """
+    operator = stage.spec.operator
+    moving = isinstance(operator, Eventual) and operator.moving and number == 0
+    return tuple(stage.inputs[number].source.key.names) if moving else ()
 
 
 def bucket_labels(spark: SparkSession, buckets: int, partitions: int) -> list[int]:

@@ -18,6 +18,7 @@ from dovetail.columns import LOG_PARTITION, SEQUENCE
 from dovetail.kernels.table_join import preserved
 from dovetail.kernels.timeline import NO_TIME, Ints, Mask
 from dovetail.plan.spec import (
+    Eventual,
     ForeignKey,
     Histories,
     Interval,
@@ -83,7 +84,7 @@ def process(
     before = manifests.load(blobs, spec.topology, spec.buckets, len(spec.sources), own + gates)
     read_us = _advance(before.read_us, pieces)
     after = replace(before, stream_time_us=read_us, read_us=read_us)
-    batches = [_batch(source, pieces, number) for number, source in enumerate(spec.sources)]
+    batches = [batch_of(source, pieces, number) for number, source in enumerate(spec.sources)]
     held: tuple[Runs, ...] = ()
     if gates:
         heard = [any(piece.source == s for piece in pieces) for s in range(len(spec.sources))]
@@ -140,6 +141,7 @@ def _run(job: Job) -> Done:
         return subscribe.run(job, operator)
     if isinstance(operator, ForeignKey):
         return foreign_key.join(job, operator)
+    assert not isinstance(operator, Eventual), "a delta join has no state"
     return tables.join(job, operator)
 
 
@@ -151,7 +153,7 @@ def store_count(spec: StageSpec) -> int:
     return len(spec.sources) + counted
 
 
-def _batch(source: SourceSpec, pieces: Sequence[Piece], number: int) -> Batch:
+def batch_of(source: SourceSpec, pieces: Sequence[Piece], number: int) -> Batch:
     """The rows of one source in the order they were read."""
     own = sorted(
         (piece for piece in pieces if piece.source == number and piece.rows is not None),
