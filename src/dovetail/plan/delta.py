@@ -151,7 +151,7 @@ def delta_join(
     label: str | None = None,
 ) -> DeltaJoin:
     """Two tables joined by look-ups, or an error that names every limitation that is broken."""
-    name = label or f"delta join of {left.name} and {right.name}"
+    name = label or f"{how} join of {left.name} and {right.name}"
     kind = _how(name, how)
     pairs = _pairs(name, left, right, on)
     form = form_of(left, right, pairs)

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pyspark.sql.types import StructType
 
 from dovetail.kernels.table_join import preserved
+from dovetail.plan.explain_delta import on_of, stage_of, told
 from dovetail.plan.nodes import (
+    DeltaJoin,
     Derived,
     Entry,
     ForeignKeyJoin,
@@ -19,6 +21,7 @@ from dovetail.plan.nodes import (
     StreamTableJoin,
     TableJoin,
     distinct_entries,
+    joins,
     signature,
 )
 from dovetail.plan.spans import written
@@ -34,6 +37,9 @@ def explain(node: Node) -> str:
     lines = ["Topology", *_tree(node, "", "")]
     for number, stage in enumerate(_stages(node), start=1):
         lines += ["", f"Stage {number}", *stage]
+    for join in joins(node):
+        if join.verdicts:
+            lines += ["", *told(join)]
     return "\n".join(lines)
 
 
@@ -44,6 +50,9 @@ def _stages(node: Node) -> Iterator[list[str]]:
             yield from _stages(entry.node)
     if isinstance(node, ForeignKeyJoin):
         yield from _foreign_key_stages(node)
+        return
+    if isinstance(node, DeltaJoin):
+        yield stage_of(node)
         return
     inputs = distinct_entries(node)
     on = looked_up(node)
@@ -108,6 +117,8 @@ def _kind(node: JoinNode) -> str:
     if isinstance(node, StreamTableJoin):
         grace = "" if node.grace_us is None else f", grace {written(node.grace_us)}"
         return f"of a stream with a table on {', '.join(node.on)}{grace}{align}"
+    if isinstance(node, DeltaJoin):
+        return f"by look-ups on {', '.join(on_of(node))}"
     if isinstance(node, ForeignKeyJoin):
         on = (item if isinstance(item, str) else "an expression" for item in node.on)
         return f"by foreign key {', '.join(on)}{align}"
