@@ -14,6 +14,7 @@ from dovetail.io.delta import to_delta
 from dovetail.io.kafka import read_topic
 from dovetail.io.sinks import to_function, to_memory, to_parquet
 from dovetail.io.topics import to_topic
+from dovetail.lookup.delta_files import delta_files
 from dovetail.lookup.postgres import postgres
 from dovetail.lookup.source import Index, index, index_named, unique_index
 from dovetail.lookup.sqlite import sqlite
@@ -35,6 +36,7 @@ __all__ = [
     "Stream",
     "Table",
     "Within",
+    "delta_files",
     "index",
     "index_named",
     "postgres",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pytest
 from in_process import Row, TableOf, Tasks, World, joined, plan_of, shown
 
-HISTORIES = int(os.environ.get("DOVETAIL_CASES", "500")) // 100
+HISTORIES = -(-int(os.environ.get("DOVETAIL_CASES", "200")) // 50)
 HOWS = ("inner", "left", "right", "full")
 
 

@@ -99,7 +99,12 @@ class PostgresReader:
         self._connection = connection
         connection.execute("SELECT set_config('statement_timeout', %s, false)", [_ms(seconds)])
         connection.execute("SET default_transaction_read_only = on")
-        self._types = dict(connection.execute(_COLUMNS, [source.table]).fetchall())
+        self._types = dict(connection.execute(_COLUMNS, [self._name(connection)]).fetchall())
+
+    def _name(self, connection: Any = None) -> str:
+        """The table's name as SQL has it."""
+        identifier = self._psycopg.sql.Identifier(*self._source.table.split("."))
+        return str(identifier.as_string(connection))
 
     def _statement(self, by: Sequence[str]) -> Any:
         sql = self._psycopg.sql

@@ -127,7 +127,7 @@ class Stage:
                 plan_stage(
                     input_.source.node,
                     buckets=spec.buckets,
-                    emit=spec.emit if is_current(input_.source) else "change",
+                    emit=spec.emit if _tells_net(input_.source) else "change",
                     feeds=spec.sources[number].ordered,
                     one_log=self.one_log,
                 ),
@@ -191,6 +191,11 @@ def plan_stage(
         feeds=feeds,
     )
     return Stage(node, tuple(inputs), spec, one_log=one_log)
+
+
+def _tells_net(source: Derived) -> bool:
+    """Whether a result can be had as each key's last change, where it has changed."""
+    return is_current(source) and not isinstance(source.node, DeltaJoin)
 
 
 def _plan_foreign_key(

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 from dovetail.columns import DELETED, HASH, quoted
+from dovetail.errors import PlanError
 from dovetail.lookup.pool import opened
 from dovetail.plan.output import Output
 from dovetail.plan.spec import Eventual, StageSpec
@@ -67,7 +68,12 @@ def joined(
     ``left_hits``, ``left_misses``, ``right_hits``, ``right_misses``.
     """
     live, query = rows.isStreaming, uuid4().hex
-    final = spec.emit == "batch"
+    if live and spec.emit == "batch":
+        raise PlanError(
+            metric.removesuffix(".lookups"),
+            "emit='batch' leaves out what has not changed, which a delta join does not know",
+            "Use emit='change', which gives each key at most one change per micro-batch",
+        )
 
     def changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = Task(spec, query) if live else None
@@ -77,7 +83,7 @@ def joined(
         ask, batch = (None, 0) if task is None else (task.ask, task.batch)
         done = join(spec, own, caches, ask, batch)
         for table in done.changes:
-            told = output.rows(_upserts(table) if final else table).cast(schema)
+            told = output.rows(table if live else _upserts(table)).cast(schema)
             yield from _with_counts(told, None).to_batches()
         counts = [count for of_side in done.counts for count in of_side]
         yield from _with_counts(_blank(schema, output.columns), counts).to_batches()
@@ -143,7 +149,7 @@ def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[Piece]:
 
 
 def _upserts(table: pa.Table) -> pa.Table:
-    """Of a final table the rows that it has."""
+    """The rows of a table that had none before: nothing is taken back."""
     return table.filter(pc.invert(table.column(DELETED)))
 
 
