@@ -7,7 +7,8 @@ from __future__ import annotations
 import json
 import random
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -57,8 +58,11 @@ class World:
                     )
                 (directory / table.name).mkdir()
 
-    def store(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.path)
+    @contextmanager
+    def store(self) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(self.path)) as store:
+            yield store
+            store.commit()
 
     def write(self, name: str, *rows: Row, deleted: bool = False) -> None:
         """Change rows in the store; ``tell`` brings the changes into the changelog."""
@@ -81,14 +85,12 @@ class World:
                         list(row.values()),
                     )
                 at = f"2024-01-01T00:{self.clock // 60:02d}:{self.clock % 60:02d}Z"
-                self._untold[name].append(row | {"_at": at, "_gone": deleted})
+                self._untold[name].append(row | {"_at": at, "_gone": deleted, "_n": self.clock})
 
     def tell(self, name: str, count: int | None = None) -> None:
         """Bring changes, all or the first ``count``, into the changelog."""
         untold, table = self._untold[name], self.tables[name]
-        told, self._untold[name] = untold[:count], untold[slice(count, None) if count else 0 : 0]
-        if count is not None:
-            self._untold[name] = untold[count:]
+        told, self._untold[name] = untold[:count], [] if count is None else untold[count:]
         if told:
             table.files += 1
             path = self.directory / name / f"{table.files:05d}.json"
@@ -105,10 +107,15 @@ class World:
         table = self.tables[name]
         columns = ", ".join(f"{n} {t}" for n, t in table.columns.items())
         reader = spark.readStream if streaming else spark.read
-        frame = reader.schema(f"{columns}, _at timestamp, _gone boolean").json(
+        frame = reader.schema(f"{columns}, _at timestamp, _gone boolean, _n long").json(
             str(self.directory / name)
         )
-        return frame.select(*table.columns, F.col("_at").alias("at"), F.col("_gone").alias("gone"))
+        return frame.select(
+            *table.columns,
+            F.col("_at").alias("at"),
+            F.col("_gone").alias("gone"),
+            F.col("_n").alias("n_"),
+        )
 
     def lookup(self, name: str, **options: Any) -> Any:
         table = self.tables[name]
@@ -129,6 +136,7 @@ class World:
             key=self.tables[name].key,
             timestamp="at",
             deleted="gone",
+            sequence="n_",
             name=name,
         )
         return table.with_lookup(lookup or self.lookup(name), changes=changes)
@@ -144,7 +152,8 @@ class Results:
 
     def writer(self, changes: DataFrame, node: Node) -> Any:
         def take(batch: DataFrame, _: int) -> None:
-            rows = [row.asDict() for row in batch.orderBy("_position").collect()]
+            rows = [row.asDict() for row in batch.collect()]
+            rows.sort(key=lambda row: row["_position"])
             self.batches.append(rows)
             for row in rows:
                 self.changes += 1

@@ -274,7 +274,11 @@ def test_a_result_goes_on_into_a_stateful_join(
     other = World(tmp_path / "more", cities)
     other.put("cities", {"city": "Oslo", "land": "Norway"})
     plain = dt.Table.from_changelog(
-        other.frame(spark, "cities"), key="city", timestamp="at", deleted="gone", name="cities"
+        other.frame(spark, "cities").drop("n_"),
+        key="city",
+        timestamp="at",
+        deleted="gone",
+        name="cities",
     )
     sink = Results()
     table = placed.join(plain, on="city", how="left")
