@@ -68,8 +68,8 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "the join key of pairs may change": (
         lambda: orders("upsert", BY_CUSTOMER).delta_join(lines("insert"), on={"amount": "order"}),
         (
-            r"\(1\) no index of sqlite orders .*; \(2\) rows of orders change and the join key amount "
-            r"is not part of its key, so a row's former join key is not known"
+            r"\(1\) no index of sqlite orders .*; \(2\) rows of orders change and the join key "
+            r"amount is not part of its key, so a row's former join key is not known"
         ),
     ),
     "the foreign key may change and right rows stand alone": (

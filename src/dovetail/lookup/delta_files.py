@@ -6,12 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dovetail.errors import ConfigurationError, DataError
 from dovetail.lookup.fit import changed, checked
@@ -65,22 +63,14 @@ class DeltaFilesReader:
                 self._table = deltalake.DeltaTable(self._source.path)
             else:
                 self._table.update_incremental()
-            data = self._table.to_pyarrow_dataset()
+            known = {field.name for field in self._table.schema().fields}
+            missing = [name for name in (*self._schema.names, *by) if name not in known]
+            if missing:
+                raise changed(title, f"there is no column {missing[0]!r}")
+            found = self._query(deltalake, by, keys)
         except deltalake.exceptions.DeltaError as error:
             self.close()
             raise OSError(str(error)) from error
-        missing = [name for name in (*self._schema.names, *by) if name not in data.schema.names]
-        if missing:
-            raise changed(title, f"there is no column {missing[0]!r}")
-        wanted = [
-            pc.field(name).isin(column.combine_chunks().cast(data.schema.field(name).type))
-            for name, column in zip(by, keys.columns, strict=True)
-        ]
-        wanted += [
-            pc.field(name).isin(pa.array(list(values), data.schema.field(name).type))
-            for name, values in self._source.filters
-        ]
-        found = data.to_table(columns=self._schema.names, filter=reduce(lambda a, b: a & b, wanted))
         try:
             return checked(title, found.cast(self._schema), self._source.key)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -89,6 +79,44 @@ class DeltaFilesReader:
                 f"a row does not fit the table's schema: {error}",
                 "Give the changelog and the look-up source the same types",
             ) from error
+
+    def _query(self, deltalake: Any, by: Sequence[str], keys: pa.Table) -> pa.Table:
+        """Rows whose columns have one of the keys' values each: more than those asked for, where
+        there are several columns.
+        """
+        wanted = [
+            self._one_of(name, column.to_pylist())
+            for name, column in zip(by, keys.columns, strict=True)
+        ]
+        wanted += [self._one_of(name, values) for name, values in self._source.filters]
+        columns = ", ".join(map(_quoted, self._schema.names))
+        query = f"SELECT {columns} FROM t WHERE {' AND '.join(wanted)}"  # noqa: S608
+        return pa.table(
+            deltalake.QueryBuilder().register("t", self._table).execute(query).read_all()
+        )
+
+    def _one_of(self, name: str, values: Sequence[Any]) -> str:
+        literals = [_literal(self._source.title, name, v) for v in values if v is not None]
+        parts = [f"{_quoted(name)} IS NULL"] if None in values else []
+        if literals:
+            parts.append(f"{_quoted(name)} IN ({', '.join(literals)})")
+        return f"({' OR '.join(parts)})"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(title: str, name: str, value: Any) -> str:
+    if isinstance(value, (bool, int)):
+        return str(value)
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    raise DataError(
+        title,
+        f"column {name!r} cannot be looked up by a {type(value).__name__}",
+        "Join by whole numbers or texts",
+    )
 
 
 def _deltalake(title: str) -> Any:

@@ -35,25 +35,39 @@ def checked(title: str, table: pa.Table, key: Sequence[str]) -> pa.Table:
 
 def _array(title: str, values: list[Any], field: pa.Field) -> pa.Array:
     try:
-        return pa.array(values, field.type)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as first:
-        try:
-            if _convertible(field.type):
-                return pa.array(values).cast(field.type)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            pass
+        found = pa.array(values)
+        if not _becomes(found.type, field.type):
+            raise pa.ArrowInvalid(f"the store has {found.type}")
+        return found.cast(field.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise DataError(
             title,
             f"a row does not fit the table's schema: column {field.name!r} is declared "
-            f"{field.type}, and {first}",
+            f"{field.type}, and {error}",
             "Give the changelog and the look-up source the same types",
-        ) from first
+        ) from error
 
 
-def _convertible(type_: pa.DataType) -> bool:
-    """Types that stores have no form of and write as texts or numbers."""
-    kinds = (pa.types.is_temporal, pa.types.is_decimal, pa.types.is_boolean, pa.types.is_floating)
-    return any(kind(type_) for kind in kinds)
+def _becomes(found: pa.DataType, declared: pa.DataType) -> bool:
+    """Whether values of a type may be of the declared one; whether all of them can, the cast says.
+
+    Stores write times and decimals as texts, and booleans and times as numbers, where they have no
+    types for them.
+    """
+    types = pa.types
+    if types.is_null(found) or found.id == declared.id:
+        return True
+    from_number = types.is_floating(declared) or types.is_decimal(declared)
+    if types.is_integer(found):
+        other = types.is_boolean(declared) or types.is_temporal(declared)
+        return bool(types.is_integer(declared) or from_number or other)
+    if types.is_decimal(found):
+        return bool(types.is_integer(declared) or from_number)
+    if types.is_string(found):
+        texts = types.is_large_string(declared)
+        return bool(texts or types.is_temporal(declared) or types.is_decimal(declared))
+    kinds = (types.is_floating, types.is_temporal, types.is_nested, types.is_binary)
+    return any(kind(found) and kind(declared) for kind in kinds)
 
 
 def changed(title: str, problem: object) -> DataError:
