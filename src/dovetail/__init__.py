@@ -14,6 +14,10 @@ from dovetail.io.delta import to_delta
 from dovetail.io.kafka import read_topic
 from dovetail.io.sinks import to_function, to_memory, to_parquet
 from dovetail.io.topics import to_topic
+from dovetail.lookup.delta_files import delta_files
+from dovetail.lookup.postgres import postgres
+from dovetail.lookup.source import Index, index, index_named, unique_index
+from dovetail.lookup.sqlite import sqlite
 from dovetail.plan.aggregates import (
     AggregateCall,
     aggregate,
@@ -42,6 +46,7 @@ __all__ = [
     "ConfigurationError",
     "DataError",
     "DovetailError",
+    "Index",
     "PlanError",
     "StateError",
     "Stream",
@@ -54,16 +59,21 @@ __all__ = [
     "collect_list",
     "collect_set",
     "count",
+    "delta_files",
     "first",
     "hopping",
+    "index",
+    "index_named",
     "last",
     "max",
     "mean",
     "min",
+    "postgres",
     "read_topic",
     "session",
     "settings",
     "sliding",
+    "sqlite",
     "sum",
     "to_delta",
     "to_function",
@@ -71,5 +81,6 @@ __all__ = [
     "to_parquet",
     "to_topic",
     "tumbling",
+    "unique_index",
     "within",
 ]
