@@ -20,6 +20,7 @@ LAYERS = {
     "plan": {"errors", "columns", "kernels"},
     "runtime": {"errors", "columns", "kernels", "state", "plan"},
     "io": {"errors", "columns", "plan"},
+    "snapshots": {"errors", "columns", "kernels", "plan"},
     "topology": {"columns", "plan", "runtime"},
     "table": {"errors", "kernels", "plan", "io", "topology"},
     "stream": {"errors", "kernels", "plan", "io", "topology", "table"},
@@ -34,7 +35,7 @@ LAYERS = {
         "table",
         "stream",
     },
-    "__init__": {"errors", "io", "plan", "runtime", "table", "stream"},
+    "__init__": {"errors", "io", "plan", "runtime", "snapshots", "table", "stream"},
 }
 WITHOUT_SPARK = {"errors", "columns", "kernels", "state"}
 

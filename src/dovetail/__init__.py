@@ -9,6 +9,7 @@ from dovetail.errors import (
     DovetailError,
     PlanError,
     StateError,
+    TargetError,
 )
 from dovetail.io.delta import to_delta
 from dovetail.io.kafka import read_topic
@@ -16,6 +17,7 @@ from dovetail.io.sinks import to_function, to_memory, to_parquet
 from dovetail.io.topics import to_topic
 from dovetail.plan.joins import Within, within
 from dovetail.runtime.query import settings
+from dovetail.snapshots.table import SnapshotTable
 from dovetail.stream import Stream
 from dovetail.table import Table
 
@@ -27,9 +29,11 @@ __all__ = [
     "DataError",
     "DovetailError",
     "PlanError",
+    "SnapshotTable",
     "StateError",
     "Stream",
     "Table",
+    "TargetError",
     "Within",
     "read_topic",
     "settings",
