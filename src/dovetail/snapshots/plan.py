@@ -206,6 +206,7 @@ def join(
         left=left, right=right, on=pairs, how=kind, select=selected, values=values, name=label
     )
     refuse_duplicates(label, node.columns, "Leave it out or give it another name with select=")
+    _refuse_same_names(label, node)
     return node
 
 
@@ -266,6 +267,17 @@ def _describe(node: SnapshotNode, used: Mapping[SnapshotSource, frozenset[str]])
         "left": _describe(node.left, used),
         "right": _describe(node.right, used),
     }
+
+
+def _refuse_same_names(label: str, node: SnapshotJoin) -> None:
+    ids: dict[str, str] = {}
+    for one in sources(node):
+        if ids.setdefault(one.name, one.table_id) != one.table_id:
+            raise PlanError(
+                label,
+                f"two tables are called {one.name!r}, and commits tell versions by name",
+                "Name them with name= in from_delta",
+            )
 
 
 def _text(column: str) -> str:

@@ -36,14 +36,19 @@ class Scratch:
     frames: list[DataFrame] = field(default_factory=list)
 
     def keep(self, frame: DataFrame) -> DataFrame:
-        """The frame, computed once, on first use."""
-        self.frames.append(frame.persist())
+        """The frame, computed once, by the first job that reads all of it.
+
+        Nothing remains of the plan that made it. Each delta is used in several places, so plans
+        would grow by a factor with every join of a cascade, and with them the time for planning.
+        """
+        self.frames.append(frame.localCheckpoint(eager=False))
         return self.frames[-1]
 
     def release(self) -> None:
         """Forget all of them."""
         while self.frames:
-            self.frames.pop().unpersist()
+            rows: Any = self.frames.pop()._jdf  # noqa: SLF001 -- only the JVM knows what is kept
+            rows.queryExecution().logical().rdd().unpersist(False)
 
 
 @dataclass(frozen=True)
