@@ -21,7 +21,10 @@ HOWS = ("inner", "left", "right", "outer")
 WORLDS = 80
 EVERY = bool(os.environ.get("DOVETAIL_CASES"))
 CASCADES = [
-    (HOWS[i], HOWS[j]) for i in range(4) for j in range(4) if EVERY or (j - i) % 4 == 3 or i == j == 3
+    (HOWS[i], HOWS[j])
+    for i in range(4)
+    for j in range(4)
+    if EVERY or (j - i) % 4 == 3 or i == j == 3
 ]
 """Each kind below and above another, and outer with outer; with DOVETAIL_CASES all pairs."""
 
