@@ -6,13 +6,14 @@ from __future__ import annotations
 import argparse
 import json
 
-from benchmarks import foreign_key, stream_stream, stream_table, table_table
+from benchmarks import foreign_key, snapshot_join, stream_stream, stream_table, table_table
 
 BENCHMARKS = {
     "table-table": table_table,
     "foreign-key": foreign_key,
     "stream-table": stream_table,
     "stream-stream": stream_stream,
+    "snapshot-join": snapshot_join,
 }
 
 

@@ -145,7 +145,7 @@ class Target:
                 .whenNotMatchedInsert(f"changed.{AFTER} IS NOT NULL", values)
                 .execute()
             )
-        return self._committed(versions, count, base)
+        return self._committed(count, base)
 
     def advance(self, versions: Versions, base: int) -> Commit:
         """Cover new versions where no row of the target changes: a commit of a table property."""
@@ -154,17 +154,16 @@ class Target:
         with self._committing(versions, base):
             self._session.sql(
                 f"ALTER TABLE delta.{quoted(self._path)} "
-                f"SET TBLPROPERTIES ('dovetail.covered' = '{literal}')"
+                f"SET TBLPROPERTIES ('dovetail.unchanged_until' = '{literal}')"
             )
-        return self._committed(versions, 0, base)
+        return self._committed(0, base)
 
     def commits(self) -> Iterator[Commit]:
         """The commits of joins over snapshots in the table's history, the last one first."""
         for row in self._commits():
             told = _told(row["userMetadata"])
             if told is not None:
-                covered = {one["name"]: one["version"] for one in told["tables"]}
-                yield Commit(row["version"], covered)
+                yield Commit(row["version"], _covered(told))
 
     @property
     def _operator(self) -> str:
@@ -247,19 +246,24 @@ class Target:
             for name in settings:
                 self._session.conf.unset(name)
 
-    def _committed(self, versions: Versions, count: int, base: int) -> Commit:
+    def _committed(self, count: int, base: int) -> Commit:
         """The commit that was made; where there is none, somebody else was faster."""
         for row in self._commits():
             if row["version"] <= base:
                 break
             told = _told(row["userMetadata"])
             if told is not None and told["base"] == base:
-                return Commit(row["version"], self._named(versions), count)
+                return Commit(row["version"], _covered(told), count)
         raise TargetError(
             self._operator,
             "another writer has committed meanwhile",
             "Let one process at a time keep it, and run again",
         )
+
+
+def _covered(told: Mapping[str, Any]) -> dict[str, int]:
+    """The versions of the sources that a commit says it covers, by name."""
+    return {one["name"]: one["version"] for one in told["tables"]}
 
 
 def _told(metadata: str | None) -> dict[str, Any] | None:
