@@ -9,6 +9,7 @@ import json
 from benchmarks import (
     delta_join,
     foreign_key,
+    snapshot_join,
     stream_stream,
     stream_table,
     table_table,
@@ -22,6 +23,7 @@ BENCHMARKS = {
     "stream-table": stream_table,
     "stream-stream": stream_stream,
     "windowed": windowed,
+    "snapshot-join": snapshot_join,
 }
 
 

@@ -21,6 +21,7 @@ LAYERS = {
     "plan": {"errors", "columns", "kernels", "lookup"},
     "runtime": {"errors", "columns", "kernels", "lookup", "state", "plan"},
     "io": {"errors", "columns", "plan"},
+    "snapshots": {"errors", "columns", "kernels", "plan"},
     "topology": {"columns", "plan", "runtime"},
     "table": {"errors", "kernels", "lookup", "plan", "io", "topology"},
     "stream": {"errors", "kernels", "plan", "io", "topology", "table"},
@@ -35,7 +36,16 @@ LAYERS = {
         "table",
         "stream",
     },
-    "__init__": {"errors", "io", "lookup", "plan", "runtime", "table", "stream"},
+    "__init__": {
+        "errors",
+        "io",
+        "lookup",
+        "plan",
+        "runtime",
+        "snapshots",
+        "table",
+        "stream",
+    },
 }
 WITHOUT_SPARK = {"errors", "columns", "kernels", "lookup", "state"}
 

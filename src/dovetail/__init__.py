@@ -9,6 +9,7 @@ from dovetail.errors import (
     DovetailError,
     PlanError,
     StateError,
+    TargetError,
 )
 from dovetail.io.delta import to_delta
 from dovetail.io.kafka import read_topic
@@ -35,6 +36,7 @@ from dovetail.plan.aggregates import (
 from dovetail.plan.joins import Within, within
 from dovetail.plan.windows import Windows, hopping, session, sliding, tumbling
 from dovetail.runtime.query import settings
+from dovetail.snapshots.table import SnapshotTable
 from dovetail.stream import Stream, WindowedTable
 from dovetail.table import Table
 
@@ -48,9 +50,11 @@ __all__ = [
     "DovetailError",
     "Index",
     "PlanError",
+    "SnapshotTable",
     "StateError",
     "Stream",
     "Table",
+    "TargetError",
     "WindowedTable",
     "Windows",
     "Within",
