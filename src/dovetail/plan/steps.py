@@ -77,11 +77,14 @@ def plan_steps(
     computed = node.input.node if isinstance(node, Unwindowed) else node
     assert isinstance(computed, (Aggregation, WindowJoin))
     final = isinstance(node, Unwindowed) and node.final
-    # A window's last row does not depend on where batches end: a join tells every change, for a
-    # table's record may come in the batch that closes the window, and after that.
+    # A window's last row does not depend on where batches end. A fixed or sliding one takes nothing
+    # more once it is closed, so its last row of the batch will do; a join goes on, and a key's
+    # sessions are told of together.
     inner: Emit = emit
     if final:
-        inner = "batch" if isinstance(computed, Aggregation) else "change"
+        sessions = computed.windows is not None and computed.windows.kind == "session"
+        alone = isinstance(computed, Aggregation) and not sessions
+        inner = "batch" if alone else "change"
     made = builder.made(computed, inner)
     sides = builder.sides(computed)
     if final:

@@ -86,12 +86,14 @@ class _Batch:
     sessions: Sessions
     state: Sequence[Columns]
     count: Ints = field(init=False)
+    last: Ints = field(init=False)
     results: list[list[pa.Array]] = field(default_factory=list)
     _told: list[tuple[Ints, Ints, Ints, Ints]] = field(default_factory=list)
     _results: int = 0
 
     def __post_init__(self) -> None:
         self.count = self.stored.count
+        self.last = np.full(len(self.count), ABSENT)
 
     def apply(self, wave: Wave) -> None:
         """Carry a wave out."""
@@ -118,6 +120,7 @@ class _Batch:
         if each:
             self._tell(wave)
         base = len(self.count)
+        self.last = np.append(self.last, wave.event[np.append(wave.begins[1:], len(group)) - 1])
         merged = np.zeros(len(self.sessions.group) + 1, np.bool_)
         for number in range(2):
             at = wave.first + number
@@ -199,6 +202,7 @@ class _Batch:
         if len(group) == 0:
             return None
         event = (np.append(self.events.start, len(self.events.row))[1:] - 1)[group]
+        event[len(gone.group) :] = self.last[now.ref]
         start = np.append(gone.start_us, now.start_us)
         end = np.append(gone.end_us, now.end_us)
         ref = np.append(np.full(len(gone.group), ABSENT), now.ref)
