@@ -9,8 +9,12 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import pyarrow as pa
 import pytest
-from in_process import Row, TableOf, Tasks, World, joined, plan_of, shown
+from in_process import MemoryLookup, Row, TableOf, Tasks, World, joined, plan_of, shown
+
+import dovetail as dt
+from dovetail import testing
 
 HISTORIES = -(-int(os.environ.get("DOVETAIL_CASES", "200")) // 50)
 HOWS = ("inner", "left", "right", "full")
@@ -215,3 +219,57 @@ def test_three_tables_whose_pairs_stay(how: str) -> None:
             if row.get("i") is None:
                 row["q"] = None  # the join key is the left side's
         assert tasks.table == sorted(({n: r.get(n) for n in names} for r in all_), key=shown), seed
+
+
+def test_the_limit_to_one_deleting_side_is_needed() -> None:
+    """Without it, of a pair whose rows are both gone neither tombstone finds the other."""
+    world = World(left(["x", "i"], "all")(), right(["y", "j"], "upsert")())
+    table = world.table("left").delta_join(world.table("right"), on={"x": "y"})
+    tasks = Tasks(table, random.Random(1), tasks=1, amnesia=1.0)
+    object.__setattr__(tasks.operator.sides[1], "deletes", True)
+    for name, key in (("left", ("x", "i")), ("right", ("y", "j"))):
+        world.write(name, dict.fromkeys(key, 1) | {"a": "a", "b": "b"})
+    tasks.run({name: world.tell(name) for name in world.tables})
+    world.write("left", {"x": 1, "i": 1}, deleted=True)
+    world.write("right", {"y": 1, "j": 1}, deleted=True)
+    tasks.run({"left": world.tell("left")})
+    tasks.run({"right": world.tell("right")})
+    assert len(tasks.table) == 1
+    assert not world.tables["left"].rows
+
+
+def test_two_rows_under_one_unique_index_fail_the_batch() -> None:
+    world = World(left(["x"], "upsert")(), right(["j"], "insert")())
+    schema = {"j": pa.int64(), "y": pa.int64(), "b": pa.string()}
+    unique = MemoryLookup(world, "right", ("j",), (dt.unique_index("y"),))
+    many = testing.table("right", key="j", schema=schema).with_lookup(unique, changes="insert")
+    tasks = Tasks(world.table("left").delta_join(many, on={"x": "y"}), random.Random(1))
+    world.write("right", {"j": 1, "y": 1, "b": "a"})
+    world.write("left", {"x": 1, "i": 1, "a": "a"})
+    assert len(tasks.run({"left": world.tell("left")})) == 1
+    world.write("right", {"j": 2, "y": 2, "b": "a"})
+    world.write("right", {"j": 3, "y": 2, "b": "b"})
+    world.write("left", {"x": 2, "i": 1, "a": "a"})
+    with pytest.raises(dt.DataError, match="right: a look-up found two rows that are one by a uni"):
+        tasks.run({"left": world.tell("left")})
+
+
+@pytest.mark.parametrize(("size", "most"), [(10_000, 0), (4, 4), (0, 12)])
+def test_what_the_cache_holds_is_not_looked_up(size: int, most: int) -> None:
+    world = World(left(["x", "i"], "all")(), right(["y"], "all")())
+    table = world.table("left").delta_join(
+        world.table("right"), on={"x": "y"}, left_cache_size=size, right_cache_size=size
+    )
+    tasks = Tasks(table, random.Random(1), amnesia=0.0)
+    for y in (1, 2, 3):
+        world.write("right", {"y": y, "j": 1, "b": "b"})
+    tasks.run({"right": world.tell("right")})
+    before = tasks.counts[1][1]
+    for i in range(4):
+        for x in (1, 2, 3):
+            world.write("left", {"x": x, "i": i, "a": "a"})
+        tasks.run({"left": world.tell("left")})
+        assert all(len(cache) <= size for caches in tasks.caches for cache in caches)
+    assert tasks.counts[1][1] - before <= most
+    assert tasks.counts[1][0] + tasks.counts[1][1] - before == 12
+    assert len(tasks.table) == 12

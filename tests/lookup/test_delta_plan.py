@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 import dovetail as dt
 from dovetail import testing
+from dovetail.lookup.chain import ChainLookup, ChainReader
 from dovetail.plan.explain import explain
 from dovetail.plan.looked_up import changes_of, lookup_of
 from dovetail.plan.nodes import DeltaJoin, Derived, ForeignKeyJoin, TableJoin
@@ -291,6 +292,21 @@ def test_a_result_is_looked_up_in_both_tables() -> None:
     assert looked_up is not None
     assert looked_up.title == "sqlite orders ⋈ sqlite customers"
     assert [index.columns for index in looked_up.indexes] == [("id",), ("customer",)]
+
+
+def test_a_chain_asks_first_the_table_whose_index_serves() -> None:
+    left = testing.table("a", key="i", schema={"i": pa.int64(), "x": pa.int64(), "p": pa.int64()})
+    right = testing.table("b", key="j", schema={"j": pa.int64(), "x": pa.int64(), "q": pa.int64()})
+    left = left.with_lookup(source("a", "i", dt.index("x")), changes="insert")
+    right = right.with_lookup(source("b", "j", dt.index("x"), dt.index("q")), changes="insert")
+    pairs = left.delta_join(right, on="x")
+    assert isinstance(pairs.plan, DeltaJoin)
+    looked_up = lookup_of(Derived(pairs.plan))
+    assert isinstance(looked_up, ChainLookup)
+    reader = looked_up.open(pa.schema([("i", pa.int64())]))
+    assert isinstance(reader, ChainReader)
+    assert reader._first(["p", "q"]) == (1, ["q"])
+    assert reader._first(["x", "q"]) == (0, ["x"])
 
 
 def test_the_driver_refuses_a_delta_join() -> None:

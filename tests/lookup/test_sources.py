@@ -85,6 +85,18 @@ def test_sqlite_sees_what_was_committed_last(path: Path) -> None:
     assert ids(reader, "ann") == [3]
 
 
+def test_a_sqlite_file_that_is_replaced_is_read_anew(path: Path) -> None:
+    reader = orders(path).open(SCHEMA)
+    assert ids(reader, "ann") == [1, 3]
+    other = path.with_name("other.db")
+    other.write_bytes(path.read_bytes())
+    with closing(sqlite3.connect(other)) as store:
+        store.execute("DELETE FROM orders WHERE id = 3")
+        store.commit()
+    other.replace(path)
+    assert ids(reader, "ann") == [1]
+
+
 def test_sqlite_waits_for_a_writer(path: Path) -> None:
     reader = orders(path, timeout_s=5.0).open(SCHEMA)
     writer = sqlite3.connect(path, check_same_thread=False)

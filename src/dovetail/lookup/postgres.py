@@ -76,15 +76,12 @@ class PostgresReader:
             connection.close()
 
     def _query(self, by: Sequence[str], values: Sequence[list[Any]]) -> list[tuple[Any, ...]]:
-        try:
-            self._connect()
-            cursor = self._connection.execute(self._statement(by), self._parameters(values))
-            return cursor.fetchall()  # type: ignore[no-any-return]
-        except (self._psycopg.OperationalError, self._psycopg.InterfaceError):
-            self.close()
-            raise
+        self._connect()
+        cursor = self._connection.execute(self._statement(by), self._parameters(values))
+        return cursor.fetchall()  # type: ignore[no-any-return]
 
     def _connect(self) -> None:
+        """See that there is a connection; psycopg closes one that is lost."""
         if self._connection is not None and not self._connection.closed:
             return
         source, seconds = self._source, self._source.timeout_s
@@ -96,10 +93,10 @@ class PostgresReader:
             prepare_threshold=None,
             application_name="dovetail look-up",
         )
-        self._connection = connection
         connection.execute("SELECT set_config('statement_timeout', %s, false)", [_ms(seconds)])
         connection.execute("SET default_transaction_read_only = on")
         self._types = dict(connection.execute(_COLUMNS, [self._name(connection)]).fetchall())
+        self._connection = connection
 
     def _name(self, connection: Any = None) -> str:
         """The table's name as SQL has it."""

@@ -44,6 +44,7 @@ class SqliteReader:
         self._source = source
         self._schema = schema
         self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
         """As ``Reader.rows``: a query for as many keys as SQLite takes parameters."""
@@ -70,7 +71,7 @@ class SqliteReader:
             connection.close()
 
     def _query(self, by: Sequence[str], keys: pa.Table) -> list[tuple[Any, ...]]:
-        connection = self._connection or self._connect()
+        connection = self._connect()
         deadline = time.monotonic() + self._source.timeout_s
         connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
         columns = [column.to_pylist() for column in keys.columns]
@@ -85,7 +86,14 @@ class SqliteReader:
             raise
 
     def _connect(self) -> sqlite3.Connection:
-        address = f"{Path(self._source.path).absolute().as_uri()}?mode=ro"
+        """The connection to the file that has the path now: it may have been replaced."""
+        path = Path(self._source.path)
+        file = (path.stat().st_dev, path.stat().st_ino) if path.exists() else None
+        if self._connection is not None and file == self._file:
+            return self._connection
+        self.close()
+        self._file = file
+        address = f"{path.absolute().as_uri()}?mode=ro"
         self._connection = sqlite3.connect(
             address, uri=True, timeout=self._source.timeout_s, check_same_thread=False
         )
