@@ -4,7 +4,8 @@ A case is ``{"id", "op", "events": [{"side": "L" | "R", "key", "value", "ts"}, .
 milliseconds; a null value is a tombstone. Its answer is ``{"id", "out"}``, where ``out`` holds, per
 event, the changes ``{"key", "value", "ts"}`` that it caused; a missing side prints as ``null``, a
 tombstone has a null value. A case that cannot run gives ``{"id", "error"}``. In a join by foreign
-key this is what comes before the first ``|`` of the left value; none, or an empty one, is null.
+key this is what comes before the first ``|`` of the left value; none, or an empty one, is null. A
+count by windows is of the records of both sides, and its keys are ``key@start``.
 
 Answers are attributed to events one event at a time, by the kernel: where a runner gives a
 micro-batch's changes in one piece, each event takes as many of them as it causes there. Changes
@@ -28,21 +29,26 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 import fk_runners  # noqa: E402
 import matrix  # noqa: E402
 import matrix_runners  # noqa: E402
+import window_runners  # noqa: E402
 from fk_model import ForeignKeyJoin  # noqa: E402
 from naive import Record  # noqa: E402
 from runners import cut, driver, kernel, stream  # noqa: E402
+from window_gathering import Windows  # noqa: E402
+from window_model import View  # noqa: E402
 
 HOWS = {
     "table_table": ("inner", "left", "outer"),
     "stream_table": ("inner", "left"),
     "stream_stream": ("inner", "left", "outer"),
     "fk": ("inner", "left"),
+    "windowed_agg_count": ("tumbling", "hopping"),
 }
 OPTIONS = {
     "table_table": {"left_versioned_ms", "right_versioned_ms", "materialized"},
     "stream_table": {"versioned_ms", "grace_ms"},
     "stream_stream": {"before_ms", "after_ms", "grace_ms"},
     "fk": {"left_versioned_ms", "right_versioned_ms"},
+    "windowed_agg_count": {"size_ms", "advance_ms", "grace_ms", "emit"},
 }
 ALWAYS = {"id", "op", "events"}
 
@@ -94,11 +100,16 @@ def refusal(case: Case) -> str | None:
     return f"unknown options {', '.join(unknown)}" if unknown else None
 
 
-def join_of(case: Case) -> matrix.Join | ForeignKeyJoin | None:
-    """The join of streams, of versioned tables or by foreign key that a case is about, None for
-    other tables.
+def join_of(case: Case) -> matrix.Join | ForeignKeyJoin | View | None:
+    """The join of streams, of versioned tables or by foreign key or the count by windows that a
+    case is about, None for other tables.
     """
     kind, _, how = case["op"].rpartition("_")
+    if kind == "windowed_agg_count":
+        size, grace = case["size_ms"], case.get("grace_ms", 0)
+        advance = case["advance_ms"] if how == "hopping" else size
+        windows = Windows(how, size, advance, grace)
+        return View("L", (("L", windows),), case.get("emit") == "on_window_close")
     if kind == "stream_table":
         return matrix.StreamTable(how, case.get("versioned_ms"), case.get("grace_ms"))
     if kind == "stream_stream":
@@ -122,6 +133,8 @@ def run_once(case: Case, batches: Any, *, by_kernel: bool, restart: bool = False
     join = join_of(case)
     if isinstance(join, ForeignKeyJoin):
         return by_left_key(fk_runners.driver(join, batches, restart=restart))
+    if isinstance(join, View):
+        return by_window(window_runners.driver(join, batches, restart=restart))
     if join is not None:
         return matrix_runners.driver(join, batches, restart=restart)
     run = kernel if by_kernel else driver
@@ -131,6 +144,14 @@ def run_once(case: Case, batches: Any, *, by_kernel: bool, restart: bool = False
 def by_left_key(parts: fk_runners.Answers) -> Answer:
     """Results by foreign key under the left key, the only one that these joins have."""
     return [[result._replace(key=result.key[0]) for result in part] for part in parts]
+
+
+def by_window(parts: window_runners.Answers) -> Answer:
+    """Counts under their key and the start of their window."""
+    return [
+        [r._replace(key=f"{r.key[0]}@{r.key[1]}") for r in part]
+        for part in window_runners.counted(parts)
+    ]
 
 
 def in_process(cases: Sequence[Case], options: argparse.Namespace) -> dict[int, Answer]:
@@ -190,6 +211,9 @@ def streamed(session: Any, case: Case, batches: Any, *, restart: bool) -> list[A
         if isinstance(join, ForeignKeyJoin):
             told = fk_runners.stream(session, folder, join, batches, restart=restart)
             parts = by_left_key(told)
+        elif isinstance(join, View):
+            told_windows = window_runners.stream(session, folder, join, batches, restart=restart)
+            parts = by_window(told_windows)
         else:
             parts = matrix_runners.stream(session, folder, join, batches, restart=restart)
     return [result for part in parts for result in part]
@@ -218,8 +242,23 @@ def printed(case: Case, answer: Answer, dropped: bool) -> Case:
     ]
     line = {"id": case["id"], "out": out}
     if dropped:
-        line["dropped"] = [int(event["key"] is None) for event in case["events"]]
+        line["dropped"] = dropped_of(case)
     return line
+
+
+def dropped_of(case: Case) -> list[int]:
+    """Per event how many records it dropped, for a count by windows from how many windows."""
+    join, clock, found = join_of(case), -1, []
+    for event in case["events"]:
+        late = 0
+        if isinstance(join, View) and event["key"] is not None:
+            (_, windows), time = join.windows[0], event["ts"]
+            clock = max(clock, time)
+            starts = range(max(0, time - windows.size + 1), time + 1)
+            ends = (start + windows.size for start in starts if start % windows.advance == 0)
+            late = sum(not windows.open(end, clock) for end in ends)
+        found.append(int(event["key"] is None) + late)
+    return found
 
 
 def joined(values: tuple[Any, ...] | None) -> str | None:
@@ -229,10 +268,15 @@ def joined(values: tuple[Any, ...] | None) -> str | None:
 
 def records_of(case: Case) -> list[Record]:
     """The events as the runners take them; a left value by foreign key with its foreign key."""
-    by_foreign_key = isinstance(join_of(case), ForeignKeyJoin)
+    join = join_of(case)
+    by_foreign_key, by_windows = isinstance(join, ForeignKeyJoin), isinstance(join, View)
     records = []
     for event in case["events"]:
         value: Any = event["value"]
+        if by_windows:
+            value = None if value is None else "v"
+            records.append(Record("L", event["key"], event["ts"], value, value is None))
+            continue
         if by_foreign_key and event["side"] == "L" and value is not None:
             name, bar, _ = value.partition("|")
             value = (name if bar and name else None, value)
