@@ -38,7 +38,7 @@ The laws.
 - ``final``: a window's row comes once, when stream time (of the slowest) closes it; of those that
   close at once in the order of their closing, then of key and start. What comes later is not heard.
 - A batch (``each_batch``) gives per key the last of its records' results, and none where the row
-  is what it was before the batch.
+  is what it was before the batch; a row of nulls is another than none.
 """
 
 from __future__ import annotations
@@ -132,9 +132,24 @@ def each_batch(view: View, batches: Sequence[Sequence[Record]]) -> Iterator[list
     rows: dict[Key, Cells] = {}
     for batch in batches:
         last = {change.key: change for record in batch for change in running.step(record)}
-        changed = [change for change in last.values() if rows.get(change.key) != change.cells]
+        changed = [
+            change
+            for change in last.values()
+            if _told_apart(view, rows.get(change.key)) != _told_apart(view, change.cells)
+        ]
         accumulate(rows, changed)
         yield in_key_order(changed)
+
+
+def _told_apart(view: View, cells: Cells | None) -> Cells | None:
+    """What makes a row another one: of a side that is a join itself, what it shows; of others also
+    whether there is a row of nulls.
+    """
+    if cells is None or isinstance(view.topology, str):
+        return cells
+    left, right = view.topology.left, view.topology.right
+    shows = [isinstance(s, Joined) for s in (left, right) for _ in inputs_of(s)]
+    return tuple(_shown(c) if show else c for c, show in zip(cells, shows, strict=True))
 
 
 def in_key_order(changes: Iterable[Any]) -> list[Any]:

@@ -145,8 +145,9 @@ class Stream(Topology):
         join design; spec/stream_table, spec/stream_stream.
         """
         if isinstance(right, Windowed):
-            spans = {"on=": on, "within=": within, "grace=": grace, "align=": align}
-            for argument, value in spans.items():
+            others = {"on=": on, "within=": within, "grace=": grace, "align=": align}
+            others["unmatched="] = None if unmatched == "on_close" else unmatched
+            for argument, value in others.items():
                 if value is not None:
                     raise PlanError(
                         "join", f"{argument} does not apply to a windowed table", "Leave it out"

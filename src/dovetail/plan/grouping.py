@@ -41,12 +41,19 @@ def aggregation(
     label: str | None = None,
 ) -> Aggregation:
     """The rows of ``node`` gathered by the columns ``by``, and by windows where there are any."""
-    name = label or f"aggregate of {node.name} by {', '.join(by)}"
+    name = label or f"aggregate of {node.name} by {', '.join(map(str, by))}"
     refuse_corrected(name, node)
     known = {f.name: f for f in (*node.key, *node.values)}
     if not by:
         raise PlanError(name, "group_by() names no column", "Name at least one")
+    refuse_duplicates(name, list(map(str, by)), "Name it once in group_by()")
     for column in by:
+        if not isinstance(column, str):
+            raise PlanError(
+                name,
+                f"group_by() is given {column!r}, not the name of a column",
+                "Name columns one by one; compute an expression in the frame first",
+            )
         if column not in known:
             raise PlanError(
                 name,
@@ -107,7 +114,14 @@ def as_stream(
     made: dict[str, str | Column] = {f.name: f.name for f in columns}
     if isinstance(select, Mapping):
         made = dict(select)
+    elif isinstance(select, (str, Column)):
+        raise PlanError(name, "select= is one column", "Give a list of columns, or a mapping")
     elif select is not None:
+        refuse_duplicates(
+            name,
+            [_name_of(name, columns, item) for item in select],
+            "Name each once, or give them names in a mapping",
+        )
         made = {_name_of(name, columns, item): item for item in select}
     fields = {n: _field(name, columns, n, item) for n, item in made.items()}
     keys = base_key(node).names if key is None else [key] if isinstance(key, str) else [*key]
@@ -119,6 +133,10 @@ def as_stream(
                 f"Known are {', '.join(fields)}",
             )
         refuse_key_type(name, fields[column])
+    if not keys:
+        raise PlanError(name, "key= names no column", "Name at least one, or leave it out")
+    refuse_duplicates(name, keys, "Name it once in key=")
+    refuse_duplicates(name, list(fields), "Give each its own name in select=")
     values = [n for n in fields if n not in keys]
     for column in (*keys, *values):
         if is_reserved(column):
@@ -152,16 +170,18 @@ def _final(node: Node, told: Told) -> bool:
 def _name_of(operator: str, columns: Sequence[StructField], item: str | Column) -> str:
     if isinstance(item, str):
         return item
+    if not isinstance(item, Column):
+        raise PlanError(
+            operator, f"select= has {item!r}", "Name columns, or give Spark expressions over them"
+        )
     return _resolved(operator, columns, item).name
 
 
-def _field(
-    operator: str, columns: Sequence[StructField], name: str, item: str | Column
-) -> StructField:
+def _field(operator: str, columns: Sequence[StructField], name: str, item: object) -> StructField:
     if isinstance(item, Column):
         return StructField(name, _resolved(operator, columns, item).dataType, True)
     known = {f.name: f for f in columns}
-    if item not in known:
+    if not isinstance(item, str) or item not in known:
         raise PlanError(
             operator, f"select= names an unknown column {item!r}", f"Known are {', '.join(known)}"
         )

@@ -37,6 +37,7 @@ from dovetail.plan.nodes import (
     Unwindowed,
     WindowJoin,
     base_key,
+    is_stream,
     windows_of,
 )
 from dovetail.plan.spec import (
@@ -73,10 +74,23 @@ def plan_steps(
     node: WindowNode, topology: str, *, buckets: int, emit: Emit, feeds: bool, one_log: bool
 ) -> Planned:
     """The steps of a node that is windowed or reads windows."""
+    if emit == "batch" and is_stream(node):
+        raise PlanError(
+            node.name,
+            "emit='batch' keeps a key's last change, which only a table's current rows have",
+            "Use emit='change'",
+        )
     builder = _Builder(one_log=one_log)
     computed = node.input.node if isinstance(node, Unwindowed) else node
     assert isinstance(computed, (Aggregation, WindowJoin))
     final = isinstance(node, Unwindowed) and node.final
+    computes = isinstance(computed, WindowJoin) and any(s.ref is None for s in computed.select)
+    if computes and final:
+        raise PlanError(
+            computed.name,
+            "select= computes, and the windows are told when they are final",
+            "Name columns only, and compute in to_stream()",
+        )
     # A window's last row does not depend on where batches end. A fixed or sliding one takes nothing
     # more once it is closed, so its last row of the batch will do; a join goes on, and a key's
     # sessions are told of together.
@@ -91,23 +105,10 @@ def plan_steps(
         builder.final(computed, made)
         builder.steps[:] = [_timed(step) for step in builder.steps]
         sides = (Input(Derived(computed), tuple(computed.key.names)),)
-    elif emit == "batch" and isinstance(builder.steps[-1].spec.operator, Lookup):
-        raise PlanError(
-            node.name,
-            "emit='batch' keeps a key's last change, which only a table's current rows have",
-            "Use emit='change'",
-        )
     inputs = builder.finished()
     if not one_log:
         refuse_partly_ordered(node, inputs, aligned=False)
     last = builder.steps[-1]
-    computes = isinstance(computed, WindowJoin) and any(s.ref is None for s in computed.select)
-    if computes and final:
-        raise PlanError(
-            computed.name,
-            "select= computes, and the windows are told when they are final",
-            "Name columns only, and compute in to_stream()",
-        )
     visible = computes or (
         isinstance(node, Unwindowed) and not all(isinstance(c, str) for c in node.columns)
     )
