@@ -27,7 +27,7 @@ VALUES = {
     "pairs": ("map<string,array<double>>", "map('a', array(1D), 'b', NULL)", "map()"),
     "nested": ("struct<`a.b`:int,c:map<int,int>>", "struct(1, map(1, 2))", "struct(NULL, NULL)"),
     "any": ("variant", "parse_json('{\"a\": [1, null]}')", "parse_json('null')"),
-    "dotted.`name": ("string", "'x'", "'y'"),
+    "dotted.name": ("string", "'x'", "'y'"),
 }  # fmt: skip
 
 

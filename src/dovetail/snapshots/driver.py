@@ -6,11 +6,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dovetail.columns import foreign_name, quoted
-from dovetail.errors import ConfigurationError, TargetError
+from dovetail.errors import ConfigurationError, DovetailError, TargetError
 from dovetail.snapshots.deltas import Deltas
 from dovetail.snapshots.plan import SnapshotNode, tables
 from dovetail.snapshots.reading import (
@@ -55,6 +54,8 @@ class Keeper:
             if until == standing.covered:
                 return commits
             commits.append(self._follow(standing.covered, until, standing.version))
+            if until == latest:
+                return commits
 
     def _make(self, versions: Versions) -> Commit:
         """The whole join at these versions, written in one commit."""
@@ -88,8 +89,8 @@ class Keeper:
         scratch = Scratch()
         try:
             yield Reader(self._session, self._root, scratch)
-        except PySparkException as error:
-            if not unreachable(error):
+        except Exception as error:
+            if isinstance(error, DovetailError) or not unreachable(error):
                 raise
             raise TargetError(
                 f"target {self._path}",
