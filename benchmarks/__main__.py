@@ -6,14 +6,24 @@ from __future__ import annotations
 import argparse
 import json
 
-from benchmarks import foreign_key, stream_stream, stream_table, table_table, windowed
+from benchmarks import (
+    delta_join,
+    foreign_key,
+    snapshot_join,
+    stream_stream,
+    stream_table,
+    table_table,
+    windowed,
+)
 
 BENCHMARKS = {
     "table-table": table_table,
     "foreign-key": foreign_key,
+    "delta-join": delta_join,
     "stream-table": stream_table,
     "stream-stream": stream_stream,
     "windowed": windowed,
+    "snapshot-join": snapshot_join,
 }
 
 

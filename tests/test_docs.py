@@ -13,6 +13,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "docs" / "tables.md",
     ROOT / "docs" / "foreign_keys.md",
+    ROOT / "docs" / "delta_joins.md",
     ROOT / "docs" / "streams.md",
     ROOT / "docs" / "windows.md",
     ROOT / "docs" / "operations.md",
@@ -29,7 +30,7 @@ def promised(block: str) -> list[str]:
     """The lines that an example says it prints: comments at its end."""
     lines = block.rstrip().splitlines()
     start = len(lines)
-    while start and lines[start - 1].startswith("# "):
+    while start and (lines[start - 1] + " ").startswith("# "):
         start -= 1
     return [line[2:] for line in lines[start:]]
 
@@ -49,6 +50,7 @@ def test_examples_run_and_print_what_they_say(
     (tmp_path / "data/payments/1.json").write_text(
         '{"id": 1, "paid": 15, "at": "2024-05-01T11:00:00Z"}\n'
     )
+    (tmp_path / "out").mkdir()
     settings = {key: spark.conf.get(key, None) for key in _changed(page)}
     names = {"spark": spark}
     assert blocks(page)

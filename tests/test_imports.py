@@ -17,11 +17,13 @@ LAYERS = {
     "columns": set(),
     "kernels": {"errors", "columns"},
     "state": {"errors", "columns", "kernels"},
-    "plan": {"errors", "columns", "kernels"},
-    "runtime": {"errors", "columns", "kernels", "state", "plan"},
+    "lookup": {"errors", "columns", "kernels"},
+    "plan": {"errors", "columns", "kernels", "lookup"},
+    "runtime": {"errors", "columns", "kernels", "lookup", "state", "plan"},
     "io": {"errors", "columns", "plan"},
+    "snapshots": {"errors", "columns", "kernels", "plan"},
     "topology": {"columns", "plan", "runtime"},
-    "table": {"errors", "kernels", "plan", "io", "topology"},
+    "table": {"errors", "kernels", "lookup", "plan", "io", "topology"},
     "stream": {"errors", "kernels", "plan", "io", "topology", "table"},
     "testing": {
         "errors",
@@ -34,9 +36,18 @@ LAYERS = {
         "table",
         "stream",
     },
-    "__init__": {"errors", "io", "plan", "runtime", "table", "stream"},
+    "__init__": {
+        "errors",
+        "io",
+        "lookup",
+        "plan",
+        "runtime",
+        "snapshots",
+        "table",
+        "stream",
+    },
 }
-WITHOUT_SPARK = {"errors", "columns", "kernels", "state"}
+WITHOUT_SPARK = {"errors", "columns", "kernels", "lookup", "state"}
 
 
 def name_of(path: Path) -> str:

@@ -139,6 +139,16 @@ def _trips(history: Path) -> pl.DataFrame:
     )
 
 
+def _fleet(history: Path) -> pl.DataFrame:
+    schedule, planes = (
+        _table(history, "schedule", "flight_id"),
+        _table(history, "planes", "tailnum"),
+    )
+    return schedule.join(planes, on="tailnum", how="left").select(
+        "flight_id", "carrier", "tailnum", "manufacturer", "seats"
+    )
+
+
 def _hours(history: Path) -> pl.DataFrame:
     """Counted by the hour of the departure, then joined with itself a week later."""
     start = pl.col("time").dt.truncate("1h").alias("window_start")
@@ -173,5 +183,6 @@ _EXPECTED = {
     "carriers": _carriers,
     "weather": _weather,
     "trips": _trips,
+    "fleet": _fleet,
     "hours": _hours,
 }

@@ -5,6 +5,8 @@ scheduled, gets its aircraft, departs and lands, and every step is a change of a
 time. Departures and landings are also streams, of a record each, and the weather is observed hour
 by hour.
 
+The schedule and the registry of planes are also tables of a database, as they are in the end.
+
 A log is a directory of Parquet files, each a slice of time. Its columns: the key and the values,
 ``time`` (event time), ``deleted`` (a tombstone) and ``offset`` (the place in the log, in order of
 arrival, which is not always the order of ``time``).
@@ -13,16 +15,19 @@ arrival, which is not always the order of ``time``).
 from __future__ import annotations
 
 import os
+import sqlite3
 import zipfile
+from contextlib import closing
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
+from polars import selectors as cs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from datetime import datetime, timedelta
 
 ZONE = "America/New_York"
@@ -31,6 +36,10 @@ AIRCRAFT_ASSIGNED_AHEAD = pl.duration(hours=3)
 OBSERVED_EVERY = pl.duration(hours=1)
 OBSERVATIONS_DELAYED_MINUTES = 360
 LANDINGS_DELAYED_MINUTES = 60
+
+DATABASE = "airline.db"
+STORED = {"schedule": ("flight_id", "tailnum"), "planes": ("tailnum",)}
+"""The database's tables: the primary key, then what is indexed."""
 
 FLIGHT = ("carrier", "flight", "origin", "dest", "distance", "scheduled")
 
@@ -57,6 +66,7 @@ def write_history(directory: Path, rows: int | None = None, slices: int = 12) ->
     bounds = [first + span * i / slices for i in range(1, slices)]
     for name, log in logs.items():
         _write(log, directory / name, bounds)
+    _store({name: logs[name] for name in STORED}, directory / DATABASE)
     return {name: log.height for name, log in logs.items()}
 
 
@@ -275,6 +285,23 @@ def _write(log: pl.DataFrame, directory: Path, bounds: list[datetime]) -> None:
         file = directory / f"{number:03}.parquet"
         log[start:end].drop("arrival").write_parquet(file)
         os.utime(file, (number, number))
+
+
+def _store(logs: Mapping[str, pl.DataFrame], file: Path) -> None:
+    """The rows that each table has in the end, in a database; instants as microseconds."""
+    instants = cs.datetime().dt.epoch("us")
+    with closing(sqlite3.connect(file)) as database:
+        for name, log in logs.items():
+            key, *indexed = STORED[name]
+            last = log.sort("offset").unique(key, keep="last").filter(~pl.col("deleted"))
+            rows = last.drop("offset", "time", "deleted", "arrival").with_columns(instants)
+            columns = ", ".join(f"{c} PRIMARY KEY" if c == key else c for c in rows.columns)
+            database.execute(f"CREATE TABLE {name} ({columns})")
+            marks = ", ".join("?" * rows.width)
+            database.executemany(f"INSERT INTO {name} VALUES ({marks})", rows.iter_rows())
+            for column in indexed:
+                database.execute(f"CREATE INDEX {name}_by_{column} ON {name} ({column})")
+        database.commit()
 
 
 def _data() -> Path:

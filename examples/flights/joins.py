@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import dovetail as dt
+from examples.flights.history import DATABASE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,13 +19,16 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Log:
     """A log to read: its name and key, as a table or as a stream; ``versioned``: the table's
-    history.
+    history; ``stored``: whether the table's rows are also in the database, by which of its
+    ``indexes`` they are found there.
     """
 
     name: str
     key: str
     stream: bool = False
     versioned: str | None = None
+    stored: bool = False
+    indexes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,13 @@ def read(spark: SparkSession, history: Path, log: Log, files_a_batch: int) -> dt
     }
     if log.stream:
         return dt.Stream.from_df(frame, **columns, name=log.name)
-    return dt.Table.from_changelog(frame, **columns, versioned=log.versioned, name=log.name)
+    table = dt.Table.from_changelog(frame, **columns, versioned=log.versioned, name=log.name)
+    if not log.stored:
+        return table
+    indexes = [dt.index(column) for column in log.indexes]
+    return table.with_lookup(
+        dt.sqlite(str(history / DATABASE), log.name, key=log.key, indexes=indexes)
+    )
 
 
 def flights(schedule: dt.Table, actuals: dt.Table) -> dt.Table:
@@ -183,6 +193,15 @@ def hours(departures: dt.Stream, airlines: dt.Table) -> dt.Table:
     return beside.join(airlines, how="left").to_table()
 
 
+def fleet(schedule: dt.Table, planes: dt.Table) -> dt.Table:
+    """Every flight with its plane, and no state: each table's changes look the other's rows up in
+    the database.
+    """
+    return schedule.delta_join(
+        planes, on="tailnum", how="left", select=["carrier", "tailnum", "manufacturer", "seats"]
+    )
+
+
 _DEPARTURES = Log("departures", "flight_id", stream=True)
 
 QUERIES = (
@@ -225,6 +244,16 @@ QUERIES = (
         reads=(_DEPARTURES, Log("landings", "flight_id", stream=True)),
         topology=trips,
         files=2,
+    ),
+    Query(
+        "fleet",
+        reads=(
+            Log("schedule", "flight_id", stored=True, indexes=("tailnum",)),
+            Log("planes", "tailnum", stored=True),
+        ),
+        topology=fleet,
+        key=("flight_id",),
+        files=4,
     ),
     Query(
         "hours",

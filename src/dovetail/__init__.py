@@ -9,11 +9,16 @@ from dovetail.errors import (
     DovetailError,
     PlanError,
     StateError,
+    TargetError,
 )
 from dovetail.io.delta import to_delta
 from dovetail.io.kafka import read_topic
 from dovetail.io.sinks import to_function, to_memory, to_parquet
 from dovetail.io.topics import to_topic
+from dovetail.lookup.delta_files import delta_files
+from dovetail.lookup.postgres import postgres
+from dovetail.lookup.source import Index, index, index_named, unique_index
+from dovetail.lookup.sqlite import sqlite
 from dovetail.plan.aggregates import (
     AggregateCall,
     aggregate,
@@ -31,6 +36,7 @@ from dovetail.plan.aggregates import (
 from dovetail.plan.joins import Within, within
 from dovetail.plan.windows import Windows, hopping, session, sliding, tumbling
 from dovetail.runtime.query import settings
+from dovetail.snapshots.table import SnapshotTable
 from dovetail.stream import Stream, WindowedTable
 from dovetail.table import Table
 
@@ -42,10 +48,13 @@ __all__ = [
     "ConfigurationError",
     "DataError",
     "DovetailError",
+    "Index",
     "PlanError",
+    "SnapshotTable",
     "StateError",
     "Stream",
     "Table",
+    "TargetError",
     "WindowedTable",
     "Windows",
     "Within",
@@ -54,16 +63,21 @@ __all__ = [
     "collect_list",
     "collect_set",
     "count",
+    "delta_files",
     "first",
     "hopping",
+    "index",
+    "index_named",
     "last",
     "max",
     "mean",
     "min",
+    "postgres",
     "read_topic",
     "session",
     "settings",
     "sliding",
+    "sqlite",
     "sum",
     "to_delta",
     "to_function",
@@ -71,5 +85,6 @@ __all__ = [
     "to_parquet",
     "to_topic",
     "tumbling",
+    "unique_index",
     "within",
 ]

@@ -6,6 +6,7 @@
     - ``CheckpointError``      a checkpoint that belongs to another topology
     - ``DataError``            a row that no rule of the topology can place
     - ``StateError``           stored state that this version cannot read
+    - ``TargetError``          a target table that cannot be brought up to date
 
 Every message names the operator, what is wrong and what to do about it.
 """
@@ -48,3 +49,9 @@ class DataError(DovetailError, ValueError):
 
 class StateError(DovetailError):
     """Stored state has a format that this version does not read."""
+
+
+class TargetError(DovetailError):
+    """The target is another join's, was changed by others, or its sources no longer have the
+    changes since the versions that it covers.
+    """

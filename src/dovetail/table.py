@@ -6,10 +6,19 @@ The DSL checks arguments and builds plan nodes; it runs nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from dovetail.errors import PlanError
 from dovetail.io.topics import Malformed, topic_source
+from dovetail.plan.delta import (
+    CACHE_SIZE,
+    Caching,
+    On,
+    Strategy,
+    chosen,
+    delta_join,
+    with_lookup,
+)
 from dovetail.plan.grouping import aggregation
 from dovetail.plan.joins import foreign_key, foreign_key_join, kept, table_join
 from dovetail.plan.reading import source_of
@@ -22,8 +31,9 @@ if TYPE_CHECKING:
 
     from dovetail.io.kafka import ReadFormat
     from dovetail.kernels.table_join import How
+    from dovetail.lookup.source import LookupSource
     from dovetail.plan.aggregates import AggregateCall
-    from dovetail.plan.nodes import Late, Node
+    from dovetail.plan.nodes import ChangeKinds, Late, Node
     from dovetail.plan.spans import Span
 
 
@@ -136,6 +146,10 @@ class Table(Topology):
         window_of: str | Column | None = None,
         name: str | None = None,
         materialized: bool = False,
+        strategy: Strategy = "auto",
+        cache: bool = True,
+        left_cache_size: int = CACHE_SIZE,
+        right_cache_size: int = CACHE_SIZE,
     ) -> Table:
         """A join of two tables, by their keys or, with ``on``, by foreign key: at any time, the
         rows of both that belong together, side by side.
@@ -174,6 +188,12 @@ class Table(Topology):
         ``materialized``: keep the result's rows, too, in a stage of their own, and emit real
         changes only: no row that is as it was, no tombstone where there was no row.
 
+        ``strategy``: ``"auto"`` joins tables that have look-up sources (``with_lookup``) by a delta
+        join, without state, where none of its limitations is broken, and all others in state;
+        ``"force"`` raises a ``PlanError`` that names every limitation that is broken; ``"none"``
+        joins in state. ``explain`` says what was chosen and why. ``cache``, ``left_cache_size``,
+        ``right_cache_size``: as in ``delta_join``.
+
         Raises ``PlanError`` where the keys' types differ or names are unknown or ambiguous.
         Source: KIP-77 "KTable-KTable"; KIP-213; KIP-914; spec/table_table, spec/foreign_key,
         spec/versioned.
@@ -201,6 +221,7 @@ class Table(Topology):
             raise PlanError(
                 "join", f"the right side is a {type(right).__name__}", "Make it a Table first"
             )
+        caching = Caching(cache, left_cache_size, right_cache_size)
         columns = foreign_key(self.plan, on)
         if columns is None:
             by_key = table_join(
@@ -212,7 +233,8 @@ class Table(Topology):
                 align=align,
                 label=name,
             )
-            return Table(kept(by_key) if materialized else by_key)
+            made = chosen(by_key, strategy=strategy, caching=caching, kept=materialized)
+            return Table(kept(made) if materialized else made)
         for argument, given in (("late=", late != "ignore"), ("align=", align is not None)):
             if given:
                 raise PlanError(
@@ -221,7 +243,75 @@ class Table(Topology):
         joined = foreign_key_join(
             self.plan, right.plan, how=how, on=columns, select=select, label=name
         )
-        return Table(kept(joined) if materialized else joined)
+        made = chosen(joined, strategy=strategy, caching=caching, kept=materialized)
+        return Table(kept(made) if materialized else made)
+
+    def with_lookup(self, source: LookupSource, *, changes: ChangeKinds | None = None) -> Table:
+        """This table with a store of the same rows, in which delta joins look them up.
+
+        ``source``: ``dt.postgres(...)``, ``dt.sqlite(...)`` or ``dt.delta_files(...)``, with this
+        table's key and columns of the same names and types. Law: at any time it has at least the
+        changes that the changelog has brought, so write it first, or read the changelog from its
+        own log. Where its ``where=`` names constants, the changelog is restricted to them, too.
+
+        ``changes``: what may come: ``"insert"`` (each key's row comes once and stays), ``"upsert"``
+        (rows are replaced), ``"all"`` (and deleted); by default ``"all"`` where ``deleted=`` is
+        given and ``"upsert"`` where not. A tombstone against it fails the batch.
+
+        Raises ``PlanError`` where keys or columns do not fit, and on the result of a join.
+        Source: FLIP-486 "Limitations".
+        """
+        return Table(with_lookup(self.plan, source, changes))
+
+    def delta_join(
+        self,
+        right: Table,
+        *,
+        on: On = None,
+        how: Literal["inner", "left", "right", "full", "outer"] = "inner",
+        select: Selection | None = None,
+        cache: bool = True,
+        left_cache_size: int = CACHE_SIZE,
+        right_cache_size: int = CACHE_SIZE,
+        name: str | None = None,
+    ) -> Table:
+        """A join of two tables that keeps no state: each change of one is joined with the rows that
+        the other's look-up source has at that time. Eventual: once the input rests, the result is
+        the join of both tables; until then it may be ahead of the changelogs.
+
+        ``on``: the columns that are equal: a name or several that both tables have, or else the
+        left table's columns in the order of the right table's key; or a mapping of left columns to
+        right columns; by default both keys. An index of each source must be among them. ``how``:
+        ``"full"`` and ``"outer"`` are one.
+
+        The result has the left table's key where the right one's key is joined by whole, and with
+        ``"right"`` and ``"full"`` also the right one's as ``right_<column>``, as in ``join``;
+        where not, it has both. Per micro-batch a key has at most one change; a row that is
+        unchanged may come again, and a tombstone where there was no row.
+
+        ``select``, ``name``: as in ``join``. ``cache``: whether tasks keep rows that they looked
+        up, at most ``left_cache_size`` rows of the left table and ``right_cache_size`` of the right
+        one, those last used; a side whose rows may change their join key is not kept.
+
+        Raises ``PlanError`` that names every limitation that is broken.
+        Source: FLIP-486; docs/delta_joins.md.
+        """
+        if not isinstance(right, Table):
+            raise PlanError(
+                "delta_join", f"the right side is a {type(right).__name__}", "Make it a Table first"
+            )
+        caching = Caching(cache, left_cache_size, right_cache_size)
+        return Table(
+            delta_join(
+                self.plan,
+                right.plan,
+                on=on,
+                how=how,
+                select=select,
+                caching=caching,
+                label=name,
+            )
+        )
 
     def group_by(self, *columns: str) -> GroupedTable:
         """The table's rows by other columns than its key, to be aggregated with ``agg``."""

@@ -33,7 +33,7 @@ from pyspark.sql.types import StructType
 from dovetail.columns import DELETED, EVENT_TIME, POSITION, SEQUENCE
 from dovetail.errors import CheckpointError, DataError, PlanError
 from dovetail.kernels.hashing import stable_hash
-from dovetail.plan.inputs import arrow_schema
+from dovetail.plan.arrow import arrow_schema
 from dovetail.plan.nodes import Node, Source, is_stream, joins, origins
 from dovetail.plan.output import held_columns
 from dovetail.plan.spans import Span, microseconds

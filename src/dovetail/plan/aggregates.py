@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -41,6 +40,7 @@ from dovetail.kernels.extremes import ChangingExtreme, Extreme
 from dovetail.kernels.sketch import ApproxCountDistinct
 from dovetail.kernels.sums import Count, ExactMean, ExactSum, FloatMean, FloatSum
 from dovetail.kernels.user_defined import Functions, State, UserDefined
+from dovetail.plan.arrow import arrow_schema
 
 
 @dataclass(frozen=True)
@@ -414,10 +414,4 @@ def _arrow_of(argument: str, type_: Type) -> pa.DataType:
 
 
 def _arrow(type_: DataType) -> pa.DataType:
-    """Spark's Arrow type, timestamps in UTC."""
-    schema = StructType([StructField("value", type_, True)])
-    # Spark 4.2 asks for the time zone; 4.1 knows only UTC.
-    options: dict[str, Any] = (
-        {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
-    )
-    return to_arrow_schema(schema, **options).field(0).type
+    return arrow_schema(StructType([StructField("value", type_, True)])).field(0).type

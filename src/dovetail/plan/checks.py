@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from pyspark.sql.types import (
@@ -18,6 +19,19 @@ from pyspark.sql.types import (
 )
 
 from dovetail.errors import PlanError
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One limitation of delta joins and how a join stands to it: ``limit``, what it is about;
+    ``broken``, what is wrong, None where it is met; ``remedy`` for what is wrong, or else ``how``
+    it is met.
+    """
+
+    limit: str
+    broken: str | None
+    remedy: str = ""
+    how: str = ""
 
 
 class Keyed(Protocol):

@@ -8,9 +8,11 @@ from pyspark.sql.types import StructType
 
 from dovetail.kernels.table_join import preserved
 from dovetail.plan.checks import signature
+from dovetail.plan.explain_delta import on_of, stage_of, told
 from dovetail.plan.inputs import Input
 from dovetail.plan.nodes import (
     Aggregation,
+    DeltaJoin,
     Derived,
     Entry,
     ForeignKeyJoin,
@@ -25,6 +27,7 @@ from dovetail.plan.nodes import (
     WindowJoin,
     base_key,
     distinct_entries,
+    joins,
     windows_of,
 )
 from dovetail.plan.spans import written
@@ -40,6 +43,9 @@ def explain(node: Node) -> str:
     lines = ["Topology", *_tree(node, "", "")]
     for number, stage in enumerate(_stages(node), start=1):
         lines += ["", f"Stage {number}", *stage]
+    for join in joins(node):
+        if join.verdicts:
+            lines += ["", *told(join)]
     return "\n".join(lines)
 
 
@@ -56,6 +62,9 @@ def _stages(node: Node) -> Iterator[list[str]]:
         return
     if isinstance(node, Aggregation):
         yield from _aggregation_stages(node)
+        return
+    if isinstance(node, DeltaJoin):
+        yield stage_of(node)
         return
     inputs = distinct_entries(node)
     on = looked_up(node)
@@ -190,6 +199,8 @@ def _kind(node: JoinNode) -> str:
     if isinstance(node, StreamTableJoin):
         grace = "" if node.grace_us is None else f", grace {written(node.grace_us)}"
         return f"of a stream with a table on {', '.join(node.on)}{grace}{align}"
+    if isinstance(node, DeltaJoin):
+        return f"by look-ups on {', '.join(on_of(node))}"
     if isinstance(node, ForeignKeyJoin):
         on = (item if isinstance(item, str) else "an expression" for item in node.on)
         return f"by foreign key {', '.join(on)}{align}"

@@ -12,6 +12,7 @@ from dovetail.kernels.aggregates import Aggregate
 from dovetail.kernels.user_defined import UserDefined
 from dovetail.plan.nodes import (
     Aggregation,
+    DeltaJoin,
     Derived,
     ForeignKeyJoin,
     JoinNode,
@@ -83,6 +84,8 @@ def _options(node: JoinNode) -> dict[str, Any]:
         options["align"] = True
     if isinstance(node, TableJoin) and node.late != "ignore":
         options["late"] = node.late
+    elif isinstance(node, DeltaJoin):
+        options["looked up"] = [list(pair) for pair in node.on]
     elif isinstance(node, ForeignKeyJoin):
         options["on"] = [item if isinstance(item, str) else "an expression" for item in node.on]
     elif isinstance(node, WindowJoin):

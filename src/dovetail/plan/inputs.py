@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, DataType, LongType, StructField, StructType
 
 from dovetail.columns import DELETED, EVENT_TIME, FOREIGN, HASH, foreign_name, gathered_name
 from dovetail.errors import PlanError
+from dovetail.plan.arrow import arrow_schema
 from dovetail.plan.nodes import Entry, Node, Source, has_null_keys
 from dovetail.plan.spec import SourceSpec
 
@@ -25,13 +23,15 @@ class Input:
 
     ``foreign``: where the rows are to become subscriptions, the columns or expressions that make
     the foreign key, each with its type; ``used``: where they are to be gathered, the columns that
-    alone travel as values, under names of their own.
+    alone travel as values, under names of their own; ``only``: the value columns that are of use,
+    None for all.
     """
 
     source: Entry
     key: tuple[str, ...]
     foreign: tuple[tuple[str | Column, DataType], ...] = ()
     used: tuple[str, ...] | None = None
+    only: frozenset[str] | None = None
 
     @property
     def key_fields(self) -> list[StructField]:
@@ -56,7 +56,8 @@ class Input:
         if self.used is not None:
             columns = {f.name: f for f in (*self.source.key, *self.source.values)}
             return [columns[name] for name in self.used]
-        return [f for f in (*self.source.key, *self.source.values) if f.name not in self.key]
+        values = (f for f in self.source.values if self.only is None or f.name in self.only)
+        return [f for f in (*self.source.key, *values) if f.name not in self.key]
 
     @property
     def gathered_fields(self) -> list[StructField]:
@@ -125,13 +126,3 @@ def carried(columns: StructType) -> pa.Schema:
         StructField(DELETED, BooleanType()),
     ]
     return arrow_schema(StructType([*internal, *columns]))
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Spark's Arrow types for these columns, timestamps in UTC, nullable, without metadata."""
-    plain = StructType([StructField(f.name, f.dataType, True) for f in schema])
-    # Spark 4.2 asks for the time zone; 4.1 knows only UTC.
-    options: dict[str, Any] = (
-        {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
-    )
-    return to_arrow_schema(plain, **options)

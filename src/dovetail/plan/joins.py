@@ -19,6 +19,7 @@ from dovetail.plan.checks import (
     signature,
 )
 from dovetail.plan.nodes import (
+    DeltaJoin,
     Derived,
     Entry,
     ForeignKeyJoin,
@@ -155,7 +156,7 @@ def foreign_key(
     return None if by_key else parts
 
 
-def kept(node: TableJoin | ForeignKeyJoin) -> Materialized:
+def kept(node: TableJoin | ForeignKeyJoin | DeltaJoin) -> Materialized:
     """The join with its result kept."""
     refuse_corrected(node.name, node)
     return Materialized(Derived(node))

@@ -22,9 +22,16 @@ from pyspark.sql.types import (
 from dovetail.columns import CHANGE, POSITION, TIMESTAMP, WINDOW_END, WINDOW_START, is_reserved
 from dovetail.errors import PlanError
 from dovetail.kernels.aggregates import Aggregate
+from dovetail.kernels.delta_join import Form
 from dovetail.kernels.interval_join import Unmatched
 from dovetail.kernels.table_join import How, preserved
-from dovetail.plan.checks import refuse_duplicates, refuse_key_type, refuse_value_type
+from dovetail.lookup.source import LookupSource
+from dovetail.plan.checks import (
+    Verdict,
+    refuse_duplicates,
+    refuse_key_type,
+    refuse_value_type,
+)
 from dovetail.plan.windows import Windows
 
 if TYPE_CHECKING:
@@ -32,6 +39,9 @@ if TYPE_CHECKING:
 
 
 Late: TypeAlias = Literal["ignore", "history"]
+ChangeKinds: TypeAlias = Literal["insert", "upsert", "all"]
+"""Which changes a table may have: ``"insert"``, each key's row comes once and stays; ``"upsert"``,
+rows are replaced, too; ``"all"``, they are deleted, too."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +53,8 @@ class Source:
     or false for an upsert. ``sequence`` with ``log_partition``: the row's place in its input
     partition;
     ``sequence`` alone: its place in one log that all sources share. ``frame`` is None for a table
-    that only the test driver feeds.
+    that only the test driver feeds. ``lookup``: a store of the same rows, for delta joins;
+    ``changes``: which changes the table is said to have, None where nothing is said.
     """
 
     name: str
@@ -56,6 +67,8 @@ class Source:
     log_partition: Column | None = None
     stream: bool = False
     versioned_us: int | None = None
+    lookup: LookupSource | None = None
+    changes: ChangeKinds | None = None
 
     @property
     def title(self) -> str:
@@ -127,7 +140,8 @@ class Derived:
     @property
     def ordered(self) -> bool:
         """Whether its rows have a place in a log that all inputs share."""
-        return all(source.ordered for source in origins(self.node))
+        looked_up = any(isinstance(join, DeltaJoin) for join in joins(self.node))
+        return not looked_up and all(source.ordered for source in origins(self.node))
 
 
 @dataclass(frozen=True)
@@ -144,7 +158,8 @@ class Selected:
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Join:
     """What all joins have: two sides, the value columns that are selected from the joined row, and
-    ``align_us``, how long a side waits for the other that is behind it.
+    ``align_us``, how long a side waits for the other that is behind it. ``verdicts``: where a delta
+    join was tried, how the join stands to each of its limitations.
     """
 
     left: Node
@@ -154,6 +169,7 @@ class _Join:
     values: StructType
     align_us: int | None = None
     label: str | None = None
+    verdicts: tuple[Verdict, ...] = ()
 
     @property
     def name(self) -> str:
@@ -218,6 +234,33 @@ class StreamJoin(_Join):
     after_us: int
     grace_us: int
     unmatched: Unmatched
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DeltaJoin(_Join):
+    """Two tables joined without state, each looked up where the other changes. ``on``: the left and
+    the right column of each part of the join key; ``form``: what the result's key is; ``cache``:
+    how many rows of each side a task keeps between batches.
+    """
+
+    left: Entry
+    right: Entry
+    on: tuple[tuple[str, str], ...]
+    form: Form
+    cache: tuple[int, int]
+
+    @property
+    def key(self) -> StructType:
+        """The left side's key and, where it does not tell the results apart, the right side's."""
+        if not self.has_right_key:
+            return self.left.key
+        theirs = (StructField(right_key(f.name), f.dataType, True) for f in self.right.key)
+        return StructType([*self.left.key.fields, *theirs])
+
+    @property
+    def has_right_key(self) -> bool:
+        """Whether the right side's key is part of the result's."""
+        return self.form == "pair" or (self.form == "left" and preserved(self.how)[1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -334,7 +377,9 @@ class Unwindowed:
         return self.input.name
 
 
-JoinNode: TypeAlias = TableJoin | ForeignKeyJoin | StreamTableJoin | StreamJoin | WindowJoin
+JoinNode: TypeAlias = (
+    TableJoin | ForeignKeyJoin | DeltaJoin | StreamTableJoin | StreamJoin | WindowJoin
+)
 Computed: TypeAlias = JoinNode | Materialized | Aggregation | Unwindowed
 Entry: TypeAlias = Source | Derived
 Node: TypeAlias = Entry | Computed
@@ -392,6 +437,9 @@ def has_null_keys(node: Node) -> bool:
         return has_null_keys(node.node)
     if isinstance(node, ForeignKeyJoin):
         return preserved(node.how)[1] or has_null_keys(node.left)
+    if isinstance(node, DeltaJoin):
+        alone = node.how != "inner" and node.has_right_key
+        return alone or has_null_keys(node.left) or has_null_keys(node.right)
     if isinstance(node, JoinNode):
         return has_null_keys(node.left) or has_null_keys(node.right)
     return isinstance(node, Materialized) and has_null_keys(node.table)

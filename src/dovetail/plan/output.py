@@ -26,8 +26,9 @@ from dovetail.columns import (
     key_name,
     value_name,
 )
-from dovetail.plan.inputs import arrow_schema
+from dovetail.plan.arrow import arrow_schema
 from dovetail.plan.nodes import (
+    DeltaJoin,
     ForeignKeyJoin,
     JoinNode,
     Node,
@@ -72,7 +73,8 @@ def output_of(stage: Stage) -> Output:
     if not stage.spec.visible:
         columns = StructType([*changelog_schema(stage.node), *sequence])
         return Output(columns, held_columns(stage))
-    keys = stage.node.key.fields if stage.first is not None else stage.leaves[0].key_fields
+    own_key = stage.first is not None or isinstance(stage.node, DeltaJoin)
+    keys = stage.node.key.fields if own_key else stage.leaves[0].key_fields
     fields = [
         StructField(key_name(number), field.dataType, True) for number, field in enumerate(keys)
     ]
@@ -118,7 +120,7 @@ def leaf_columns(stage: Stage, leaf: int) -> dict[str, str]:
 
 def held_key(node: JoinNode, left: Mapping[str, str]) -> dict[str, str]:
     """The stage column behind each key column of a join; ``left``: of its left side's columns."""
-    if isinstance(node, (ForeignKeyJoin, WindowJoin)):
+    if isinstance(node, (ForeignKeyJoin, WindowJoin, DeltaJoin)):
         return {name: key_name(number) for number, name in enumerate(node.key.names)}
     return {name: left[name] for name in node.key.names}
 

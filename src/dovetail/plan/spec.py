@@ -24,8 +24,10 @@ from dovetail.columns import (
     value_name,
 )
 from dovetail.kernels.aggregates import Aggregate
+from dovetail.kernels.delta_join import Form
 from dovetail.kernels.interval_join import Unmatched
 from dovetail.kernels.table_join import How, Tree, leaves, preserved
+from dovetail.lookup.source import LookupSource
 from dovetail.plan.windows import Windows
 
 Emit: TypeAlias = Literal["change", "batch"]
@@ -47,7 +49,7 @@ class SourceSpec:
     are subscriptions by foreign key, which have ``_place``, ``_epoch`` and ``_instruction``, too;
     ``regrouped``: whether they are a table's rows as they enter and leave groups, which have
     ``_instruction``; ``fallible``: whether its foreign key may fail on a row, which a last column
-    says until the row is packed.
+    says until the row is packed; ``primary``: columns that may not be null besides the key.
     """
 
     name: str
@@ -64,6 +66,7 @@ class SourceSpec:
     subscribed: bool = False
     regrouped: bool = False
     fallible: bool = False
+    primary: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -167,6 +170,41 @@ class ForeignKey:
 
 
 @dataclass(frozen=True)
+class LookedUp:
+    """One side of a delta join: ``lookup``, where its rows are found; ``key``: the numbers of its
+    primary key's columns in its source's schema; ``values``: of the columns that its leaf has as
+    values; ``unique``: whether the join key tells its rows apart; ``one_row``: whether an index
+    says so; ``deletes``: whether it may have tombstones; ``cache``: how many rows of it a task
+    keeps.
+    """
+
+    lookup: LookupSource
+    key: tuple[int, ...]
+    values: tuple[int, ...]
+    unique: bool
+    one_row: bool
+    deletes: bool
+    cache: int
+
+
+@dataclass(frozen=True)
+class Eventual:
+    """A delta join. ``name``: what its metric is called; ``right_key``: whether the right primary
+    key is part of the result's; ``moving``: whether a left row may change its join key, so that
+    its changes first meet by primary key.
+    """
+
+    name: str
+    how: How
+    form: Form
+    right_key: bool
+    moving: bool
+    sides: tuple[LookedUp, LookedUp]
+
+    leaves: tuple[int, ...] = (0, 1)
+
+
+@dataclass(frozen=True)
 class Regroup:
     """A table by primary key, whose values begin with the hash of the columns that it is grouped by
     and those ``foreign`` columns: each record becomes the old row, which leaves its group, and the
@@ -260,6 +298,7 @@ Operator: TypeAlias = (
     | Histories
     | Subscribe
     | ForeignKey
+    | Eventual
     | Regroup
     | Gather
     | Final
@@ -302,6 +341,13 @@ class StageSpec:
         own = [self.sources[0].schema.field(column) for column in self.key_columns]
         if isinstance(self.operator, Gather) and self.operator.windows is not None:
             return own + [pa.field(name, WINDOW_TYPE) for name in (WINDOW_START, WINDOW_END)]
+        if isinstance(self.operator, Eventual):
+            sides = self.operator.sides if self.operator.right_key else self.operator.sides[:1]
+            return [
+                self.sources[number].schema.field(column)
+                for number, side in enumerate(sides)
+                for column in side.key
+            ]
         if not isinstance(self.operator, ForeignKey):
             return own
         values = self.value_fields(0)
@@ -313,6 +359,9 @@ class StageSpec:
         """The types of a leaf's values in a change."""
         if isinstance(self.operator, Gather):
             return [column.kernel.result for column in self.operator.columns]
+        if isinstance(self.operator, Eventual):
+            held = self.sources[leaf].schema
+            return [held.field(column).type for column in self.operator.sides[leaf].values]
         source = self.operator.leaves[leaf]
         values = self.value_fields(source)
         if isinstance(self.operator, ForeignKey):

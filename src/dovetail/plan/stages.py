@@ -24,8 +24,10 @@ from dovetail.plan.inputs import (
     source_spec,
     unique_names,
 )
+from dovetail.plan.looked_up import eventual, needed_columns
 from dovetail.plan.nodes import (
     Aggregation,
+    DeltaJoin,
     Derived,
     Entry,
     ForeignKeyJoin,
@@ -40,6 +42,7 @@ from dovetail.plan.nodes import (
     WindowJoin,
     distinct_entries,
     entries,
+    has_null_keys,
     is_current,
     windows_of,
 )
@@ -77,6 +80,7 @@ class Stage:
     leaves: tuple[Input, ...]
     first: StageSpec | None = None
     one_log: bool = False
+    told: tuple[Input, ...] = ()
 
     @property
     def merges(self) -> bool:
@@ -106,7 +110,7 @@ class Stage:
                 plan_stage(
                     input_.source.node,
                     buckets=spec.buckets,
-                    emit=spec.emit if is_current(input_.source) else "change",
+                    emit=spec.emit if _tells_net(input_.source) else "change",
                     feeds=spec.sources[number].ordered,
                     one_log=self.one_log,
                 ),
@@ -134,6 +138,8 @@ def plan_stage(
             node, fingerprint(node), buckets=buckets, emit=emit, feeds=feeds, one_log=one_log
         )
         return Stage(node, planned.inputs, planned.spec, planned.sides, one_log=one_log)
+    if isinstance(node, DeltaJoin):
+        return _plan_delta(node, buckets=buckets, emit=emit)
     inputs = _inputs(node)
     operator = _operator(node, inputs)
     if emit == "batch" and not isinstance(operator, TableTree):
@@ -192,6 +198,11 @@ def _refuse_unplanned(node: Node, buckets: int, emit: Emit) -> None:
         )
 
 
+def _tells_net(source: Derived) -> bool:
+    """Whether a result can be had as each key's last change, where it has changed."""
+    return is_current(source) and not isinstance(source.node, DeltaJoin)
+
+
 def _plan_foreign_key(
     node: ForeignKeyJoin, *, buckets: int, emit: Emit, feeds: bool, one_log: bool
 ) -> Stage:
@@ -239,6 +250,37 @@ def _plan_foreign_key(
         feeds=feeds,
     )
     return Stage(node, inputs, spec, (left, Input(node.right, ())), first, one_log)
+
+
+def _plan_delta(node: DeltaJoin, *, buckets: int, emit: Emit) -> Stage:
+    """The stage of a delta join: both sides by join key, with the columns that the result needs."""
+    needed = needed_columns(node)
+    inputs = tuple(
+        Input(side, tuple(pair[number] for pair in node.on), only=only)
+        for number, (side, only) in enumerate(zip((node.left, node.right), needed, strict=True))
+    )
+    told = (
+        Input(node.left, tuple(node.left.key.names), only=needed[0]),
+        Input(node.right, (), only=needed[1]),
+    )
+    sources = tuple(
+        replace(
+            source_spec(input_, name, one_log=False),
+            null_keys=True,
+            primary=() if has_null_keys(input_.source) else tuple(input_.source.key.names),
+        )
+        for input_, name in zip(inputs, unique_names(inputs), strict=True)
+    )
+    spec = StageSpec(
+        topology=fingerprint(node),
+        buckets=buckets,
+        sources=sources,
+        keys=len(node.on),
+        operator=eventual(node, [source.schema for source in sources]),
+        emit=emit,
+        visible=_computes(node),
+    )
+    return Stage(node, inputs, spec, told)
 
 
 def _plan_aggregation(
@@ -315,7 +357,7 @@ def _operator(node: Node, inputs: Sequence[Input]) -> Operator:
         )
     if isinstance(node, Materialized):
         return TableTree(_leaf(node.table, inputs), distinct=True)
-    assert not isinstance(node, (ForeignKeyJoin, WindowJoin, Aggregation, Unwindowed))
+    assert not isinstance(node, (ForeignKeyJoin, DeltaJoin, WindowJoin, Aggregation, Unwindowed))
     if isinstance(node, StreamTableJoin):
         return Lookup(_tree(node, inputs), node.grace_us)
     if isinstance(node, TableJoin) and node.late == "history":

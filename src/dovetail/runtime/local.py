@@ -29,7 +29,7 @@ from dovetail.errors import PlanError
 from dovetail.plan.inputs import Input
 from dovetail.plan.nodes import ForeignKeyJoin, Source
 from dovetail.plan.output import held_columns
-from dovetail.plan.spec import StageSpec
+from dovetail.plan.spec import Eventual, StageSpec
 from dovetail.plan.stages import Stage
 from dovetail.runtime.merge import merge
 from dovetail.runtime.operators import store_count
@@ -198,6 +198,12 @@ class LocalStage:
 
 
 def _refuse_expressions(stage: Stage) -> None:
+    if isinstance(stage.spec.operator, Eventual):
+        raise PlanError(
+            stage.node.name,
+            "a delta join asks stores that the test driver does not have",
+            "Run the topology with write_stream(), or with strategy='none'",
+        )
     computes = any(not isinstance(part, str) for i in stage.inputs for part, _ in i.foreign)
     if computes or stage.spec.visible:
         argument = "select="

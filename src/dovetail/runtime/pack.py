@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.columns import DELETED, EVENT_TIME, HASH
+from dovetail.columns import DELETED, EVENT_TIME, HASH, PLACE
 from dovetail.errors import DataError
+from dovetail.kernels.hashing import stable_hash
 from dovetail.kernels.timeline import NO_TIME
 from dovetail.plan.spec import SourceSpec
 from dovetail.runtime.stage import Piece
@@ -38,13 +39,15 @@ class Packer:
     What no join can use is counted in ``dropped`` and, unless it keeps time, dropped: rows with a
     null in the key, but for streams whose records appear without a match, and a stream's records
     without a value, but where they are gathered. Rows whose foreign key fails are counted in
-    ``failed``, and dropped.
+    ``failed``, and dropped. ``by``: columns that deal the rows out to the buckets, by default the
+    key.
     """
 
     number: int
     source: SourceSpec
     keys: int
     labels: Sequence[int]
+    by: tuple[str, ...] = ()
 
     def __call__(
         self, batches: Iterator[pa.RecordBatch], partition: int
@@ -95,9 +98,9 @@ class Packer:
         needs_value = self.source.stream and not self.source.valueless
         if needs_value and DELETED in batch.schema.names:
             usable.append(pc.invert(batch.column(DELETED)))
-        if not self.source.null_keys:
-            keys = (batch.column(name) for name in self._key_names)
-            usable += [key.is_valid() for key in keys if key.null_count]
+        needed = self.source.primary if self.source.null_keys else self._key_names
+        keys = (batch.column(name) for name in needed)
+        usable += [key.is_valid() for key in keys if key.null_count]
         return reduce(pc.and_, usable) if usable else None
 
     def _high_time_us(self, batch: pa.RecordBatch) -> int:
@@ -130,7 +133,11 @@ class Packer:
             table = table.add_column(schema.get_field_index(DELETED), DELETED, none)
         if not table.schema.equals(schema):
             table = table.cast(schema)
-        return packed(table, self.labels, self.number, *tag)
+        if not self.by:
+            return packed(table, self.labels, self.number, *tag)
+        place = stable_hash([table.column(name).combine_chunks() for name in self.by])
+        table = table.append_column(PLACE, pa.array(place))
+        return packed(table, self.labels, self.number, *tag, by=PLACE)
 
 
 def packed(

@@ -38,9 +38,9 @@ from dovetail.columns import HASH, PLACE
 from dovetail.kernels.timeline import NO_TIME
 from dovetail.plan.nodes import Node, origins
 from dovetail.plan.output import Output, output_of
-from dovetail.plan.spec import Regroup, StageSpec
+from dovetail.plan.spec import Eventual, Regroup, StageSpec
 from dovetail.plan.stages import Stage
-from dovetail.runtime import project
+from dovetail.runtime import delta_spark, project
 from dovetail.runtime.job import COUNTS
 from dovetail.runtime.merge import merge
 from dovetail.runtime.pack import PACKED, Packer, packed, packing, to_ipc, unpack_piece
@@ -176,7 +176,14 @@ def changelog(stage: Stage, run: Run) -> DataFrame:
     """
     packed = pack_inputs(stage, run)
     output = output_of(stage)
-    if stage.merges:
+    operator = stage.spec.operator
+    if isinstance(operator, Eventual):
+        schema = _in_session_timezone(packed, output)
+        metric = run.metric(f"{operator.name}.lookups")
+        rows = delta_spark.joined(
+            packed, stage.spec, output, schema, partitions=run.partitions, metric=metric
+        )
+    elif stage.merges:
         results = run.staged(packed, stage.spec, ToBuckets(run.labels, PLACE))
         rows = merged(results.repartition(run.partitions, "bucket"), stage.spec, output)
     elif not stage.counts and run.flat and _is_flat(output):
@@ -201,13 +208,16 @@ def pack_inputs(stage: Stage, run: Run) -> DataFrame:
         first = stage.first if number == 0 else None
         spec, keys = (own, stage.spec.keys) if first is None else (first.sources[0], first.keys)
         rows = wire_rows(input_, spec, upstream.get(number))
-        rows = rows.mapInArrow(packing(Packer(number, spec, keys, run.labels)), PACKED)
+        by = _settled_by(stage, number)
+        rows = rows.mapInArrow(packing(Packer(number, spec, keys, run.labels, by)), PACKED)
         for count in ("dropped", "failed") if spec.fallible else ("dropped",):
             rows = observed(rows, run.metric(f"{spec.name}.{count}"), count)
         if first is not None:
             rows = run.staged(rows, first, ToBuckets(run.labels, HASH))
             if isinstance(first.operator, Regroup):
                 rows = observed(rows, run.metric(f"{spec.name}.ungrouped"), "dropped")
+        elif by:
+            rows = delta_spark.by_primary_key(rows, stage.spec, run.labels, run.partitions)
         packed.append(rows)
     return reduce(DataFrame.union, packed)
 
@@ -219,6 +229,15 @@ def observed(rows: DataFrame, metric: str, count: str) -> DataFrame:
 
 def _is_flat(output: Output) -> bool:
     return all(isinstance(f.dataType, _FLAT) for f in output.columns)
+
+
+def _settled_by(stage: Stage, number: int) -> tuple[str, ...]:
+    """The columns by which an input's changes meet before the stage: the primary key of a table
+    whose join key may change.
+    """
+    operator = stage.spec.operator
+    moving = isinstance(operator, Eventual) and operator.moving and number == 0
+    return tuple(stage.inputs[number].source.key.names) if moving else ()
 
 
 def bucket_labels(spark: SparkSession, buckets: int, partitions: int) -> list[int]:

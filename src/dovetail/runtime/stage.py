@@ -70,7 +70,7 @@ def process(
     before = manifests.load(blobs, spec.topology, spec.buckets, len(spec.sources), own + gates)
     read_us = _advance(before.read_us, pieces)
     after = replace(before, stream_time_us=read_us, read_us=read_us)
-    batches = [_batch(source, pieces, number) for number, source in enumerate(spec.sources)]
+    batches = [batch_of(source, pieces, number) for number, source in enumerate(spec.sources)]
     held: tuple[Runs, ...] = ()
     if gates:
         heard = [any(piece.source == s for piece in pieces) for s in range(len(spec.sources))]
@@ -117,7 +117,7 @@ def process(
     return Processed(chain(changes, done.chunks), waiting, done.counts)
 
 
-def _batch(source: SourceSpec, pieces: Sequence[Piece], number: int) -> Batch:
+def batch_of(source: SourceSpec, pieces: Sequence[Piece], number: int) -> Batch:
     """The rows of one source in the order they were read."""
     own = sorted(
         (piece for piece in pieces if piece.source == number and piece.rows is not None),

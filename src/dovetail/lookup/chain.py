@@ -1,0 +1,146 @@
+"""Look-ups in the result of a delta join: first in one of its tables, then in the other.
+
+Nothing is stored of such a result. Its rows with given values of one table's columns are that
+table's rows with them, each with the rows of the other table that share its join key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.kernels.delta_join import NO_GROUP, Form, Rows, delta_join, key_rows
+from dovetail.kernels.grouping import any_null, by_key
+from dovetail.kernels.hashing import stable_hash
+from dovetail.kernels.table_join import How
+from dovetail.kernels.timeline import ABSENT, NO_TIME, Ints
+from dovetail.lookup.pool import opened
+from dovetail.lookup.source import Index, LookupSource, Reader, covering
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainLookup:
+    """The result of a delta join as a look-up source. ``keys``, ``on``: each side's primary key and
+    join key; ``columns``: each column of the result, with the side and the column behind it;
+    ``types``: each side's columns; ``leading``: the columns by which a side can be asked.
+    """
+
+    sides: tuple[LookupSource, LookupSource]
+    keys: tuple[tuple[str, ...], tuple[str, ...]]
+    on: tuple[tuple[str, ...], tuple[str, ...]]
+    how: How
+    form: Form
+    key: tuple[str, ...]
+    columns: tuple[tuple[str, int, str], ...]
+    types: tuple[tuple[int, str, pa.DataType], ...]
+    leading: tuple[str, ...]
+    indexes: tuple[Index, ...]
+    filters: tuple[Any, ...] = field(default=(), init=False)
+
+    @property
+    def title(self) -> str:
+        """What errors call it."""
+        return f"{self.sides[0].title} ⋈ {self.sides[1].title}"
+
+    def open(self, schema: pa.Schema) -> Reader:
+        """A reader over the readers of both sides."""
+        return ChainReader(self, schema)
+
+
+class ChainReader:
+    """Asks one side, then the other, and joins what they answer."""
+
+    def __init__(self, source: ChainLookup, schema: pa.Schema) -> None:
+        self._source = source
+        self._schema = schema
+        self._held = {name: (side, column) for name, side, column in source.columns}
+
+    def rows(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
+        """As ``Reader.rows``."""
+        source = self._source
+        side, asked = self._first(by)
+        first = self._ask(side, [self._held[name][1] for name in asked], keys.select(asked))
+        join_keys = first.select(list(source.on[side]))
+        second = self._ask(1 - side, source.on[1 - side], join_keys)
+        sides = (first, second) if side == 0 else (second, first)
+        return self._joined(sides)
+
+    def close(self) -> None:
+        """Nothing of its own is open."""
+
+    def _first(self, by: Sequence[str]) -> tuple[int, list[str]]:
+        """The side to be asked first, and by which of the columns."""
+        source = self._source
+        for side in (0, 1):
+            names = [n for n in by if n in source.leading and self._held[n][0] == side]
+            if covering(source.sides[side], [self._held[n][1] for n in names]) is not None:
+                return side, names
+        raise AssertionError("no index covers the look-up")
+
+    def _ask(self, side: int, by: Sequence[str], keys: pa.Table) -> pa.Table:
+        source = self._source
+        types = {column: type_ for s, column, type_ in source.types if s == side}
+        held = (self._held[name] for name in self._schema.names)
+        wanted = [column for s, column in held if s == side]
+        names = dict.fromkeys([*source.on[side], *source.keys[side], *by, *wanted])
+        schema = pa.schema([pa.field(name, types[name]) for name in names])
+        distinct = _distinct(keys.rename_columns(list(by)))
+        if distinct.num_rows == 0:
+            return schema.empty_table()
+        return opened(source.sides[side], schema).rows(by, distinct)
+
+    def _joined(self, sides: tuple[pa.Table, pa.Table]) -> pa.Table:
+        source = self._source
+        groups, count, keys = grouped(
+            [t.select(list(on)) for t, on in zip(sides, source.on, strict=True)]
+        )
+        rows = [_all_fresh(group) for group in groups]
+        results = delta_join(count, (rows[0], rows[1]), source.how, source.form, moving=False)
+        of_key = key_rows(results, source.form)
+        arrays = []
+        for column in self._schema:
+            side, name = self._held[column.name]
+            if source.form == "key" and column.name in source.key:
+                place = source.on[0].index(name)
+                arrays.append(keys[place].take(pa.array(results.group)))
+                continue
+            refs = of_key[side] if column.name in source.key else results.row[side]
+            index = pa.array(refs, mask=refs == ABSENT)
+            arrays.append(sides[side].column(name).take(index))
+        return pa.table(arrays, schema=self._schema)
+
+
+def grouped(keys: Sequence[pa.Table]) -> tuple[list[Ints], int, list[pa.Array]]:
+    """The group of each row of some tables of join keys: one number per distinct key without nulls,
+    ``NO_GROUP`` for the others; how many there are; and their keys.
+    """
+    lengths = [table.num_rows for table in keys]
+    columns = [
+        pa.chunked_array([c for t in keys for c in t.column(i).chunks], keys[0].schema.types[i])
+        for i in range(keys[0].num_columns)
+    ]
+    whole = [column.combine_chunks() for column in columns]
+    rows = np.flatnonzero(~any_null(whole, sum(lengths)))
+    order, new, arranged = by_key(stable_hash(whole), whole, rows)
+    group = np.full(sum(lengths), NO_GROUP)
+    group[rows[order]] = np.cumsum(new) - 1
+    first = pa.array(np.flatnonzero(new))
+    edges = np.cumsum(lengths)[:-1]
+    return np.split(group, edges), int(new.sum()), [column.take(first) for column in arranged]
+
+
+def _distinct(keys: pa.Table) -> pa.Table:
+    valid = reduce(pc.and_, (column.is_valid() for column in keys.columns))
+    _, _, columns = grouped([keys.filter(valid)])
+    return pa.table(columns, names=keys.schema.names)
+
+
+def _all_fresh(group: Ints) -> Rows:
+    fresh = np.ones(len(group), np.bool_)
+    return Rows(group, fresh, ~fresh, np.full(len(group), NO_TIME))

@@ -1,0 +1,182 @@
+"""What a look-up source declares, and what a worker asks of it once it is open.
+
+A declaration (``LookupSource``) is plain, hashable data that travels to the workers; ``open`` gives
+a ``Reader``, which belongs to one process. A source holds the rows of one table: the same columns
+under the same names, of which a look-up reads those that it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from dovetail.errors import PlanError
+
+Constant: TypeAlias = "str | int | float | bool | None"
+Where: TypeAlias = "Mapping[str, Constant | Sequence[Constant]]"
+
+
+@dataclass(frozen=True)
+class Index:
+    """Columns by which a store finds whole rows quickly. Informational: that the store has it is
+    its owner's promise. ``unique``: at most one row has a given value of them.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    unique: bool = False
+
+    @property
+    def summary(self) -> str:
+        """The index in a readable way.
+
+        >>> index("a", "b").summary
+        'INDEX INDEX_a_b (a, b)'
+        >>> unique_index("a").summary
+        'UNIQUE INDEX INDEX_a (a)'
+        """
+        kind = "UNIQUE INDEX" if self.unique else "INDEX"
+        return f"{kind} {self.name} ({', '.join(self.columns)})"
+
+
+def index(*columns: str) -> Index:
+    """An index over ``columns``, named ``INDEX_<columns joined by _>``.
+
+    Raises ``PlanError`` for no columns, and for one that occurs twice. Source: FLIP-486
+    "Introduce Index in CatalogTable".
+    """
+    return index_named("_".join(["INDEX", *columns]), *columns)
+
+
+def index_named(name: str, *columns: str) -> Index:
+    """An index over ``columns`` with a name of its own; otherwise as ``index``."""
+    return _index(name, columns, unique=False)
+
+
+def unique_index(*columns: str, name: str | None = None) -> Index:
+    """An index of which each value belongs to at most one row. Such a look-up gives one row a key
+    or none, and one that gives more fails the batch. Source: FLIP-486 "Future Work".
+    """
+    return _index(name or "_".join(["INDEX", *columns]), columns, unique=True)
+
+
+def _index(name: str, columns: tuple[str, ...], *, unique: bool) -> Index:
+    if not columns:
+        raise PlanError(f"index {name}", "it has no columns", "Name at least one")
+    twice = next((c for c in columns if columns.count(c) > 1), None)
+    if twice is not None:
+        raise PlanError(f"index {name}", f"column {twice!r} occurs twice", "Name it once")
+    return Index(name, columns, unique)
+
+
+class Reader(Protocol):
+    """An open source, used by one thread of one process."""
+
+    def rows(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
+        """The rows whose columns ``by`` equal one of ``keys``, in the columns of the schema that
+        the reader was opened with, in any order.
+
+        ``keys``: one column for each of ``by``, rows distinct and without nulls. Rows that were
+        not asked for may be among the result; rows that were asked for may not be missing.
+        Raises ``DataError`` for rows that do not fit the schema and ``ConfigurationError`` where
+        the store cannot be reached.
+        """
+
+    def close(self) -> None:
+        """Release what is open."""
+
+
+class LookupSource(Protocol):
+    """A store that holds a table's rows."""
+
+    @property
+    def title(self) -> str:
+        """What errors and ``explain`` call it; no secrets."""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The primary key's columns."""
+
+    @property
+    def indexes(self) -> tuple[Index, ...]:
+        """The other columns by which it finds rows."""
+
+    @property
+    def filters(self) -> tuple[tuple[str, tuple[Constant, ...]], ...]:
+        """The constants that columns are restricted to: a row belongs to the table if each of
+        these columns has one of its constants.
+        """
+
+    def open(self, schema: pa.Schema) -> Reader:
+        """Connect, for look-ups of these columns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What all sources declare."""
+
+    key: tuple[str, ...]
+    indexes: tuple[Index, ...] = ()
+    filters: tuple[tuple[str, tuple[Constant, ...]], ...] = ()
+    timeout_s: float = 10.0
+    retries: int = 5
+    wait_s: float = field(default=0.1, repr=False)
+
+
+def declared(
+    operator: str,
+    *,
+    key: str | Sequence[str],
+    indexes: Sequence[Index],
+    where: Where | None,
+    timeout_s: float,
+    retries: int,
+) -> dict[str, Any]:
+    """The arguments of ``Declared``, checked."""
+    keys = (key,) if isinstance(key, str) else tuple(key)
+    if not keys:
+        raise PlanError(operator, "no key column is given", "Name at least one in key=")
+    if timeout_s <= 0:
+        raise PlanError(operator, f"timeout_s={timeout_s}", "Use a time above 0")
+    if retries < 0:
+        raise PlanError(operator, f"retries={retries}", "Use 0 or more")
+    for item in indexes:
+        if not isinstance(item, Index):
+            raise PlanError(
+                operator,
+                f"indexes= has a {type(item).__name__}",
+                "Write dt.index('a', 'b'), dt.index_named(...) or dt.unique_index(...)",
+            )
+    return {
+        "key": keys,
+        "indexes": tuple(indexes),
+        "filters": tuple((column, _constants(value)) for column, value in (where or {}).items()),
+        "timeout_s": float(timeout_s),
+        "retries": retries,
+    }
+
+
+def _constants(value: Constant | Sequence[Constant]) -> tuple[Constant, ...]:
+    if value is None or isinstance(value, (str, int, float)):
+        return (value,)
+    return tuple(value)
+
+
+def covering(source: LookupSource, columns: Sequence[str]) -> Index | None:
+    """The index that finds rows by ``columns``: one that these columns are or include; a unique one
+    before others, then the one with most columns.
+    """
+    known = (Index("PRIMARY KEY", source.key, unique=True), *source.indexes)
+    usable = [item for item in known if set(item.columns) <= set(columns)]
+    return max(usable, key=lambda item: (item.unique, len(item.columns)), default=None)
+
+
+def summary(source: LookupSource) -> str:
+    """A source in a readable way: its key, its indexes, its filters."""
+    parts = [f"PRIMARY KEY ({', '.join(source.key)})"]
+    parts += [item.summary for item in source.indexes]
+    parts += [f"WHERE {column} IN {list(values)!r}" for column, values in source.filters]
+    return f"{source.title}: {'; '.join(parts)}"

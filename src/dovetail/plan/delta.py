@@ -1,0 +1,467 @@
+"""Whether two tables can be joined by look-ups: the limitations of delta joins, checked against the
+plan, and the choice between a delta join and the stateful one.
+
+The seed's limitations are checked one by one, so that an error names all that are broken and
+``explain`` says how each is met. Where its results are keyed by one table's key, the join is right
+under fewer of them; docs/delta_joins.md says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any, Literal, TypeAlias, cast
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from dovetail.columns import quoted
+from dovetail.errors import PlanError
+from dovetail.kernels.delta_join import Form
+from dovetail.kernels.table_join import How, preserved
+from dovetail.lookup.source import LookupSource, covering
+from dovetail.plan.checks import Verdict, refuse_duplicates, refuse_key_type
+from dovetail.plan.looked_up import changes_of, has_fixed_key, lookup_of
+from dovetail.plan.nodes import (
+    ChangeKinds,
+    DeltaJoin,
+    Derived,
+    Entry,
+    ForeignKeyJoin,
+    Node,
+    Selected,
+    Source,
+    TableJoin,
+)
+from dovetail.plan.select import Selection, resolve, select_all
+
+Strategy: TypeAlias = Literal["auto", "force", "none"]
+"""``"auto"``: a delta join where none of its limitations is broken, else the stateful join;
+``"force"``: a delta join, or an error that names what is broken; ``"none"``: the stateful join."""
+On: TypeAlias = "str | Sequence[str] | Mapping[str, str] | None"
+Pairs: TypeAlias = tuple[tuple[str, str], ...]
+
+CACHE_SIZE = 10_000
+_STEPS = {
+    "Project",
+    "SubqueryAlias",
+    "View",
+    "EventTimeWatermark",
+    "CollectMetrics",
+    "Repartition",
+    "RepartitionByExpression",
+    "UnresolvedHint",
+    "ResolvedHint",
+}
+_RELATIONS = (
+    "StreamingRelation",
+    "StreamingRelationV2",
+    "StreamingExecutionRelation",
+    "Relation",
+    "LogicalRelation",
+    "LogicalRDD",
+    "LocalRelation",
+    "RelationV2",
+    "Range",
+)
+
+
+@dataclass(frozen=True)
+class Caching:
+    """The cache options of a join: on or off, and how many rows of each side a task keeps."""
+
+    cache: bool = True
+    left_size: int = CACHE_SIZE
+    right_size: int = CACHE_SIZE
+
+    def sizes(self, name: str) -> tuple[int, int]:
+        """The sizes, 0 for none; ``PlanError`` for one below 0."""
+        for argument, size in (("left", self.left_size), ("right", self.right_size)):
+            if size < 0:
+                raise PlanError(
+                    name, f"{argument}_cache_size={size}", "Use 0 or more; cache=False is no cache"
+                )
+        return (self.left_size, self.right_size) if self.cache else (0, 0)
+
+
+def with_lookup(table: Node, lookup: LookupSource, changes: ChangeKinds | None) -> Source:
+    """A table that can be looked up in a store of the same rows."""
+    if not isinstance(table, Source):
+        raise PlanError(
+            table.name,
+            "a look-up source is given to the result of a join",
+            "Give one to each table that is joined",
+        )
+    title = table.title
+    if changes not in (None, "insert", "upsert", "all"):
+        raise PlanError(
+            title, f"changes={changes!r} is not a mode", "Use 'insert', 'upsert' or 'all'"
+        )
+    if set(lookup.key) != set(table.key.names):
+        raise PlanError(
+            title,
+            f"its key is {', '.join(table.key.names)}, that of {lookup.title} "
+            f"{', '.join(lookup.key)}",
+            "Give both the same key",
+        )
+    known = [*table.key.names, *table.values.names]
+    for what, columns in (
+        *((index.summary, index.columns) for index in lookup.indexes),
+        *((f"where= of {lookup.title}", (column,)) for column, _ in lookup.filters),
+    ):
+        for column in columns:
+            if column not in known:
+                raise PlanError(
+                    title,
+                    f"{what} names an unknown column {column!r}",
+                    f"Known are {', '.join(known)}",
+                )
+    filtered = [column for column, _ in lookup.filters]
+    if not set(filtered) <= set(table.key.names) and changes != "insert":
+        raise PlanError(
+            title,
+            f"where= of {lookup.title} has {', '.join(filtered)}, of which a change could take a "
+            "row out of the table unseen",
+            "Restrict columns of the key, or say changes='insert' of rows that never change",
+        )
+    return replace(table, frame=_restricted(table, lookup), lookup=lookup, changes=changes)
+
+
+def _restricted(table: Source, lookup: LookupSource) -> Any:
+    frame = table.frame
+    for column, constants in lookup.filters:
+        assert frame is not None
+        parts = [F.col(quoted(column)).eqNullSafe(F.lit(value)) for value in constants]
+        frame = frame.where(reduce(Column.__or__, parts))
+    return frame
+
+
+def delta_join(
+    left: Node,
+    right: Node,
+    *,
+    on: On,
+    how: str,
+    select: Selection | None,
+    caching: Caching,
+    label: str | None = None,
+) -> DeltaJoin:
+    """Two tables joined by look-ups, or an error that names every limitation that is broken."""
+    name = label or f"{how} join of {left.name} and {right.name}"
+    kind = _how(name, how)
+    pairs = _pairs(name, left, right, on)
+    form = form_of(left, right, pairs)
+    chosen = _selected(name, left, right, kind, pairs, select, one_key=form == "key")
+    sides = _entry(left), _entry(right)
+    verdicts = tuple(limitations(*sides, pairs, kind))
+    _refuse_broken(name, verdicts)
+    node = DeltaJoin(
+        left=sides[0],
+        right=sides[1],
+        how=kind,
+        on=pairs,
+        form=form,
+        select=chosen[0],
+        values=chosen[1],
+        cache=caching.sizes(name),
+        label=label,
+        verdicts=verdicts,
+    )
+    refuse_duplicates(
+        name,
+        [*node.key.names, *node.values.names],
+        "Leave it out or give it another name with select=",
+    )
+    return node
+
+
+def chosen(
+    stateful: TableJoin | ForeignKeyJoin, *, strategy: str, caching: Caching, kept: bool
+) -> TableJoin | ForeignKeyJoin | DeltaJoin:
+    """A stateful join, or the delta join that gives the same table; by ``strategy``. ``kept``:
+    whether the result is to be kept in state.
+    """
+    name = stateful.name
+    if strategy not in ("auto", "force", "none"):
+        raise PlanError(name, f"strategy={strategy!r} is not one", "Use 'auto', 'force' or 'none'")
+    sizes = caching.sizes(name)
+    left, right = _entry(stateful.left), _entry(stateful.right)
+    tried = strategy == "force" or any(lookup_of(side) is not None for side in (left, right))
+    if strategy == "none" or not tried:
+        return stateful
+    verdicts = (*_options(stateful, kept=kept), *_of_stateful(stateful, left, right))
+    if any(verdict.broken for verdict in verdicts):
+        if strategy == "force":
+            _refuse_broken(name, verdicts)
+        return replace(stateful, verdicts=verdicts)
+    pairs = _key_pairs(stateful)
+    return DeltaJoin(
+        left=left,
+        right=right,
+        how=stateful.how,
+        on=pairs,
+        form=form_of(left, right, pairs),
+        select=stateful.select,
+        values=stateful.values,
+        cache=sizes,
+        label=stateful.label,
+        verdicts=verdicts,
+    )
+
+
+def form_of(left: Node, right: Node, pairs: Pairs) -> Form:
+    """What the key of a delta join's result is."""
+    columns = [{pair[number] for pair in pairs} for number in (0, 1)]
+    if columns[1] != set(right.key.names):
+        return "pair"
+    in_order = [pair[0] for pair in pairs] == left.key.names
+    return "key" if in_order and [pair[1] for pair in pairs] == right.key.names else "left"
+
+
+def limitations(left: Entry, right: Entry, pairs: Pairs, how: How) -> Iterator[Verdict]:
+    """How a join stands to each limitation of the seed, in its order."""
+    form = form_of(left, right, pairs)
+    sides = ((left, [a for a, _ in pairs]), (right, [b for _, b in pairs]))
+    yield Verdict("eventual consistency", None, how="with_lookup and the strategy accept it")
+    for side, columns in sides:
+        yield _index(side, columns)
+    for side, _ in sides:
+        yield _source(side)
+    for side, _ in sides:
+        yield _steps(side)
+    for number, (side, columns) in enumerate(sides):
+        yield _updates(side, columns, form, how, number)
+    yield Verdict("no update-before rows", None, how="a changelog has upserts and tombstones only")
+    yield _deletes(left, right, form)
+
+
+def _index(side: Entry, columns: Sequence[str]) -> Verdict:
+    limit, shown = f"index of {side.name}", ", ".join(columns)
+    source = lookup_of(side)
+    if source is None:
+        return Verdict(limit, f"no index finds rows of {side.name} by {shown}", "Declare one")
+    index = covering(source, columns)
+    if index is None:
+        names = ", ".join(repr(column) for column in columns)
+        return Verdict(
+            limit,
+            f"no index of {source.title} is in the join key {shown}",
+            f"Create one there and declare it with indexes=[dt.index({names})]",
+        )
+    return Verdict(limit, None, how=index.summary)
+
+
+def _source(side: Entry) -> Verdict:
+    limit = f"look-up source of {side.name}"
+    source = lookup_of(side)
+    if source is None:
+        joined = isinstance(side, Derived) and isinstance(side.node, DeltaJoin)
+        return Verdict(
+            limit,
+            f"{side.name} is computed by expressions in select=, which cannot be looked up"
+            if joined
+            else f"{side.name} has no look-up source",
+            "Select columns by name, and compute after the last join"
+            if joined
+            else "Give each table its own with with_lookup(dt.postgres(...)), and join by delta "
+            "joins only",
+        )
+    return Verdict(limit, None, how=source.title)
+
+
+def _steps(side: Entry) -> Verdict:
+    limit = f"only stateless steps before {side.name}"
+    if side.versioned_us is not None:
+        return Verdict(limit, f"{side.name} is versioned", "Read it without versioned=")
+    if isinstance(side, Derived):
+        if isinstance(side.node, DeltaJoin):
+            return Verdict(limit, None, how="a delta join keeps no state")
+        return Verdict(limit, f"{side.name} keeps state", "Join tables with look-up sources only")
+    step = None if side.frame is None else _offending_step(side)
+    if step is not None:
+        return Verdict(
+            limit,
+            f"{side.name} is read through a step ({step}) that a look-up does not go through",
+            "Let from_changelog read the source itself; rows are restricted by where= of the "
+            "look-up source",
+        )
+    return Verdict(limit, None, how="its rows are those of the source")
+
+
+def _offending_step(source: Source) -> str | None:
+    """The first step of a frame that is not known to keep all rows, each by itself."""
+    allowed = {name for name, _ in source.lookup.filters} if source.lookup is not None else set()
+    waiting = [cast("Any", source.frame)._jdf.queryExecution().analyzed()]  # noqa: SLF001
+    while waiting:
+        step = waiting.pop()
+        name = str(step.nodeName())
+        if name == "Filter":
+            # dovetail's own filters, by columns that begin with _, drop what is no row.
+            read = step.condition().references().iterator()
+            columns = []
+            while read.hasNext():
+                columns.append(str(read.next().name()))
+            if not all(column.startswith("_") or column in allowed for column in columns):
+                return f"filter on {', '.join(columns)}"
+        elif name not in _STEPS and not name.startswith(_RELATIONS):
+            return name
+        children = step.children().iterator()
+        while children.hasNext():
+            waiting.append(children.next())
+    return None
+
+
+def _updates(side: Entry, columns: Sequence[str], form: Form, how: How, number: int) -> Verdict:
+    limit = f"updates of {side.name}"
+    if changes_of(side) == "insert":
+        return Verdict(limit, None, how="it has none (changes='insert')")
+    if has_fixed_key(side, columns):
+        return Verdict(limit, None, how="the join key is part of its key")
+    if form == "left" and number == 0 and not preserved(how)[1]:
+        return Verdict(limit, None, how="not needed: the result has its key and replaces its rows")
+    alone = " to keep right rows alone" if form == "left" else ""
+    return Verdict(
+        limit,
+        f"rows of {side.name} change and the join key {', '.join(columns)} is not part of its key"
+        f"{alone}, so a row's former join key is not known",
+        "Make it part of the key, or say changes='insert' of rows that never change",
+    )
+
+
+def _deletes(left: Entry, right: Entry, form: Form) -> Verdict:
+    limit = "deletes"
+    deleting = [side.name for side in (left, right) if changes_of(side) == "all"]
+    if not deleting:
+        return Verdict(limit, None, how="neither table has any")
+    if form != "pair":
+        return Verdict(limit, None, how="not limited: the result has one table's key")
+    if len(deleting) > 1:
+        return Verdict(
+            limit,
+            f"both {left.name} and {right.name} delete rows; of a pair whose rows are both gone "
+            "neither look-up finds the other",
+            "Say changes='upsert' of the one that does not delete",
+        )
+    return Verdict(limit, None, how=f"only {deleting[0]} has them, by key")
+
+
+def _options(node: TableJoin | ForeignKeyJoin, *, kept: bool) -> Iterator[Verdict]:
+    """What asks for state."""
+    given = []
+    if isinstance(node, TableJoin) and node.late != "ignore":
+        given.append("late=")
+    if node.align_us is not None:
+        given.append("align=")
+    if kept:
+        given.append("materialized=")
+    if given:
+        options = " and ".join(given)
+        yield Verdict("options", f"{options} keeps rows in state", "Leave it out")
+
+
+def _of_stateful(node: TableJoin | ForeignKeyJoin, left: Entry, right: Entry) -> Iterator[Verdict]:
+    if isinstance(node, ForeignKeyJoin) and node.fallible:
+        yield Verdict(
+            "join key", "on= has an expression, which no index finds", "Name columns in on="
+        )
+        return
+    yield from limitations(left, right, _key_pairs(node), node.how)
+
+
+def _key_pairs(node: TableJoin | ForeignKeyJoin) -> Pairs:
+    on = node.on if isinstance(node, ForeignKeyJoin) else node.left.key.names
+    return tuple((str(a), b) for a, b in zip(on, node.right.key.names, strict=True))
+
+
+def _refuse_broken(name: str, verdicts: Sequence[Verdict]) -> None:
+    broken = [verdict for verdict in verdicts if verdict.broken]
+    if not broken:
+        return
+    problems = "; ".join(f"({n}) {v.broken}" for n, v in enumerate(broken, start=1))
+    remedies = dict.fromkeys(v.remedy for v in broken)
+    count = "a limitation is" if len(broken) == 1 else f"{len(broken)} limitations are"
+    raise PlanError(name, f"{count} broken: {problems}", "; ".join(remedies))
+
+
+def _how(name: str, how: str) -> How:
+    if how == "full":
+        return "outer"
+    if how not in ("inner", "left", "right", "outer"):
+        raise PlanError(
+            name, f"how={how!r} is not a delta join", "Use 'inner', 'left', 'right' or 'full'"
+        )
+    return how  # type: ignore[return-value]
+
+
+def _pairs(name: str, left: Node, right: Node, on: On) -> Pairs:
+    """The columns that have to be equal, checked."""
+    known = [{f.name: f for f in (*side.key, *side.values)} for side in (left, right)]
+    if on is None:
+        given = _in_key_order(name, left.key.names, right)
+    elif isinstance(on, Mapping):
+        given = list(on.items())
+    else:
+        names = [on] if isinstance(on, str) else list(on)
+        same = all(column in known[1] for column in names)
+        given = [(c, c) for c in names] if same else _in_key_order(name, names, right)
+    if not given:
+        raise PlanError(name, "on= names no column", "Name the columns that have to be equal")
+    for pair in given:
+        for side, fields, column in zip((left, right), known, pair, strict=True):
+            if column not in fields:
+                raise PlanError(
+                    name,
+                    f"on= names an unknown column {column!r}",
+                    f"Known in {side.name} are {', '.join(fields)}",
+                )
+            refuse_key_type(name, fields[column])
+        types = [known[number][column].dataType for number, column in enumerate(pair)]
+        if types[0] != types[1]:
+            raise PlanError(
+                name,
+                f"{left.name}.{pair[0]} is {types[0].simpleString()}, {right.name}.{pair[1]} is "
+                f"{types[1].simpleString()}",
+                "Cast one so that both have the same type",
+            )
+    # In the order of the right key where it is that, so that the same join has the same plan.
+    order = {column: place for place, column in enumerate(right.key.names)}
+    return tuple(sorted(given, key=lambda pair: order.get(pair[1], len(order))))
+
+
+def _in_key_order(name: str, names: Sequence[str], right: Node) -> list[tuple[str, str]]:
+    keys = right.key.names
+    if len(names) != len(keys):
+        raise PlanError(
+            name,
+            f"{', '.join(names)} are {len(names)} columns, the key of {right.name} has {len(keys)}",
+            "Name both sides' columns: on={'left column': 'right column'}",
+        )
+    return list(zip(names, keys, strict=True))
+
+
+def _selected(
+    name: str,
+    left: Node,
+    right: Node,
+    how: How,
+    pairs: Pairs,
+    select: Selection | None,
+    *,
+    one_key: bool,
+) -> tuple[tuple[Selected, ...], StructType]:
+    if select is not None:
+        return resolve(name, left, right, how, select, one_key=one_key)
+    same = {b for a, b in pairs if a == b}
+    if not same & set(right.values.names):
+        both = StructType([*left.values.fields, *right.values.fields])
+        return select_all(name, left, right), both
+    # A column that is joined by under one name is the left one's, as in a join of frames.
+    values = [f"left.{n}" for n in left.values.names]
+    values += [f"right.{n}" for n in right.values.names if n not in same]
+    return resolve(name, left, right, how, values, one_key=one_key)
+
+
+def _entry(side: Node) -> Entry:
+    return side if isinstance(side, Entry) else Derived(side)

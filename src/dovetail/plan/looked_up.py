@@ -1,0 +1,159 @@
+"""The tables of a delta join as it looks them up: where, by what, and how they may change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from dovetail.errors import PlanError
+from dovetail.kernels.table_join import preserved
+from dovetail.lookup.chain import ChainLookup
+from dovetail.lookup.source import Index, LookupSource, covering
+from dovetail.plan.arrow import arrow_schema
+from dovetail.plan.nodes import (
+    ChangeKinds,
+    DeltaJoin,
+    Entry,
+    Source,
+    right_key,
+)
+from dovetail.plan.spec import Eventual, LookedUp
+
+
+def lookup_of(entry: Entry) -> LookupSource | None:
+    """Where a side's rows are looked up, None for nowhere: a table's own source, or, of a delta
+    join's result, both of its tables, one after the other.
+    """
+    if isinstance(entry, Source):
+        return entry.lookup
+    if not isinstance(entry.node, DeltaJoin) or any(s.ref is None for s in entry.node.select):
+        return None
+    node = entry.node
+    left, right = lookup_of(node.left), lookup_of(node.right)
+    if left is None or right is None:
+        return None
+    sources = (left, right)
+    columns = held_columns(node)
+    known = {name: held for name, held in columns.items() if _leads(node, name)}
+    indexes = []
+    for side, source in enumerate(sources):
+        primary = Index("PRIMARY KEY", source.key)
+        for index in (primary, *source.indexes):
+            names = {held[1]: name for name, held in known.items() if held[0] == side}
+            if all(column in names for column in index.columns):
+                renamed = tuple(names[column] for column in index.columns)
+                indexes.append(Index(f"{index.name} of {source.title}", renamed))
+    return ChainLookup(
+        sides=sources,
+        keys=(tuple(node.left.key.names), tuple(node.right.key.names)),
+        on=tuple(zip(*node.on, strict=True)),  # type: ignore[arg-type]
+        how=node.how,
+        form=node.form,
+        key=tuple(node.key.names),
+        columns=tuple((name, *held) for name, held in columns.items()),
+        types=tuple(
+            (number, field.name, field.type)
+            for number, side in enumerate((node.left, node.right))
+            for field in arrow_schema(StructType([*side.key.fields, *side.values.fields]))
+        ),
+        leading=tuple(known),
+        indexes=tuple(indexes),
+    )
+
+
+def held_columns(node: DeltaJoin) -> dict[str, tuple[int, str]]:
+    """The side, 0 or 1, and the column behind each column of a result that computes none."""
+    held = {name: (0, name) for name in node.left.key.names}
+    if node.has_right_key:
+        held |= {right_key(name): (1, name) for name in node.right.key.names}
+    for selected in node.select:
+        assert selected.ref is not None
+        held[selected.name] = (int(selected.ref[0] == "right"), selected.ref[1])
+    return held
+
+
+def _leads(node: DeltaJoin, name: str) -> bool:
+    """Whether the rows with a value of a result's column are those of its side's table with it."""
+    if name not in node.key.names:
+        return True
+    if name in node.left.key.names:
+        # Under one key for both sides, right rows that stand alone have a key without a left row.
+        return node.form != "key" or not preserved(node.how)[1]
+    return node.form == "pair"
+
+
+def changes_of(entry: Entry) -> ChangeKinds:
+    """Which changes a side may have: what is said of a table, by default all that its changelog can
+    say; of a delta join's result what its law gives.
+    """
+    if isinstance(entry, Source):
+        return entry.changes or ("upsert" if entry.deleted is None else "all")
+    node = entry.node
+    if not isinstance(node, DeltaJoin):
+        return "all"
+    kinds = {changes_of(node.left), changes_of(node.right)}
+    alone = preserved(node.how)
+    taken_back = any(alone) if node.form == "pair" else node.form == "left" and alone[1]
+    moving = node.form == "left" and not has_fixed_key(node.left, [left for left, _ in node.on])
+    if "all" in kinds or taken_back or (moving and not alone[0]):
+        return "all"
+    return "insert" if kinds == {"insert"} and node.how == "inner" else "upsert"
+
+
+def has_fixed_key(entry: Entry, columns: Sequence[str]) -> bool:
+    """Whether each of a side's rows has one join key as long as it is there, and its tombstones
+    tell it.
+    """
+    return set(columns) <= set(entry.key.names) or changes_of(entry) == "insert"
+
+
+def needed_columns(node: DeltaJoin) -> tuple[frozenset[str], frozenset[str]]:
+    """The columns of each side that a result needs: keys, join keys and what is selected; all,
+    where a selection computes.
+    """
+    needed = []
+    for number, (name, side) in enumerate((("left", node.left), ("right", node.right))):
+        columns = {*side.key.names, *(pair[number] for pair in node.on)}
+        if any(selected.ref is None for selected in node.select):
+            columns |= set(side.values.names)
+        columns |= {s.ref[1] for s in node.select if s.ref is not None and s.ref[0] == name}
+        needed.append(frozenset(columns))
+    return needed[0], needed[1]
+
+
+def eventual(node: DeltaJoin, schemas: Sequence[pa.Schema]) -> Eventual:
+    """What a delta join does, on sources of these schemas."""
+    needed = needed_columns(node)
+    sides = []
+    for number, entry in enumerate((node.left, node.right)):
+        schema, on = schemas[number], [pair[number] for pair in node.on]
+        own = [name for name in entry.values.names if name in needed[number]]
+        lookup = lookup_of(entry)
+        if lookup is None:
+            raise PlanError(node.name, f"{entry.name} has no look-up source", "Use with_lookup")
+        index = covering(lookup, on)
+        sides.append(
+            LookedUp(
+                lookup=lookup,
+                key=_places(schema, entry.key.names),
+                values=_places(schema, own if number == 0 else [*entry.key.names, *own]),
+                unique=node.form == "key" or (node.form == "left" and number == 1),
+                one_row=index is not None and index.unique,
+                deletes=changes_of(entry) == "all",
+                cache=node.cache[number] if has_fixed_key(entry, on) else 0,
+            )
+        )
+    return Eventual(
+        name=node.label or f"{node.left.name}-{node.right.name}",
+        how=node.how,
+        form=node.form,
+        right_key=node.has_right_key,
+        moving=not has_fixed_key(node.left, [left for left, _ in node.on]),
+        sides=(sides[0], sides[1]),
+    )
+
+
+def _places(schema: pa.Schema, names: Sequence[str]) -> tuple[int, ...]:
+    return tuple(schema.get_field_index(name) for name in names)

@@ -1,0 +1,303 @@
+"""One micro-batch of a delta join, on the join keys of one task.
+
+Of each side there are the batch's changes, what the cache has, and what is looked up for the rest;
+``kernels.delta_join`` decides what comes of them, on row numbers; values are gathered once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
+from dovetail.errors import DataError
+from dovetail.kernels import delta_join as kernel
+from dovetail.kernels.grouping import by_key
+from dovetail.kernels.hashing import stable_hash
+from dovetail.kernels.timeline import (
+    ABSENT,
+    NO_TIME,
+    Ints,
+    Mask,
+    Rows,
+    last_of_source,
+    timeline,
+)
+from dovetail.lookup.chain import grouped
+from dovetail.plan.spec import Eventual, LookedUp, StageSpec
+from dovetail.runtime.job import Batch, output, picked, whole
+from dovetail.runtime.lookup_cache import SideCache
+
+Ask: TypeAlias = "Callable[[int, Sequence[str], pa.Table], pa.Table]"
+"""``ask(side, columns, keys)``: the side's rows whose ``columns`` equal one of ``keys``."""
+
+_KEYS_A_QUERY = 10_000
+_RESULTS_A_TABLE = 100_000
+_BATCH_SHIFT = 32
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What a micro-batch leaves: changes (``StageSpec.output_schema``), at most one per key;
+    the caches; and per side how many join keys were found there and how many looked up.
+    """
+
+    changes: Iterator[pa.Table]
+    caches: list[SideCache]
+    counts: list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One side's rows of a batch, with the group of each."""
+
+    rows: kernel.Rows
+    table: pa.Table
+
+
+def join(
+    spec: StageSpec,
+    batches: Sequence[Batch],
+    caches: Sequence[SideCache],
+    ask: Ask | None,
+    batch: int,
+) -> Joined:
+    """One micro-batch. ``ask``: None where the batch is all there is of both tables; ``batch``: its
+    number.
+    """
+    operator = spec.operator
+    assert isinstance(operator, Eventual)
+    changed = [
+        _changes(spec, side, last, source)
+        for source, (side, last) in enumerate(zip(operator.sides, batches, strict=True))
+    ]
+    groups, count, keys = grouped([c.table.select(range(spec.keys)) for c in changed])
+    fresh = [
+        _Side(kernel.Rows(group, c.rows.fresh, c.rows.gone, c.rows.time_us), c.table)
+        for group, c in zip(groups, changed, strict=True)
+    ]
+    sides, kept, counts = list(fresh), list(caches), [(0, 0), (0, 0)]
+    if ask is not None:
+        unique = (operator.sides[0].unique, operator.sides[1].unique)
+        needed = kernel.needed(count, (fresh[0].rows, fresh[1].rows), operator.how, unique)
+        for number in (0, 1):
+            sides[number], kept[number], counts[number] = _with_others(
+                spec, number, fresh[number], keys, needed[number], caches[number], ask, batch
+            )
+    results = kernel.delta_join(
+        count,
+        (sides[0].rows, sides[1].rows),
+        operator.how,
+        operator.form,
+        moving=operator.moving,
+    )
+    return Joined(_tables(spec, operator, sides, keys, results, batch), kept, counts)
+
+
+def last_rows(spec: StageSpec, source: int, batch: Batch) -> pa.Table:
+    """The last row of each primary key in a batch of one source, in the order of arrival."""
+    operator = spec.operator
+    assert isinstance(operator, Eventual)
+    table = batch.rows
+    keys = [whole(table.column(place)) for place in operator.sides[source].key]
+    own = spec.sources[source]
+    ordered = own.sequence and not own.log_partition
+    events = timeline(
+        [
+            Rows(
+                keys=keys,
+                hash=stable_hash(keys),
+                event_time_us=table.column(EVENT_TIME).to_numpy(),
+                deleted=whole(table.column(DELETED)).to_numpy(zero_copy_only=False),
+                partition=batch.partition,
+                sequence=table.column(SEQUENCE).to_numpy() if ordered else None,
+            )
+        ]
+    )
+    return table.take(pa.array(np.sort(events.row[last_of_source(events, 0)])))
+
+
+def _changes(spec: StageSpec, side: LookedUp, batch: Batch, source: int) -> _Side:
+    """A side's changes, one per primary key, not yet grouped."""
+    table = last_rows(spec, source, batch)
+    gone = whole(table.column(DELETED)).to_numpy(zero_copy_only=False).astype(np.bool_)
+    if gone.any() and not side.deletes:
+        raise DataError(
+            spec.sources[source].title,
+            "a tombstone came, and the table is said to have no deletes",
+            "Say changes='all' in with_lookup, or filter tombstones out",
+        )
+    rows = kernel.Rows(
+        group=np.zeros(len(table), np.int64),
+        fresh=np.ones(len(table), np.bool_),
+        gone=gone,
+        time_us=table.column(EVENT_TIME).to_numpy(),
+    )
+    return _Side(rows, table.select(spec.sources[source].schema.names[3:]))
+
+
+def _with_others(
+    spec: StageSpec,
+    number: int,
+    fresh: _Side,
+    keys: Sequence[pa.Array],
+    needed: Mask,
+    cache: SideCache,
+    ask: Ask,
+    batch: int,
+) -> tuple[_Side, SideCache, tuple[int, int]]:
+    """A side with the rows of these groups that are not fresh, its cache after the batch, and how
+    many keys were found there and how many looked up.
+    """
+    operator = spec.operator
+    assert isinstance(operator, Eventual)
+    side, schema = operator.sides[number], fresh.table.schema
+    groups = len(needed)
+    names = schema.names[: spec.keys]
+    asked = pa.table(list(keys), schema=pa.schema([schema.field(name) for name in names]))
+    entry_group = _numbered(asked, cache.keys)
+    in_cache = np.zeros(groups, np.bool_)
+    in_cache[entry_group[entry_group != kernel.NO_GROUP]] = True
+    missing = np.flatnonzero(needed & ~in_cache)
+    counts = int((needed & in_cache).sum()), len(missing)
+    found = [
+        ask(number, names, asked.take(pa.array(missing[start : start + _KEYS_A_QUERY])))
+        for start in range(0, len(missing), _KEYS_A_QUERY)
+    ]
+    cached_group = entry_group[cache.entry]
+    cached = cached_group != kernel.NO_GROUP
+    known = pa.concat_tables([cache.rows.filter(pa.array(cached)), *found])
+    group = np.concatenate(
+        [
+            cached_group[cached],
+            *(_numbered(asked, table.select(names)) for table in found),
+        ]
+    )
+    stays = _stays(spec.sources[number].title, side, fresh, known, group)
+    joined = _joined(fresh, known.filter(pa.array(stays)), group[stays])
+    if side.cache == 0:
+        return joined, cache, counts
+    complete = in_cache.copy()
+    complete[missing] = True
+    if side.unique:
+        complete[fresh.rows.group[fresh.rows.group != kernel.NO_GROUP]] = True
+    fresh_cache = _entries(joined, asked, complete, batch)
+    others = entry_group == kernel.NO_GROUP
+    return joined, cache.kept(others, fresh_cache, side.cache), counts
+
+
+def _numbered(asked: pa.Table, keys: pa.Table) -> Ints:
+    """Which of the asked keys each of some keys is, ``NO_GROUP`` for none of them."""
+    (first, second), count, _ = grouped([asked, keys])
+    number = np.full(count + 1, kernel.NO_GROUP)
+    number[first] = np.arange(len(first))
+    number[-1] = kernel.NO_GROUP
+    return number[second]
+
+
+def _stays(title: str, side: LookedUp, fresh: _Side, known: pa.Table, group: Ints) -> Mask:
+    """Which known rows stay: those that were asked for and that no fresh row replaces."""
+    places = [place - 3 for place in side.key]
+    both = pa.concat_tables([fresh.table.select(places), known.select(places)])
+    columns = [whole(column) for column in both.columns]
+    order, new, _ = by_key(stable_hash(columns), columns, np.arange(len(both)))
+    number = np.cumsum(new) - 1
+    row_of = np.empty(len(both), np.int64)
+    row_of[order] = number
+    replaced = np.zeros(int(new.sum()), np.bool_)
+    first = row_of[: len(fresh.table)]
+    replaced[first] = True
+    own = row_of[len(fresh.table) :]
+    asked = group != kernel.NO_GROUP
+    _refuse_twice(title, "its primary key", own[asked])
+    if side.one_row:
+        _refuse_twice(title, "a unique index", group[asked])
+    stays: Mask = asked & ~replaced[own]
+    return stays
+
+
+def _refuse_twice(title: str, what: str, numbers: Ints) -> None:
+    if len(np.unique(numbers)) < len(numbers):
+        raise DataError(
+            title,
+            f"a look-up found two rows that are one by {what}",
+            "Declare as key= and unique_index() only what the store enforces",
+        )
+
+
+def _joined(fresh: _Side, known: pa.Table, group: Ints) -> _Side:
+    none = np.zeros(len(group), np.bool_)
+    rows = kernel.Rows(
+        group=np.concatenate((fresh.rows.group, group)),
+        fresh=np.concatenate((fresh.rows.fresh, none)),
+        gone=np.concatenate((fresh.rows.gone, none)),
+        time_us=np.concatenate((fresh.rows.time_us, np.full(len(group), NO_TIME))),
+    )
+    return _Side(rows, pa.concat_tables([fresh.table, known]))
+
+
+def _entries(side: _Side, asked: pa.Table, complete: Mask, batch: int) -> SideCache:
+    """The groups of which all rows are known, as entries."""
+    number = np.append(np.where(complete, np.cumsum(complete) - 1, kernel.NO_GROUP), -1)
+    entry = number[side.rows.group]
+    rows = np.flatnonzero((entry != kernel.NO_GROUP) & side.rows.alive)
+    return SideCache(
+        keys=asked.filter(pa.array(complete)),
+        used=np.full(int(complete.sum()), batch),
+        rows=side.table.take(pa.array(rows)),
+        entry=entry[rows],
+    )
+
+
+def _tables(
+    spec: StageSpec,
+    operator: Eventual,
+    sides: Sequence[_Side],
+    keys: Sequence[pa.Array],
+    results: kernel.Results,
+    batch: int,
+) -> Iterator[pa.Table]:
+    """The results as changes, in tables of bounded size."""
+    for start in range(0, len(results), _RESULTS_A_TABLE):
+        part = slice(start, start + _RESULTS_A_TABLE)
+        own = kernel.Results(
+            row=(results.row[0][part], results.row[1][part]),
+            group=results.group[part],
+            deleted=results.deleted[part],
+            time_us=results.time_us[part],
+        )
+        references = [np.where(own.deleted, ABSENT, row) for row in own.row]
+        yield output(
+            spec,
+            _keys(operator, sides, keys, own),
+            [
+                picked([side.table.column(place - 3) for place in declared.values], refs)
+                for side, declared, refs in zip(sides, operator.sides, references, strict=True)
+            ],
+            references,
+            deleted=own.deleted,
+            event_time_us=own.time_us,
+            position=(batch << _BATCH_SHIFT) + start,
+            sequence=np.zeros(len(own), np.int64),
+        )
+
+
+def _keys(
+    operator: Eventual,
+    sides: Sequence[_Side],
+    keys: Sequence[pa.Array],
+    results: kernel.Results,
+) -> list[pa.Array]:
+    """The key columns of results."""
+    if operator.form == "key":
+        return [column.take(pa.array(results.group)) for column in keys]
+    columns = []
+    for number, refs in enumerate(kernel.key_rows(results, operator.form)):
+        if number == 0 or operator.right_key:
+            table = sides[number].table
+            columns += picked([table.column(p - 3) for p in operator.sides[number].key], refs)
+    return columns

@@ -1,0 +1,189 @@
+"""Delta joins on Spark: both sides are shuffled by join key, then joined per micro-batch.
+
+There is no stateful operator in the plan; what a checkpoint holds is the sources' offsets.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructField, StructType
+
+from dovetail.columns import DELETED, HASH, quoted
+from dovetail.errors import PlanError
+from dovetail.lookup.pool import opened
+from dovetail.plan.output import Output
+from dovetail.plan.spec import Eventual, StageSpec
+from dovetail.runtime.delta_join import join, last_rows
+from dovetail.runtime.lookup_cache import CacheFile, SideCache
+from dovetail.runtime.pack import PACKED, packed, unpack_piece
+from dovetail.runtime.stage import Piece, batch_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_BATCH_ID = "streaming.sql.batchId"
+_RUN_ID = "spark.jobGroup.id"
+_COUNTS = ("_left_hits", "_left_misses", "_right_hits", "_right_misses")
+
+
+def by_primary_key(
+    rows: DataFrame, spec: StageSpec, labels: Sequence[int], partitions: int
+) -> DataFrame:
+    """The last change per primary key of the first source, packed by join key, from what is packed
+    by primary key.
+    """
+
+    def settle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        pieces = list(_pieces(batches))
+        table = last_rows(spec, 0, batch_of(spec.sources[0], pieces, 0))
+        table = table.select(spec.sources[0].wire_schema.names)
+        partition, _ = _task()
+        high_time_us = max((piece.high_time_us for piece in pieces), default=0)
+        yield packed(table, labels, 0, partition, 0, high_time_us, by=HASH)
+
+    return rows.repartition(partitions, "bucket").mapInArrow(settle, PACKED)
+
+
+def joined(
+    rows: DataFrame,
+    spec: StageSpec,
+    output: Output,
+    schema: pa.Schema,
+    *,
+    partitions: int,
+    metric: str,
+) -> DataFrame:
+    """The rows that a delta join sends out, from its packed inputs; ``schema``: ``output.schema``
+    in the session's time zone.
+
+    How many join keys were found in the caches and how many looked up is observed under ``metric``:
+    ``left_hits``, ``left_misses``, ``right_hits``, ``right_misses``.
+    """
+    live, query = rows.isStreaming, uuid4().hex
+    if live and spec.emit == "batch":
+        raise PlanError(
+            metric.removesuffix(".lookups"),
+            "emit='batch' leaves out what has not changed, which a delta join does not know",
+            "Use emit='change', which gives each key at most one change per micro-batch",
+        )
+
+    def changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = Task(spec, query) if live else None
+        pieces = list(_pieces(batches))
+        own = [batch_of(source, pieces, number) for number, source in enumerate(spec.sources)]
+        caches = _empty(spec) if task is None else task.caches()
+        ask, batch = (None, 0) if task is None else (task.ask, task.batch)
+        done = join(spec, own, caches, ask, batch)
+        for table in done.changes:
+            told = output.rows(table if live else _upserts(table)).cast(schema)
+            yield from _with_counts(told, None).to_batches()
+        counts = [count for of_side in done.counts for count in of_side]
+        yield from _with_counts(_blank(schema, output.columns), counts).to_batches()
+        if task is not None:
+            task.leave(done.caches)
+
+    counted = StructType(
+        [*output.columns.fields, *(StructField(name, LongType()) for name in _COUNTS)]
+    )
+    out = rows.repartition(partitions, "bucket").mapInArrow(changes, counted)
+    if live:
+        sums = (F.coalesce(F.sum(name), F.lit(0)).alias(name[1:]) for name in _COUNTS)
+        out = out.observe(metric, *sums)
+    own = (F.col(quoted(name)) for name in output.columns.names)
+    return out.where(F.col(_COUNTS[0]).isNull()).select(*own)
+
+
+class Task:
+    """One task of a streaming query in its micro-batch: its caches, and the stores it asks."""
+
+    def __init__(self, spec: StageSpec, query: str) -> None:
+        operator = spec.operator
+        assert isinstance(operator, Eventual)
+        self._spec = spec
+        self._sides = operator.sides
+        partition, properties = _task()
+        self.batch = int(properties(_BATCH_ID) or 0)
+        run = properties(_RUN_ID) or ""
+        self._file = CacheFile(_directory(), f"{query}-{run}-{partition}")
+        self._caching = any(side.cache for side in self._sides)
+
+    def caches(self) -> list[SideCache]:
+        """What the batch before this one left, if it ran on this machine."""
+        left = self._file.read(self.batch) if self._caching else None
+        return _empty(self._spec) if left is None else left
+
+    def ask(self, side: int, by: Sequence[str], keys: pa.Table) -> pa.Table:
+        """Look rows of a side up."""
+        schema = _carried(self._spec, side)
+        return opened(self._sides[side].lookup, schema).rows(by, keys).cast(schema)
+
+    def leave(self, caches: Sequence[SideCache]) -> None:
+        """Leave the caches to the next batch."""
+        if self._caching:
+            self._file.write(self.batch, caches)
+
+
+def _carried(spec: StageSpec, side: int) -> pa.Schema:
+    schema = spec.sources[side].schema
+    return pa.schema([schema.field(place) for place in range(3, len(schema))])
+
+
+def _empty(spec: StageSpec) -> list[SideCache]:
+    return [SideCache.empty(_carried(spec, side), spec.keys) for side in (0, 1)]
+
+
+def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[Piece]:
+    for batch in batches:
+        for row in batch.to_pylist():
+            yield unpack_piece(
+                row["source"], row["partition"], row["number"], row["high_time_us"], row["payload"]
+            )
+
+
+def _upserts(table: pa.Table) -> pa.Table:
+    """The rows of a table that had none before: nothing is taken back."""
+    return table.filter(pc.invert(table.column(DELETED)))
+
+
+def _with_counts(table: pa.Table, counts: Sequence[int] | None) -> pa.Table:
+    """Changes with the columns of the counts, which only one row has that is no change."""
+    for number, name in enumerate(_COUNTS):
+        column = pa.nulls(len(table), pa.int64()) if counts is None else pa.array([counts[number]])
+        table = table.append_column(name, column)
+    return table
+
+
+def _blank(schema: pa.Schema, columns: StructType) -> pa.Table:
+    """A row that stands for none."""
+    values = [
+        pa.nulls(1, field.type)
+        if declared.nullable
+        else pa.array([0]).cast(pa.int64()).cast(field.type)
+        for field, declared in zip(schema, columns, strict=True)
+    ]
+    return pa.table(values, schema=schema)
+
+
+def _task() -> tuple[int, Any]:
+    """The number of the task's partition, and its local properties."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        return 0, lambda _: None
+    return context.partitionId(), context.getLocalProperty
+
+
+def _directory() -> Path:
+    """The application's own temporary directory on this machine."""
+    from pyspark import SparkFiles
+
+    return Path(SparkFiles.getRootDirectory() or tempfile.gettempdir()) / "dovetail-look-ups"

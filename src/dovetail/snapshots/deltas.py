@@ -1,0 +1,118 @@
+"""The deltas of a plan's nodes between the versions that a target covers and later ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from dovetail.columns import foreign_name, quoted
+from dovetail.snapshots import law
+from dovetail.snapshots.plan import SnapshotJoin, SnapshotNode, SnapshotSource
+from dovetail.snapshots.reading import Keys, Reader, Versions, counted, keys_of, refuse_keys, small
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A node's delta (``snapshots.law``) and how many rows it has; no frame where it has none."""
+
+    frame: DataFrame | None
+    rows: int
+
+
+class Deltas:
+    """Each node's delta, computed once; a node whose inputs stand still reads nothing."""
+
+    def __init__(self, reader: Reader, old: Versions, new: Versions) -> None:
+        self._reader = reader
+        self._old = old
+        self._new = new
+        self._known: dict[SnapshotNode, Delta] = {}
+
+    def of(self, node: SnapshotNode) -> Delta:
+        """The node's delta. Raises ``DataError`` where a source has rows of one key."""
+        if node not in self._known:
+            if isinstance(node, SnapshotSource):
+                self._known[node] = self._source(node)
+            else:
+                self._known[node] = self._join(node)
+        return self._known[node]
+
+    def changes(self, root: SnapshotNode) -> Delta:
+        """The root's keys whose rows differ, each with its row before and after (``law.pair``)."""
+        delta = self.of(root)
+        if delta.frame is None:
+            return delta
+        return self._counted(law.pair(delta.frame, root.key.names))
+
+    def _source(self, source: SnapshotSource) -> Delta:
+        old, new = (versions[source.table_id] for versions in (self._old, self._new))
+        if old == new:
+            return Delta(None, 0)
+        keep, key = self._reader.scratch.keep, source.key.names
+        feed = self._reader.feed(source, self._old, self._new)
+        images = keep(law.images(feed, key))
+        nulls = law.all_of(F.col(quoted(name)).isNull() for name in key)
+        present = sum(F.col(image).isNotNull().cast("int") for image in (law.BEFORE, law.AFTER))
+        told = images.agg(
+            F.count(F.when(F.col(law.FAULTY) & ~nulls, True)).alias("faulty"),
+            F.count(F.when(F.col(law.FRESH), True)).alias("fresh"),
+            F.count(F.when(nulls & F.col(law.AFTER).isNotNull(), True)).alias("nulls"),
+            F.coalesce(F.sum(F.when(F.col(law.APART), present)), F.lit(0)).alias("rows"),
+        ).first()
+        assert told is not None
+        refuse_keys(source, self._new, told["faulty"], told["nulls"])
+        if told["fresh"]:
+            self._refuse_known(source, images.where(law.FRESH))
+        return Delta(law.signed(images) if told["rows"] else None, told["rows"])
+
+    def _refuse_known(self, source: SnapshotSource, fresh: DataFrame) -> None:
+        """Keys that come as new ones had no row in the old snapshot."""
+        names = [F.col(quoted(n)).alias(foreign_name(i)) for i, n in enumerate(source.key.names)]
+        keys = counted(self._reader.scratch.keep(fresh.select(*names)))
+        known = self._reader.having_keys(source, self._old, keys)
+        refuse_keys(source, self._new, known.count(), 0)
+
+    def _join(self, node: SnapshotJoin) -> Delta:
+        terms = [
+            self._term(node, side, delta.frame)
+            for side, delta in enumerate([self.of(side) for side in node.sides])
+            if delta.frame is not None
+        ]
+        if not terms:
+            return Delta(None, 0)
+        both = reduce(lambda a, b: a.unionByName(b), terms)
+        return self._counted(law.netted(node, both))
+
+    def _term(self, node: SnapshotJoin, side: int, delta: DataFrame) -> DataFrame:
+        """One side's changes against the other: the left's against the new, the right's against
+        the old.
+        """
+        reader, other = self._reader, 1 - side
+        standing = self._new if side == 0 else self._old
+        keys = keys_of(reader.scratch, delta, node.on_columns(side))
+        others = self._aged(node.sides[other], standing, node.on_columns(other), keys)
+        if not node.preserves(other):
+            return law.term(node, side, delta, others, None)
+        now = None
+        if not node.one_each(side):
+            now = reader.rows(node.sides[side], self._new, node.on_columns(side), keys)
+        moved = law.moves(delta, node.on_columns(side), now)
+        return law.term(node, side, delta, reader.scratch.keep(others), moved)
+
+    def _aged(
+        self, node: SnapshotNode, standing: Versions, columns: list[str], keys: Keys
+    ) -> DataFrame:
+        rows = self._reader.rows(node, standing, columns, keys)
+        delta = self.of(node)
+        if delta.frame is None:
+            return rows.withColumn("_age", F.lit(law.UNCHANGED))
+        changed = small(delta.frame, delta.rows)
+        return law.aged(rows, changed, node.key.names, new=standing is self._new)
+
+    def _counted(self, frame: DataFrame) -> Delta:
+        kept = self._reader.scratch.keep(frame)
+        rows = kept.count()
+        return Delta(kept if rows else None, rows)

@@ -1,0 +1,172 @@
+"""Keeping a target: one step after another, once or for as long as it is wanted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+from dovetail.columns import foreign_name, quoted
+from dovetail.errors import ConfigurationError, DovetailError, TargetError
+from dovetail.snapshots.deltas import Deltas
+from dovetail.snapshots.plan import SnapshotNode, tables
+from dovetail.snapshots.reading import (
+    REBUILD,
+    Reader,
+    Scratch,
+    Versions,
+    counted,
+    latest_version,
+    refuse_duplicates,
+    refuse_unfit,
+    unreachable,
+)
+from dovetail.snapshots.target import Commit, Target
+
+
+class Keeper:
+    """Keeps one target of one plan, in a session of its own, with the settings of the given one."""
+
+    def __init__(self, session: SparkSession, root: SnapshotNode, path: str) -> None:
+        refuse_without_delta(session, f"target {path}")
+        self._session = apart(session)
+        self._root = root
+        self._target = Target(self._session, path, root)
+        self._path = path
+
+    def refresh(self, *, max_versions: int | None, rebuild: bool) -> list[Commit]:
+        """Bring the target to the sources' present versions, step by step; the commits made."""
+        with self._reading() as reader:
+            for source in tables(self._root).values():
+                refuse_unfit(self._session, reader, source)
+        latest = {
+            key: latest_version(self._session, source.path)
+            for key, source in tables(self._root).items()
+        }
+        if rebuild or not self._target.exists():
+            return [self._make(latest)]
+        commits: list[Commit] = []
+        while True:
+            standing = self._target.standing()
+            until = _next(standing.covered, latest, max_versions)
+            if until == standing.covered:
+                return commits
+            commits.append(self._follow(standing.covered, until, standing.version))
+            if until == latest:
+                return commits
+
+    def _make(self, versions: Versions) -> Commit:
+        """The whole join at these versions, written in one commit."""
+        replace = self._target.exists()
+        if replace and not self._target.belongs():
+            raise TargetError(
+                f"target {self._path}",
+                "the table there is not one of a join over snapshots",
+                "Choose another path; it is not overwritten",
+            )
+        with self._reading() as reader:
+            for source in tables(self._root).values():
+                refuse_duplicates(reader, source, versions)
+            rows = reader.rows(self._root, versions)
+            return self._target.create(rows, versions, replace=replace)
+
+    def _follow(self, old: Versions, new: Versions, base: int) -> Commit:
+        """The changes from the old versions to the new ones, merged in one commit."""
+        with self._reading() as reader:
+            delta = Deltas(reader, old, new).changes(self._root)
+            if delta.frame is None:
+                return self._target.advance(new, base)
+            names = self._root.key.names
+            numbered = [(quoted(name), foreign_name(i)) for i, name in enumerate(names)]
+            keys = counted(delta.frame.selectExpr(*(f"{a} AS {b}" for a, b in numbered)))
+            return self._target.merge(delta.frame, keys, delta.rows, new, base)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Reader]:
+        """A reader whose frames are released at the end, and whose errors say what to do."""
+        scratch = Scratch()
+        try:
+            yield Reader(self._session, self._root, scratch)
+        except Exception as error:
+            if isinstance(error, DovetailError) or not unreachable(error):
+                raise
+            raise TargetError(
+                f"target {self._path}",
+                "a source no longer has its changes or its rows since the versions covered "
+                f"({str(error).splitlines()[0]})",
+                REBUILD,
+            ) from error
+        finally:
+            scratch.release()
+
+
+class Maintenance:
+    """A target that is being kept, at an interval, until it is stopped or fails."""
+
+    def __init__(self, keeper: Keeper, interval_s: float, max_versions: int | None) -> None:
+        self._keeper = keeper
+        self._interval_s = interval_s
+        self._max_versions = max_versions
+        self._stopped = threading.Event()
+        self._error: BaseException | None = None
+        self.last_commit: Commit | None = None
+        self._thread = threading.Thread(target=self._run, name="dovetail-snapshots", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it goes on."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Finish the step that is under way, and no other."""
+        self._stopped.set()
+        self._thread.join()
+
+    def await_termination(self, timeout_s: float | None = None) -> bool:
+        """Wait until it is stopped; False where it still runs after ``timeout_s``. Raises the error
+        with which it failed.
+        """
+        self._thread.join(timeout_s)
+        if self._error is not None:
+            raise self._error
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.is_set():
+                commits = self._keeper.refresh(max_versions=self._max_versions, rebuild=False)
+                self.last_commit = commits[-1] if commits else self.last_commit
+                self._stopped.wait(self._interval_s)
+        except BaseException as error:
+            self._error = error
+
+
+def apart(session: SparkSession) -> SparkSession:
+    """A session with the same settings, functions and views, and changes to them its own."""
+    cloned = session._jsparkSession.cloneSession()  # noqa: SLF001 -- streaming queries do the same
+    return SparkSession(session.sparkContext, cloned)
+
+
+def refuse_without_delta(session: SparkSession, operator: str) -> None:
+    """The session must know Delta Lake."""
+    if "DeltaSparkSessionExtension" not in str(session.conf.get("spark.sql.extensions", "")):
+        raise ConfigurationError(
+            operator,
+            "the session does not know Delta Lake",
+            "Build it with delta.configure_spark_with_delta_pip, its extension and catalog",
+        )
+
+
+def _next(covered: Versions, latest: Versions, max_versions: int | None) -> Versions:
+    """The versions to which the next step goes."""
+    if max_versions is None:
+        return {key: max(latest[key], covered[key]) for key in latest}
+    return {
+        key: min(latest[key], covered[key] + max_versions)
+        if latest[key] > covered[key]
+        else covered[key]
+        for key in latest
+    }

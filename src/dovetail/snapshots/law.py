@@ -1,0 +1,337 @@
+"""The law of a join over snapshots: how it changes when its inputs do. Frames in, frames out.
+
+A *delta* is the difference of two snapshots of a node: its columns and ``_sign``, -1 for a row that
+was there and is no longer so, +1 for one that has come; an update is both. With Δ for deltas, the
+join of A and B changes by
+
+    Δ(A ⋈ B) = ΔA ⋈ B_new  ∪  A_old ⋈ ΔB
+
+and where rows appear without a match, by what these terms leave out: a changed row of a preserved
+side that finds no match gives its row with nulls, and a row of a preserved side that gains its
+first match, or loses its last, loses or gains the row with nulls. Each term is one function of the
+side that changes and the other, which stands; the sides are numbers, 0 the left, 1 the right.
+
+The terms may name rows of neither snapshot, an old row of A beside a new one of B: once with +1 and
+once with -1. A row's *image* is named by its key and its age: ``o``, in the old snapshot only,
+``n``, in the new one only, ``u``, in both. Signs are added up by the ages of both sides, so what
+cancels is found by keys and never by comparing values, and selections see only rows that are.
+
+Source: FLIP-486, "What is Delta Join" and "Future Work" (strong consistency, cascading joins).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import and_
+
+from pyspark.sql import Column, DataFrame, GroupedData
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DoubleType,
+    FloatType,
+    MapType,
+    StringType,
+    StructType,
+    VariantType,
+)
+
+from dovetail.columns import foreign_name, key_name, quoted, value_name
+from dovetail.plan.select import row_columns
+from dovetail.snapshots.plan import LEFT_AGE, RIGHT_AGE, SIGN, SnapshotJoin, shell
+
+OLD, NEW, UNCHANGED = "o", "n", "u"
+AGES = (LEFT_AGE, RIGHT_AGE)
+FEED_VERSION, FAULTY, FRESH = "_version", "_faulty", "_fresh"
+BEFORE, AFTER, APART = "_old", "_new", "_apart"
+
+
+def images(feed: DataFrame, key: Sequence[str]) -> DataFrame:
+    """What a change feed does to each key: its row before and after.
+
+    ``feed``: the key, values, ``_sign`` (-1 a row that goes, +1 one that comes) and ``_version``.
+    Result, a row per key: the key, ``_old`` and ``_new`` (structs of all columns, null where there
+    was or is no row), ``_apart`` (they differ), ``_fresh`` (the first change brings a row, so there
+    must be none before) and ``_faulty`` (two rows of the key at once). The changes of a key,
+    ordered by version with what goes before what comes, take turns: otherwise two rows had one key.
+    """
+    columns = [name for name in feed.columns if name not in (SIGN, FEED_VERSION)]
+    row = F.struct(*(F.col(quoted(name)) for name in columns))
+    comes, goes = F.col(SIGN) > 0, F.col(SIGN) < 0
+    order = F.struct(FEED_VERSION, SIGN)
+    grouped = feed.groupBy(*(F.col(quoted(name)) for name in key)).agg(
+        F.sort_array(F.collect_list(order)).alias("turns"),
+        F.min_by(F.when(goes, row), F.when(goes, F.col(FEED_VERSION))).alias("gone"),
+        F.max_by(F.when(comes, row), F.when(comes, F.col(FEED_VERSION))).alias("come"),
+    )
+    signs = f"transform(turns, t -> t.{SIGN})"
+    length = "size(turns) - 1"
+    alternate = F.expr(
+        f"forall(zip_with(slice({signs}, 1, {length}), slice({signs}, 2, {length}), "
+        "(a, b) -> a != b), apart -> apart)"
+    )
+    first, last = F.expr(f"turns[0].{SIGN}"), F.expr(f"element_at(turns, -1).{SIGN}")
+    ends = grouped.select(
+        *(F.col(quoted(name)) for name in key),
+        F.when(first < 0, F.col("gone")).alias(BEFORE),
+        F.when(last > 0, F.col("come")).alias(AFTER),
+        (first > 0).alias(FRESH),
+        (~alternate).alias(FAULTY),
+    )
+    return ends.withColumn(APART, _differ(ends))
+
+
+def signed(changed: DataFrame) -> DataFrame:
+    """The delta of ``images``: without keys whose row is as it was."""
+    row = changed.schema[BEFORE].dataType
+    assert isinstance(row, StructType)
+    fields = [f.name for f in row]
+
+    def one(image: str, sign: int) -> Column:
+        return F.struct(
+            F.lit(sign).alias(SIGN),
+            *(F.col(f"{image}.{quoted(name)}").alias(name) for name in fields),
+        )
+
+    both = F.filter(
+        F.array(
+            F.when(F.col(BEFORE).isNotNull(), one(BEFORE, -1)),
+            F.when(F.col(AFTER).isNotNull(), one(AFTER, 1)),
+        ),
+        lambda image: image.isNotNull(),
+    )
+    return changed.where(APART).select(F.inline(both))
+
+
+def pair(delta: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Of a delta, a row for each key whose row differs: the key, ``_old`` and ``_new``."""
+    columns = [name for name in delta.columns if name != SIGN]
+    row = F.struct(*(F.col(quoted(name)) for name in columns))
+    grouped = delta.groupBy(*(F.col(quoted(name)).alias(name) for name in key)).agg(
+        F.max_by(F.when(F.col(SIGN) < 0, row), -F.col(SIGN)).alias(BEFORE),
+        F.max_by(F.when(F.col(SIGN) > 0, row), F.col(SIGN)).alias(AFTER),
+    )
+    return grouped.where(_differ(grouped))
+
+
+def keys_of(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """The distinct values of the columns, as ``_f0`` and so on; none with a null in it."""
+    named = frame.select(
+        *(F.col(quoted(name)).alias(foreign_name(i)) for i, name in enumerate(columns))
+    )
+    return named.where(all_of(F.col(name).isNotNull() for name in named.columns)).distinct()
+
+
+def at_keys(
+    frame: DataFrame, columns: Sequence[str], keys: DataFrame, *, nulls: bool = False
+) -> DataFrame:
+    """The rows whose columns are among the keys (``keys_of``). ``nulls``: a null equals a null."""
+    pairs = [(F.col(quoted(name)), F.col(foreign_name(i))) for i, name in enumerate(columns)]
+    equal = [a.eqNullSafe(b) if nulls else a == b for a, b in pairs]
+    return frame.join(keys, all_of(equal), "left_semi")
+
+
+def aged(rows: DataFrame, delta: DataFrame, key: Sequence[str], *, new: bool) -> DataFrame:
+    """Rows of the old or the new snapshot with ``_age``, known by the node's delta."""
+    sign, age = (1, NEW) if new else (-1, OLD)
+    changed = delta.where(F.col(SIGN) == sign).select(
+        *(F.col(quoted(name)).alias(foreign_name(i)) for i, name in enumerate(key)),
+        F.lit(age).alias("_age"),
+    )
+    same = [F.col(quoted(n)).eqNullSafe(F.col(foreign_name(i))) for i, n in enumerate(key)]
+    return rows.join(changed, all_of(same), "left").select(
+        *(F.col(quoted(name)) for name in rows.columns),
+        F.coalesce(F.col("_age"), F.lit(UNCHANGED)).alias("_age"),
+    )
+
+
+def moves(delta: DataFrame, columns: Sequence[str], now: DataFrame | None) -> DataFrame:
+    """For which values of the columns a node gains its first row or loses its last: ``_f0`` and so
+    on, and ``_sign`` of the other side's rows with nulls: -1 where it gains, +1 where it loses.
+
+    ``now``: the node's new rows of these values; None where a value is at most one row's, so that
+    the delta says it all.
+    """
+    keys = [foreign_name(i) for i in range(len(columns))]
+
+    def keyed(frame: DataFrame) -> GroupedData:
+        names = [F.col(quoted(name)).alias(keys[i]) for i, name in enumerate(columns)]
+        known = frame.select(*names, *([SIGN] if SIGN in frame.columns else []))
+        return known.where(all_of(F.col(name).isNotNull() for name in keys)).groupBy(*keys)
+
+    if now is None:
+        counts = keyed(delta).agg(
+            F.max((F.col(SIGN) < 0).cast("int")).alias("had"),
+            F.max((F.col(SIGN) > 0).cast("int")).alias("has"),
+        )
+    else:
+        change = keyed(delta).agg(F.sum(SIGN).alias("change"))
+        present = keyed(now).agg(F.count("*").alias("rows"))
+        rows = F.coalesce(F.col("rows"), F.lit(0))
+        counts = change.join(present, keys, "left").select(
+            *keys,
+            (rows - F.col("change") > 0).cast("int").alias("had"),
+            (rows > 0).cast("int").alias("has"),
+        )
+    return counts.where("had != has").select(*keys, (F.col("had") - F.col("has")).alias(SIGN))
+
+
+def term(
+    node: SnapshotJoin, side: int, delta: DataFrame, others: DataFrame, moved: DataFrame | None
+) -> DataFrame:
+    """What the change of one side does to the join while the other stands.
+
+    ``delta``: of the side; ``others``: the other side's rows with their ages, at least those that
+    match; ``moved``: ``moves`` of the side, given where the other side is preserved. Result: the
+    columns of both sides by number, ``_sign``, ``_left_age``, ``_right_age``.
+    """
+    other = 1 - side
+    age = F.when(F.col(SIGN) > 0, NEW).otherwise(OLD)
+    changed = _numbered(node, side, delta.withColumn("_age", age))
+    standing = _numbered(node, other, others)
+    kind = "left" if node.preserves(side) else "inner"
+    result = changed.join(standing, _matches(node), kind)
+    if moved is not None:
+        keys = [F.col(foreign_name(i)) for i in range(len(node.on))]
+        columns = [F.col(name) for name in _positions(node, other, node.on_columns(other))]
+        equal = [a == b for a, b in zip(columns, keys, strict=True)]
+        alone = standing.join(moved, all_of(equal), "inner").drop(*keys)
+        result = result.unionByName(alone, allowMissingColumns=True)
+    return result
+
+
+def netted(node: SnapshotJoin, terms: DataFrame) -> DataFrame:
+    """The join's delta from its terms: images whose signs add up to nothing are none."""
+    keys = _key_columns(node)
+    rest = [F.col(name) for name in terms.columns if name not in (SIGN, *AGES)]
+    summed = (
+        terms.groupBy(*keys, *AGES)
+        .agg(F.sum(SIGN).cast("int").alias(SIGN), F.first(F.struct(*rest)).alias("image"))
+        .where(F.col(SIGN) != 0)
+    )
+    return projected(node, summed.select("image.*", SIGN, *AGES), [F.col(SIGN)])
+
+
+def joined(node: SnapshotJoin, left: DataFrame, right: DataFrame, kind: str) -> DataFrame:
+    """The join itself, of snapshots. ``kind``: as Spark's ``how``."""
+    numbered = [
+        _numbered(node, side, frame.withColumn("_age", F.lit(UNCHANGED)))
+        for side, frame in enumerate((left, right))
+    ]
+    return projected(node, numbered[0].join(numbered[1], _matches(node), kind), [])
+
+
+def projected(node: SnapshotJoin, rows: DataFrame, also: list[Column]) -> DataFrame:
+    """The node's columns, selections computed, from the columns of both sides by number."""
+    places = [
+        dict(zip(side.columns, _positions(node, number, side.columns), strict=True))
+        for number, side in enumerate(node.sides)
+    ]
+    plain = {
+        one.name: F.col(places[one.ref[0] == "right"][one.ref[1]])
+        for one in node.select
+        if one.ref is not None
+    }
+    keys = _key_columns(node)
+    computed = {one.name: one.column for one in node.select if one.column is not None}
+    if not computed:
+        return rows.select(*keys, *(plain[f.name].alias(f.name) for f in node.values), *also)
+    names = {name: key_name(i) for i, name in enumerate([*node.key.names, *plain])}
+    held = [column.alias(names[c.name]) for c, column in zip(node.key_columns, keys, strict=True)]
+    held += [column.alias(names[name]) for name, column in plain.items()]
+    row, shortcuts = row_columns(*(shell(side) for side in node.sides))
+    whole = {}
+    for number, (side, name) in enumerate(zip(node.sides, ("left", "right"), strict=True)):
+        fields = [F.col(places[number][column]).alias(column) for column in side.columns]
+        whole[name] = F.when(F.col(AGES[number]).isNotNull(), F.struct(*fields))
+    for name in node.left.key.names:
+        left = F.col(places[0][name])
+        both = next((c for c in node.key_columns if c.name == name and c.right), None)
+        twin = None if both is None else F.col(places[1][both.right or ""])
+        whole[name] = left if twin is None else F.coalesce(left, twin)
+    whole |= {name: F.col(places[s == "right"][c]) for name, (s, c) in shortcuts.items()}
+    assert set(whole) == set(row.names)
+    seen = rows.select(*held, *also, *(column.alias(name) for name, column in whole.items()))
+    values = [
+        (F.col(names[f.name]) if f.name in plain else computed[f.name]).alias(f.name)
+        for f in node.values
+    ]
+    return seen.select(*(F.col(names[name]).alias(name) for name in node.key.names), *values, *also)
+
+
+def _numbered(node: SnapshotJoin, side: int, frame: DataFrame) -> DataFrame:
+    """A side's frame with its columns by number, so that no two sides share a name."""
+    names = node.sides[side].columns
+    places = _positions(node, side, names)
+    columns = [
+        F.col(quoted(name)).alias(place)
+        for name, place in zip(names, places, strict=True)
+        if name in frame.columns
+    ]
+    types = {f.name: f.dataType for f in (*node.sides[side].key, *node.sides[side].values)}
+    # A column that nothing uses is not read; its place is held by nulls.
+    unread = [
+        F.lit(None).cast(types[name]).alias(place)
+        for name, place in zip(names, places, strict=True)
+        if name not in frame.columns
+    ]
+    signs = [F.col(SIGN)] if SIGN in frame.columns else []
+    return frame.select(*columns, *unread, *signs, F.col("_age").alias(AGES[side]))
+
+
+def _positions(node: SnapshotJoin, side: int, columns: Sequence[str]) -> list[str]:
+    known = {name: i for i, name in enumerate(node.sides[side].columns)}
+    return [value_name(side, known[name]) for name in columns]
+
+
+def _matches(node: SnapshotJoin) -> Column:
+    sides = [_positions(node, side, node.on_columns(side)) for side in (0, 1)]
+    return all_of(F.col(a) == F.col(b) for a, b in zip(*sides, strict=True))
+
+
+def _key_columns(node: SnapshotJoin) -> list[Column]:
+    columns = []
+    for column in node.key_columns:
+        held = [
+            F.col(_positions(node, side, [name])[0])
+            for side, name in enumerate((column.left, column.right))
+            if name is not None
+        ]
+        columns.append((F.coalesce(*held) if len(held) > 1 else held[0]).alias(column.name))
+    return columns
+
+
+def all_of(conditions: Iterable[Column]) -> Column:
+    """All conditions at once."""
+    return reduce(and_, conditions)
+
+
+def _differ(changed: DataFrame) -> Column:
+    """Whether the images of a key differ, as far as Spark can tell; where it cannot, they do.
+
+    Spark takes -0.0 for 0.0, and letters that a collation does not tell apart for the same.
+    """
+    row = changed.schema[BEFORE].dataType
+    assert isinstance(row, StructType)
+    apart = F.col(BEFORE).isNull() != F.col(AFTER).isNull()
+    for field in row:
+        before, after = (F.col(f"{image}.{quoted(field.name)}") for image in (BEFORE, AFTER))
+        if isinstance(field.dataType, (FloatType, DoubleType)):
+            before, after = before.cast("string"), after.cast("string")
+        elif _is_coarse(field.dataType):
+            return F.lit(True)
+        apart = apart | ~before.eqNullSafe(after)
+    return apart
+
+
+def _is_coarse(type_: DataType) -> bool:
+    """Whether values may differ that Spark's equality takes for the same, or that it refuses."""
+    if isinstance(type_, StringType):
+        return not type_.isUTF8BinaryCollation()
+    if isinstance(type_, ArrayType):
+        return _is_coarse(type_.elementType)
+    if isinstance(type_, StructType):
+        return any(_is_coarse(field.dataType) for field in type_)
+    return isinstance(type_, (FloatType, DoubleType, MapType, VariantType))

@@ -1,0 +1,309 @@
+"""Reading Delta tables: their versions, their change feeds, and a snapshot's rows of some keys.
+
+A join's rows of some keys are found without computing the join: the keys restrict the side whose
+columns they are, and that side's rows restrict the other. Keys are never null, so a side without
+which a compared column would be null is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DecimalType, IntegralType, StringType
+
+from dovetail.columns import foreign_name, quoted
+from dovetail.errors import ConfigurationError, DataError, TargetError
+from dovetail.snapshots import law
+from dovetail.snapshots.plan import SIGN, SnapshotJoin, SnapshotNode, SnapshotSource, used_columns
+
+BROADCAST_ROWS_MAX = 500_000
+"""Up to so many keys or changed rows are sent to all executors, so that no table is shuffled."""
+
+Versions = Mapping[str, int]
+"""The version of each table, by its id."""
+
+REBUILD = "Let it be made anew with rebuild=True"
+
+
+@dataclass
+class Scratch:
+    """Frames that are kept while a step runs."""
+
+    frames: list[DataFrame] = field(default_factory=list)
+
+    def keep(self, frame: DataFrame) -> DataFrame:
+        """The frame, computed once, by the first job that reads all of it.
+
+        Nothing remains of the plan that made it. Each delta is used in several places, so plans
+        would grow by a factor with every join of a cascade, and with them the time for planning.
+        """
+        self.frames.append(frame.localCheckpoint(eager=False))
+        return self.frames[-1]
+
+    def release(self) -> None:
+        """Forget all of them."""
+        while self.frames:
+            rows: Any = self.frames.pop()._jdf  # noqa: SLF001 -- only the JVM knows what is kept
+            rows.queryExecution().logical().rdd().unpersist(False)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Distinct values of some columns (``law.keys_of``), counted, with the range of each column
+    that has no nulls and by which files can be skipped.
+    """
+
+    frame: DataFrame
+    count: int
+    ranges: tuple[tuple[Any, Any] | None, ...]
+
+
+def keys_of(scratch: Scratch, frame: DataFrame, columns: Sequence[str]) -> Keys:
+    """The keys of a frame; runs a job."""
+    keys = scratch.keep(law.keys_of(frame, columns))
+    return counted(keys)
+
+
+def counted(keys: DataFrame) -> Keys:
+    """Kept keys, counted; runs a job."""
+    ranged = [f.name for f in keys.schema if _has_range(f.dataType)]
+    asked = {"count": F.count, "min": F.min, "max": F.max}
+    parts = [of(name).alias(f"{name} {part}") for name in ranged for part, of in asked.items()]
+    row = keys.agg(F.count("*").alias("count"), *parts).first()
+    assert row is not None
+    ranges = tuple(
+        (row[f"{name} min"], row[f"{name} max"])
+        if name in ranged and 0 < row["count"] == row[f"{name} count"]
+        else None
+        for name in keys.columns
+    )
+    return Keys(small(keys, row["count"]), row["count"], ranges)
+
+
+def small(frame: DataFrame, rows: int) -> DataFrame:
+    """The frame, sent to all executors where it is not too large."""
+    return F.broadcast(frame) if rows <= BROADCAST_ROWS_MAX else frame
+
+
+def within(columns: Sequence[Column], keys: Keys) -> list[Column]:
+    """Conditions by which files are skipped: each column within its range."""
+    return [
+        (column >= F.lit(ends[0])) & (column <= F.lit(ends[1]))
+        for column, ends in zip(columns, keys.ranges, strict=True)
+        if ends is not None
+    ]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads what the nodes of one plan need."""
+
+    session: SparkSession
+    root: SnapshotNode
+    scratch: Scratch
+
+    def columns(self, source: SnapshotSource) -> list[str]:
+        """The source's columns that the plan uses, in the table's order of roles."""
+        used = used_columns(self.root)[source]
+        return [name for name in source.columns if name in used]
+
+    def rows(
+        self,
+        node: SnapshotNode,
+        versions: Versions,
+        columns: Sequence[str] = (),
+        keys: Keys | None = None,
+    ) -> DataFrame:
+        """The node's rows at these versions: all, or those whose columns are among the keys."""
+        if isinstance(node, SnapshotSource):
+            frame = self._snapshot(node, versions)
+            if keys is None:
+                return frame
+            for condition in within([F.col(quoted(name)) for name in columns], keys):
+                frame = frame.where(condition)
+            return law.at_keys(frame, columns, keys.frame)
+        if keys is None:
+            sides = [self.rows(side, versions) for side in node.sides]
+            return law.joined(node, sides[0], sides[1], node.how)
+        return law.at_keys(self._narrowed(node, versions, columns, keys), columns, keys.frame)
+
+    def having_keys(self, source: SnapshotSource, versions: Versions, keys: Keys) -> DataFrame:
+        """The source's rows whose own key is among the keys, which may have nulls in them."""
+        frame, names = self._snapshot(source, versions), source.key.names
+        for condition in within([F.col(quoted(name)) for name in names], keys):
+            frame = frame.where(condition)
+        return law.at_keys(frame, names, keys.frame, nulls=True)
+
+    def _narrowed(
+        self, node: SnapshotJoin, versions: Versions, columns: Sequence[str], keys: Keys
+    ) -> DataFrame:
+        """The join restricted as far as can be told from its inputs."""
+        origins = [node.origins[name] for name in columns]
+        both = all(None not in origin for origin in origins)
+        sides = [side for side in (0, 1) if all(o[side] is not None for o in origins)]
+        if not sides:
+            known = [side for side in (0, 1) if any(o[side] is not None for o in origins)]
+            return self._partly(node, versions, columns, keys, known)
+        restricted = {
+            side: self.rows(node.sides[side], versions, [o[side] or "" for o in origins], keys)
+            for side in sides
+        }
+        if both:
+            return law.joined(node, restricted[0], restricted[1], node.how)
+        (side,) = sides
+        return self._with_other(node, versions, side, restricted[side])
+
+    def _with_other(
+        self, node: SnapshotJoin, versions: Versions, side: int, rows: DataFrame
+    ) -> DataFrame:
+        """Some rows of a side with what they match; where they have no match, as they stand."""
+        rows = self.scratch.keep(rows)
+        other = 1 - side
+        compared = keys_of(self.scratch, rows, node.on_columns(side))
+        matching = self.rows(node.sides[other], versions, node.on_columns(other), compared)
+        frames = (rows, matching) if side == 0 else (matching, rows)
+        kept = ("left", "right")[side] if node.preserves(side) else "inner"
+        return law.joined(node, *frames, kept)
+
+    def _partly(
+        self,
+        node: SnapshotJoin,
+        versions: Versions,
+        columns: Sequence[str],
+        keys: Keys,
+        known: list[int],
+    ) -> DataFrame:
+        """Keys of which no side has all columns: one side's part of them restricts it."""
+        if not known:
+            return self.rows(node, versions)
+        side = known[0]
+        parts = [i for i, name in enumerate(columns) if node.origins[name][side] is not None]
+        part = keys_of(self.scratch, keys.frame, [foreign_name(i) for i in parts])
+        names = [node.origins[columns[i]][side] or "" for i in parts]
+        rows = self.rows(node.sides[side], versions, names, part)
+        return self._with_other(node, versions, side, rows)
+
+    def _snapshot(self, source: SnapshotSource, versions: Versions) -> DataFrame:
+        version = versions[source.table_id]
+        frame = self.session.read.format("delta").option("versionAsOf", version).load(source.path)
+        return frame.select(*map(quoted, self.columns(source)))
+
+    def feed(self, source: SnapshotSource, old: Versions, new: Versions) -> DataFrame:
+        """The source's changes after its old version up to its new one (``law.images``)."""
+        first, last = old[source.table_id] + 1, new[source.table_id]
+        frame = (
+            self.session.read.format("delta")
+            .option("readChangeFeed", "true")
+            .option("startingVersion", first)
+            .option("endingVersion", last)
+            .load(source.path)
+        )
+        comes = F.col("_change_type").isin("insert", "update_postimage")
+        return frame.select(
+            *map(quoted, self.columns(source)),
+            F.when(comes, 1).otherwise(-1).alias(SIGN),
+            F.col("_commit_version").alias(law.FEED_VERSION),
+        )
+
+
+def refuse_duplicates(reader: Reader, source: SnapshotSource, versions: Versions) -> None:
+    """All of a snapshot's keys are there once, and have a column that is not null."""
+    key = [F.col(quoted(name)) for name in source.key.names]
+    rows = reader.rows(source, versions)
+    nulls = law.all_of(column.isNull() for column in key)
+    found = (
+        rows.groupBy(*key)
+        .count()
+        .agg(
+            F.sum(F.when(nulls, F.col("count"))).alias("nulls"),
+            F.count(F.when((F.col("count") > 1) & ~nulls, True)).alias("twice"),
+        )
+    )
+    row = found.first()
+    assert row is not None
+    refuse_keys(source, versions, row["twice"], row["nulls"] or 0)
+
+
+def refuse_keys(source: SnapshotSource, versions: Versions, twice: int, nulls: int) -> None:
+    """Raise ``DataError`` where keys occur twice or are null."""
+    for count, problem in ((twice, "keys occur more than once"), (nulls, "rows have a null key")):
+        if count:
+            raise DataError(
+                f"snapshot {source.name}",
+                f"{count:,} {problem} ({', '.join(source.key.names)}) in version "
+                f"{versions[source.table_id]} or between it and the last one covered",
+                "Remove them and let the target be made anew with rebuild=True, or name in key= "
+                "what tells the rows apart",
+            )
+
+
+def latest_version(session: SparkSession, path: str) -> int:
+    """The table's present version."""
+    from delta.tables import DeltaTable
+
+    row = DeltaTable.forPath(session, path).history(1).select("version").first()
+    assert row is not None
+    return int(row["version"])
+
+
+def refuse_unfit(session: SparkSession, reader: Reader, source: SnapshotSource) -> None:
+    """The table is the one that was planned with, in the columns used, and has a change feed."""
+    from delta.tables import DeltaTable
+
+    operator = f"snapshot {source.name}"
+    table = DeltaTable.forPath(session, source.path)
+    detail = table.detail().select("id", "properties").first()
+    assert detail is not None
+    if detail["id"] != source.table_id:
+        raise TargetError(operator, f"the table at {source.path} has been replaced", REBUILD)
+    if str(detail["properties"].get("delta.enableChangeDataFeed")).lower() != "true":
+        raise ConfigurationError(
+            operator,
+            "its change data feed is not enabled",
+            f"Run ALTER TABLE delta.`{source.path}` SET TBLPROPERTIES "
+            "(delta.enableChangeDataFeed = true)",
+        )
+    schema = table.toDF().schema
+    for name in reader.columns(source):
+        planned = (source.key if name in source.key.names else source.values)[name].dataType
+        present = schema[name].dataType if name in schema.names else None
+        if present != planned:
+            told = "is missing" if present is None else f"is {present.simpleString()}"
+            raise TargetError(
+                operator,
+                f"column {name!r} was {planned.simpleString()} when the join was written and "
+                f"now {told}",
+                "Write the join anew from the present table, then "
+                + REBUILD[0].lower()
+                + REBUILD[1:],
+            )
+
+
+def unreachable(error: Exception) -> bool:
+    """Whether an error says that a table no longer has a version, its files or its changes."""
+    text = str(error)
+    return any(sign in text for sign in _GONE)
+
+
+_GONE = (
+    "DELTA_MISSING_CHANGE_DATA",
+    "DELTA_VERSION_NOT_FOUND",
+    "DELTA_VERSIONS_NOT_CONTIGUOUS",
+    "DELTA_CDC_START_VERSION",
+    "DELTA_CHANGE_DATA_FILE_NOT_FOUND",
+    "DELTA_TRUNCATED_TRANSACTION_LOG",
+    "DELTA_LOG_FILE_NOT_FOUND",
+    "FAILED_READ_FILE.FILE_NOT_EXIST",
+    "VersionNotFoundException",
+    "FileNotFoundException",
+)
+
+
+def _has_range(type_: Any) -> bool:
+    """Types whose values come to Python and back as they are, and by which files are skipped."""
+    plain_text = isinstance(type_, StringType) and type_.isUTF8BinaryCollation()
+    return plain_text or isinstance(type_, (IntegralType, DecimalType))

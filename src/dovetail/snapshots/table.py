@@ -1,0 +1,170 @@
+"""``SnapshotTable``: tables with snapshots, their joins, and the targets that hold these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructType
+
+from dovetail.errors import PlanError
+from dovetail.plan.select import Selection
+from dovetail.plan.spans import Span, microseconds
+from dovetail.snapshots import plan
+from dovetail.snapshots.driver import Keeper, Maintenance, apart, refuse_without_delta
+from dovetail.snapshots.plan import On
+from dovetail.snapshots.reading import Reader, Scratch, latest_version
+from dovetail.snapshots.target import Commit, Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class SnapshotTable:
+    """A Delta table at its versions, or a join of such tables. Never changed in place.
+
+    Made by ``SnapshotTable.from_delta`` and by ``join``; kept in a Delta table by ``refresh`` and
+    ``maintain``. The strong form of the delta join: the target equals the join of its sources, as
+    they were at the versions that the commit covers, at every commit.
+    """
+
+    def __init__(self, session: SparkSession, node: plan.SnapshotNode) -> None:
+        self._session = session
+        self.plan = node
+
+    @classmethod
+    def from_delta(
+        cls, spark: SparkSession, path: str, *, key: str | Sequence[str], name: str | None = None
+    ) -> SnapshotTable:
+        """The Delta table at ``path``, which must have its change data feed enabled.
+
+        ``key``: the columns that tell its rows apart at every version; a key that occurs twice, or
+        whose columns are all null, is refused with ``DataError`` when the target is brought up to
+        date. ``name``: what errors and commits call the table, by default the path's last part.
+
+        Raises ``PlanError`` for unknown columns and for types that cannot be keys.
+        Source: FLIP-486, "What is Delta Join" (snapshots of the source table).
+        """
+        refuse_without_delta(spark, f"snapshot {name or path}")
+        from delta.tables import DeltaTable
+
+        table = DeltaTable.forPath(spark, path)
+        detail = table.detail().select("id").first()
+        assert detail is not None
+        schema = table.toDF().schema
+        return cls(
+            spark,
+            plan.source(path=path, table_id=detail["id"], schema=schema, key=key, name=name),
+        )
+
+    @property
+    def schema(self) -> StructType:
+        """The columns of the target: the key, then the values."""
+        return StructType([*self.plan.key.fields, *self.plan.values.fields])
+
+    def join(
+        self,
+        right: SnapshotTable,
+        *,
+        on: On = None,
+        how: str = "inner",
+        select: Selection | None = None,
+        name: str | None = None,
+    ) -> SnapshotTable:
+        """A join of two tables: at any versions of them, the rows that belong together.
+
+        ``on``: columns of this table that name the right one's key, in its types and order (by
+        default this table's key), or a mapping of this table's columns to the right one's, which
+        are to be equal. A null equals nothing. ``how``: ``"inner"``, ``"left"``, ``"right"`` or
+        ``"outer"`` (``"full"``).
+
+        ``select``: the result's value columns, as in ``Table.join``: names (``"left.x"``,
+        ``"right.x"``, ``"x"``), a mapping of new names, or deterministic Spark expressions over
+        the joined row.
+
+        The result's key is this table's, where each of its rows has at most one result: the right
+        key is named in full, and right rows do not appear alone, or both keys are joined. Otherwise
+        it is both tables' keys, the right's columns as ``right_<column>``. Results are joined
+        further in the same way.
+
+        Raises ``PlanError`` where names are unknown or ambiguous and where types differ.
+        Source: FLIP-486, "Future Work" (strong consistency, cascading joins).
+        """
+        if not isinstance(right, SnapshotTable):
+            raise PlanError(
+                name or "join",
+                f"the right side is a {type(right).__name__}",
+                "Read it with SnapshotTable.from_delta",
+            )
+        node = plan.join(self.plan, right.plan, on=on, how=how, select=select, name=name)
+        return SnapshotTable(self._session, node)
+
+    def refresh(
+        self, target: str, *, max_versions: int | None = None, rebuild: bool = False
+    ) -> list[Commit]:
+        """Bring the Delta table at ``target`` to the present versions of the sources; the commits
+        made, none where there is nothing new.
+
+        The first time the table is made by a plain batch join. Later only what has changed is
+        read: the change data feeds since the versions covered and, of the other tables, the rows
+        with the same join keys. Rows and the versions they cover are one commit, so a run that is
+        killed anywhere is simply run again.
+
+        ``max_versions``: cover at most so many versions of each source with a commit, so that a
+        long backlog goes in steps. ``rebuild``: replace the target by a batch join, whatever join
+        it was of; a table that is none is never overwritten.
+
+        Raises ``ConfigurationError`` where a change data feed is not enabled; ``DataError`` for
+        keys that occur twice; ``TargetError`` where the target is another join's or was changed by
+        others, or where a source was replaced, has other types, or no longer has its changes.
+        Source: FLIP-486, "Future Work" (strong consistency, batch-stream fusion).
+        """
+        _refuse_bound(max_versions)
+        keeper = Keeper(self._session, self.plan, target)
+        return keeper.refresh(max_versions=max_versions, rebuild=rebuild)
+
+    def maintain(
+        self, target: str, *, every: Span = "10 s", max_versions: int | None = None
+    ) -> Maintenance:
+        """``refresh`` again and again in a thread, ``every`` so long after the last one ended; the
+        object returned has ``stop()``, ``await_termination()`` and ``last_commit``.
+        """
+        _refuse_bound(max_versions)
+        interval_s = microseconds("maintain", "every=", every) / 1e6
+        return Maintenance(Keeper(self._session, self.plan, target), interval_s, max_versions)
+
+    def commits(self, target: str) -> list[Commit]:
+        """The commits of a target that its history still has, the last one first, each with the
+        versions of the sources that it covers.
+        """
+        refuse_without_delta(self._session, f"target {target}")
+        return list(Target(self._session, target, self.plan).commits())
+
+    def to_batch(self, versions: Mapping[str, int] | None = None) -> DataFrame:
+        """The join of the tables at their present versions, or at those given by name."""
+        known = plan.tables(self.plan)
+        names = {one.name for one in known.values()}
+        unknown = [name for name in versions or {} if name not in names]
+        if unknown:
+            raise PlanError(
+                "to_batch",
+                f"versions= names an unknown table {unknown[0]!r}",
+                f"Known are {', '.join(sorted(names))}",
+            )
+        session = apart(self._session)
+        chosen = {key: (versions or {}).get(one.name) for key, one in known.items()}
+        present = {
+            key: latest_version(session, known[key].path) if version is None else version
+            for key, version in chosen.items()
+        }
+        return Reader(self._session, self.plan, Scratch()).rows(self.plan, present)
+
+    def __repr__(self) -> str:
+        return f"SnapshotTable[{self.plan.name}; key {', '.join(self.plan.key.names)}]"
+
+
+def _refuse_bound(max_versions: int | None) -> None:
+    if max_versions is not None and max_versions < 1:
+        raise PlanError(
+            "refresh", f"max_versions={max_versions} is less than one", "Leave it out or raise it"
+        )

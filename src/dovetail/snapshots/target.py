@@ -1,0 +1,275 @@
+"""The target: a Delta table whose commits say which versions of the sources they cover.
+
+A commit's user metadata is a JSON object: ``dovetail``, the format's number; ``tables``, the name,
+id and covered version of each source; ``join``, what the plan was; ``base``, the target's version
+that the commit was made from. Rows and metadata are one commit, so there is nothing else to
+recover from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from dovetail.columns import quoted
+from dovetail.errors import TargetError
+from dovetail.snapshots.law import AFTER, all_of
+from dovetail.snapshots.plan import SnapshotNode, describe, differences, tables
+from dovetail.snapshots.reading import REBUILD, Keys, Versions, within
+
+if TYPE_CHECKING:
+    from delta.tables import DeltaTable
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+FORMAT = 1
+METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+TRANSACTION = "spark.databricks.delta.write.txn"
+HARMLESS = (
+    "ANALYZE TABLE",
+    "CLUSTER BY",
+    "COMPUTE STATS",
+    "OPTIMIZE",
+    "REORG",
+    "REORG TABLE UPGRADE UNIFORM",
+    "SET TBLPROPERTIES",
+    "UNSET TBLPROPERTIES",
+    "UPGRADE PROTOCOL",
+    "VACUUM END",
+    "VACUUM START",
+)
+"""Operations of others that leave a table's rows and columns as they are."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit of a target: its ``version``, and by name the version of each source that it covers.
+
+    ``changed``: how many rows of the target the commit changed; None where it was read back.
+    """
+
+    version: int
+    covered: Mapping[str, int]
+    changed: int | None = None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a target is: its present version and the sources' versions it covers, by table id."""
+
+    version: int
+    covered: Versions
+
+
+class Target:
+    """The table at ``path`` that a plan is kept in. ``session`` is this target's own: the metadata
+    of a commit is a setting of the session.
+    """
+
+    def __init__(self, session: SparkSession, path: str, root: SnapshotNode) -> None:
+        self._session = session
+        self._path = path
+        self._root = root
+
+    def exists(self) -> bool:
+        """Whether there is a Delta table at the path."""
+        from delta.tables import DeltaTable
+
+        return bool(DeltaTable.isDeltaTable(self._session, self._path))
+
+    def standing(self) -> Standing:
+        """What the target covers. Raises ``TargetError`` where it is not this plan's or not as the
+        last commit of this plan left it.
+        """
+        newer: list[Any] = []
+        for row in self._commits():
+            told = _told(row["userMetadata"])
+            if told is None:
+                newer.append(row)
+                continue
+            self._refuse_other_plan(told)
+            self._refuse_changed([*newer, *self._since(told["base"], row["version"])])
+            covered = {one["id"]: one["version"] for one in told["tables"]}
+            return Standing((newer or [row])[0]["version"], covered)
+        raise TargetError(
+            self._operator,
+            "its history has no commit of a join over snapshots",
+            "Choose another path; or, where it was one whose log has been cleaned since, remove it "
+            "and let it be made anew",
+        )
+
+    def belongs(self) -> bool:
+        """Whether any commit in the table's history is of a join over snapshots."""
+        return any(_told(row["userMetadata"]) is not None for row in self._commits())
+
+    def create(self, rows: DataFrame, versions: Versions, *, replace: bool) -> Commit:
+        """Write all rows as one commit. ``replace``: in place of what the target holds."""
+        base = self._version() if replace else -1
+        writer = rows.write.format("delta").option("userMetadata", self._metadata(versions, base))
+        if replace:
+            writer = writer.mode("overwrite").option("overwriteSchema", "true")
+        else:
+            writer = writer.mode("errorifexists").option("delta.enableDeletionVectors", "true")
+        writer.save(self._path)
+        return Commit(self._version(), self._named(versions))
+
+    def merge(
+        self, changes: DataFrame, keys: Keys, count: int, versions: Versions, base: int
+    ) -> Commit:
+        """Bring the target to the new versions in one commit.
+
+        ``changes``: ``law.pair`` of the root; ``keys``: its keys, by whose ranges files are
+        skipped. The transaction's number is refused by Delta where another writer has come first.
+        """
+        names = self._root.key.names
+        stored = [f"stored.{quoted(name)}" for name in names]
+        same = [
+            F.col(column).eqNullSafe(F.col(f"changed.{quoted(name)}"))
+            for column, name in zip(stored, names, strict=True)
+        ]
+        condition = all_of([*same, *within([F.col(column) for column in stored], keys)])
+        values: dict[str, str | Column] = {
+            quoted(name): f"changed.{AFTER}.{quoted(name)}" for name in self._root.columns
+        }
+        with self._committing(versions, base):
+            (
+                self._table()
+                .alias("stored")
+                .merge(changes.alias("changed"), condition)
+                .whenMatchedDelete(f"changed.{AFTER} IS NULL")
+                .whenMatchedUpdate(set=values)
+                .whenNotMatchedInsert(f"changed.{AFTER} IS NOT NULL", values)
+                .execute()
+            )
+        return self._committed(count, base)
+
+    def advance(self, versions: Versions, base: int) -> Commit:
+        """Cover new versions where no row of the target changes: a commit of a table property."""
+        told = json.dumps(self._named(versions), sort_keys=True)
+        literal = told.replace("\\", "\\\\").replace("'", "\\'")
+        with self._committing(versions, base):
+            self._session.sql(
+                f"ALTER TABLE delta.{quoted(self._path)} "
+                f"SET TBLPROPERTIES ('dovetail.unchanged_until' = '{literal}')"
+            )
+        return self._committed(0, base)
+
+    def commits(self) -> Iterator[Commit]:
+        """The commits of joins over snapshots in the table's history, the last one first."""
+        for row in self._commits():
+            told = _told(row["userMetadata"])
+            if told is not None:
+                yield Commit(row["version"], _covered(told))
+
+    @property
+    def _operator(self) -> str:
+        return f"target {self._path}"
+
+    def _table(self) -> DeltaTable:
+        from delta.tables import DeltaTable
+
+        return DeltaTable.forPath(self._session, self._path)
+
+    def _version(self) -> int:
+        return int(next(iter(self._commits()))["version"])
+
+    def _commits(self) -> Iterator[Any]:
+        """The history from the present backwards; as a rule the first few commits say enough."""
+        seen = 0
+        for limit in (5, 100, None):
+            history = self._table().history(limit).select("version", "operation", "userMetadata")
+            rows = history.orderBy(F.col("version").desc()).collect()
+            yield from rows[seen:]
+            if limit is None or len(rows) < limit:
+                return
+            seen = len(rows)
+
+    def _since(self, base: int, version: int) -> list[Any]:
+        """The commits between a commit of this plan and the version it was made from."""
+        if base + 1 >= version:
+            return []
+        return [row for row in self._commits() if base < row["version"] < version]
+
+    def _refuse_changed(self, rows: list[Any]) -> None:
+        for row in rows:
+            if row["operation"] not in HARMLESS:
+                raise TargetError(
+                    self._operator,
+                    f"version {row['version']} is a {row['operation']} of somebody else",
+                    "Keep other writers away and " + REBUILD[0].lower() + REBUILD[1:],
+                )
+
+    def _refuse_other_plan(self, told: Mapping[str, Any]) -> None:
+        if told["dovetail"] != FORMAT:
+            raise TargetError(
+                self._operator,
+                f"it has format {told['dovetail']}, this version reads {FORMAT}",
+                "Run the version that wrote it, or " + REBUILD[0].lower() + REBUILD[1:],
+            )
+        apart = list(differences(told["join"], describe(self._root)))
+        if apart:
+            raise TargetError(
+                self._operator,
+                "it holds another join, or a source's schema has changed: " + "; ".join(apart),
+                "Choose another path, or " + REBUILD[0].lower() + REBUILD[1:],
+            )
+
+    def _named(self, versions: Versions) -> dict[str, int]:
+        return {one.name: versions[key] for key, one in tables(self._root).items()}
+
+    def _metadata(self, versions: Versions, base: int) -> str:
+        told = [
+            {"name": one.name, "id": key, "version": versions[key]}
+            for key, one in tables(self._root).items()
+        ]
+        return json.dumps(
+            {"dovetail": FORMAT, "tables": told, "base": base, "join": describe(self._root)}
+        )
+
+    @contextmanager
+    def _committing(self, versions: Versions, base: int) -> Iterator[None]:
+        """What the next commit of the session says of itself."""
+        settings = {
+            METADATA: self._metadata(versions, base),
+            f"{TRANSACTION}AppId": "dovetail",
+            f"{TRANSACTION}Version": str(base + 1),
+        }
+        for name, value in settings.items():
+            self._session.conf.set(name, value)
+        try:
+            yield
+        finally:
+            for name in settings:
+                self._session.conf.unset(name)
+
+    def _committed(self, count: int, base: int) -> Commit:
+        """The commit that was made; where there is none, somebody else was faster."""
+        for row in self._commits():
+            if row["version"] <= base:
+                break
+            told = _told(row["userMetadata"])
+            if told is not None and told["base"] == base:
+                return Commit(row["version"], _covered(told), count)
+        raise TargetError(
+            self._operator,
+            "another writer has committed meanwhile",
+            "Let one process at a time keep it, and run again",
+        )
+
+
+def _covered(told: Mapping[str, Any]) -> dict[str, int]:
+    """The versions of the sources that a commit says it covers, by name."""
+    return {one["name"]: one["version"] for one in told["tables"]}
+
+
+def _told(metadata: str | None) -> dict[str, Any] | None:
+    """A commit's metadata where it is of a join over snapshots."""
+    try:
+        told = json.loads(metadata or "null")
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) and "dovetail" in told else None

@@ -1,0 +1,277 @@
+"""Delta joins without Spark: the code of the workers on stores in memory, with tasks that come and
+go, changelogs that lag, and stores that change while they are asked.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import dovetail as dt
+from dovetail import testing
+from dovetail.columns import CHANGE, DELETED, EVENT_TIME, HASH, TIMESTAMP
+from dovetail.kernels.hashing import stable_hash
+from dovetail.lookup.pool import opened
+from dovetail.lookup.source import Index
+from dovetail.plan.nodes import DeltaJoin, Derived, Entry
+from dovetail.plan.output import output_of
+from dovetail.plan.spec import Eventual
+from dovetail.plan.stages import Input, Stage, plan_stage
+from dovetail.runtime.delta_join import join, last_rows
+from dovetail.runtime.job import Batch
+from dovetail.runtime.lookup_cache import SideCache
+
+Row = dict[str, Any]
+TYPES = {"long": pa.int64(), "string": pa.string()}
+
+
+@dataclass(frozen=True)
+class MemoryLookup:
+    """A table of a ``World`` as a look-up source."""
+
+    world: World = field(repr=False)
+    table: str
+    key: tuple[str, ...]
+    indexes: tuple[Index, ...] = ()
+    filters: tuple[Any, ...] = ()
+
+    @property
+    def title(self) -> str:
+        return f"memory {self.table}"
+
+    def open(self, schema: pa.Schema) -> MemoryReader:
+        return MemoryReader(self, schema)
+
+
+class MemoryReader:
+    """Asks the world, which may change first."""
+
+    def __init__(self, source: MemoryLookup, schema: pa.Schema) -> None:
+        self.source, self.schema = source, schema
+
+    def rows(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
+        world = self.source.world
+        world.asked(self.source.table)
+        wanted = {tuple(row.values()) for row in keys.to_pylist()}
+        assert len(wanted) == len(keys), "keys come twice"
+        assert not any(None in key for key in wanted), "a null is asked for"
+        world.looked_up += len(wanted)
+        found = [
+            {name: row[name] for name in self.schema.names}
+            for row in world.tables[self.source.table].rows.values()
+            if tuple(row[column] for column in by) in wanted
+        ]
+        return pa.Table.from_pylist(found, self.schema)
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class TableOf:
+    """A table of the world."""
+
+    name: str
+    columns: Mapping[str, str]
+    key: Sequence[str]
+    changes: str = "all"
+    indexes: Sequence[Sequence[str]] = ()
+    rows: dict[tuple[Any, ...], Row] = field(default_factory=dict)
+    untold: list[tuple[Row, bool, int]] = field(default_factory=list)
+
+
+class World:
+    """Stores that are written at once, and changelogs that tell of it later, in order."""
+
+    def __init__(self, *tables: TableOf) -> None:
+        self.tables = {table.name: table for table in tables}
+        self.clock = 0
+        self.looked_up = 0
+        self.asked: Callable[[str], None] = lambda _: None
+
+    def write(self, name: str, row: Row, *, deleted: bool = False) -> None:
+        table = self.tables[name]
+        key = tuple(row[column] for column in table.key)
+        self.clock += 1
+        if deleted:
+            table.rows.pop(key, None)
+            row = dict(zip(table.key, key, strict=True))
+        else:
+            table.rows[key] = row
+        table.untold.append((row, deleted, self.clock))
+
+    def tell(self, name: str, count: int | None = None) -> list[tuple[Row, bool, int]]:
+        table = self.tables[name]
+        count = len(table.untold) if count is None else count
+        told, table.untold = table.untold[:count], table.untold[count:]
+        return told
+
+    def table(self, name: str) -> dt.Table:
+        table = self.tables[name]
+        schema = {column: TYPES[type_] for column, type_ in table.columns.items()}
+        indexes = tuple(dt.index(*columns) for columns in table.indexes)
+        source = MemoryLookup(self, name, tuple(table.key), indexes)
+        made = testing.table(name, key=list(table.key), schema=schema)
+        return made.with_lookup(source, changes=table.changes)  # type: ignore[arg-type]
+
+    def random_write(self, rng: random.Random) -> None:
+        """A change that its table may have; few keys, so that they meet."""
+        table = self.tables[rng.choice(sorted(self.tables))]
+        row = {column: rng.choice(VALUES[type_]) for column, type_ in table.columns.items()}
+        for column in table.key:
+            row[column] = rng.choice([v for v in VALUES[table.columns[column]] if v is not None])
+        key = tuple(row[column] for column in table.key)
+        if table.changes == "insert" and key in table.rows:
+            return
+        self.write(table.name, row, deleted=table.changes == "all" and rng.random() < 0.4)
+
+
+VALUES: dict[str, list[Any]] = {"long": [1, 2, 3, None], "string": ["a", "b", None]}
+
+
+class Tasks:
+    """Runs a delta join batch by batch, in some tasks, and keeps its result table.
+
+    ``amnesia``: how likely a task runs where the batch before did not.
+    """
+
+    def __init__(
+        self, table: dt.Table, rng: random.Random, *, tasks: int = 2, amnesia: float = 0.3
+    ) -> None:
+        self.stage = plan_stage(table.plan, buckets=1, emit="change")
+        self.rng, self.tasks, self.amnesia = rng, tasks, amnesia
+        operator = self.stage.spec.operator
+        assert isinstance(operator, Eventual)
+        self.operator = operator
+        self.upstream = [
+            Tasks(dt.Table(i.source.node), rng, tasks=tasks, amnesia=amnesia)
+            if isinstance(i.source, Derived)
+            else None
+            for i in self.stage.inputs
+        ]
+        self.caches: list[list[SideCache]] = [self.cold() for _ in range(tasks)]
+        self.counts = [[0, 0], [0, 0]]
+        self.result: dict[str, Row] = {}
+        self.batch = 0
+
+    def cold(self) -> list[SideCache]:
+        return [
+            SideCache.empty(pa.schema(list(source.schema)[3:]), self.stage.spec.keys)
+            for source in self.stage.spec.sources
+        ]
+
+    def run(self, told: Mapping[str, Sequence[tuple[Row, bool, int]]]) -> list[Row]:
+        """One micro-batch: the changes, in an order of no meaning."""
+        spec = self.stage.spec
+        inputs = []
+        for number, (input_, upstream) in enumerate(
+            zip(self.stage.inputs, self.upstream, strict=True)
+        ):
+            rows = (
+                told.get(input_.source.name, [])
+                if upstream is None
+                else [as_change(input_.source, row) for row in upstream.run(told)]
+            )
+            batch = wire(self.stage, input_, rows)
+            if number == 0 and self.operator.moving:
+                batch = Batch(last_rows(spec, 0, batch), batch.partition[:0])
+                batch = Batch(batch.rows, np.zeros(len(batch.rows), np.int64))
+            inputs.append(batch)
+        changes: list[Row] = []
+        output = output_of(self.stage)
+        for task in range(self.tasks):
+            own = [part(batch, spec.keys, task, self.tasks) for batch in inputs]
+            if self.rng.random() < self.amnesia:
+                self.caches[task] = self.cold()
+            done = join(spec, own, self.caches[task], self.ask, self.batch)
+            keys = set()
+            for table in done.changes:
+                rows = output.rows(table).to_pylist()
+                for row in rows:
+                    key = shown({name: row[name] for name in self.stage.node.key.names})
+                    assert key not in keys, f"two changes of {key} in one batch of a task"
+                    keys.add(key)
+                changes += rows
+            self.caches[task] = done.caches
+            for side, (hits, misses) in enumerate(done.counts):
+                self.counts[side][0] += hits
+                self.counts[side][1] += misses
+        self.rng.shuffle(changes)
+        self.batch += 1
+        for row in changes:
+            key = shown({name: row[name] for name in self.stage.node.key.names})
+            if row[CHANGE] == "delete":
+                self.result.pop(key, None)
+            else:
+                self.result[key] = {n: v for n, v in row.items() if not n.startswith("_")}
+        return changes
+
+    def ask(self, side: int, by: Sequence[str], keys: pa.Table) -> pa.Table:
+        schema = pa.schema(list(self.stage.spec.sources[side].schema)[3:])
+        return opened(self.operator.sides[side].lookup, schema).rows(by, keys)
+
+    @property
+    def table(self) -> list[Row]:
+        return sorted(self.result.values(), key=shown)
+
+
+def as_change(entry: Entry, row: Row) -> tuple[Row, bool, int]:
+    """A change of an inner join as its outer one reads it."""
+    names = [*entry.key.names, *entry.values.names]
+    time_us = row[TIMESTAMP].timestamp() * 1e6
+    return {name: row[name] for name in names}, row[CHANGE] == "delete", round(time_us)
+
+
+def wire(stage: Stage, input_: Input, rows: Iterable[tuple[Row, bool, int]]) -> Batch:
+    """Changes in the columns in which they travel."""
+    schema = stage.spec.sources[list(stage.inputs).index(input_)].schema
+    made = [
+        {HASH: 0, EVENT_TIME: time, DELETED: gone}
+        | {name: row.get(name) for name in schema.names[3:]}
+        for row, gone, time in rows
+    ]
+    table = pa.Table.from_pylist(made, schema)
+    return Batch(table, np.zeros(len(table), np.int64))
+
+
+def part(batch: Batch, keys: int, task: int, tasks: int) -> Batch:
+    """The rows whose join key is a task's."""
+    columns = [batch.rows.column(3 + number).combine_chunks() for number in range(keys)]
+    own = np.mod(stable_hash(columns), tasks) == task
+    return Batch(batch.rows.filter(pa.array(own)), batch.partition[own])
+
+
+def plan_of(table: dt.Table) -> DeltaJoin:
+    assert isinstance(table.plan, DeltaJoin)
+    return table.plan
+
+
+def shown(row: Row) -> str:
+    return json.dumps(row, sort_keys=True, default=str)
+
+
+def joined(left: list[Row], right: list[Row], on: Mapping[str, str], how: str) -> list[Row]:
+    """The join of two lists of rows with names of their own, row by row."""
+    rows, alone_left = [], []
+    met: set[int] = set()
+    for a in left:
+        own = [
+            (n, b)
+            for n, b in enumerate(right)
+            if all(a[x] is not None and a[x] == b[y] for x, y in on.items())
+        ]
+        met |= {n for n, _ in own}
+        rows += [a | b for _, b in own]
+        if not own:
+            alone_left.append(dict.fromkeys(right[0] if right else []) | a)
+    if how in ("left", "full"):
+        rows += alone_left
+    if how in ("right", "full"):
+        rows += [b for n, b in enumerate(right) if n not in met]
+    return rows

@@ -1,0 +1,275 @@
+"""The law of the delta join on random histories: when the input rests, the result table is the join
+of both tables, whatever came when, wherever tasks ran, however far the stores were ahead.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pytest
+from in_process import MemoryLookup, Row, TableOf, Tasks, World, joined, plan_of, shown
+
+import dovetail as dt
+from dovetail import testing
+
+HISTORIES = -(-int(os.environ.get("DOVETAIL_CASES", "200")) // 50)
+HOWS = ("inner", "left", "right", "full")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Two tables, what is joined, and how the columns of the result are named."""
+
+    left: Callable[[], TableOf]
+    right: Callable[[], TableOf]
+    on: Mapping[str, str]
+    form: str
+    hows: tuple[str, ...] = HOWS
+
+
+def left(key: list[str], changes: str) -> Callable[[], TableOf]:
+    columns = {"i": "long", "x": "long", "a": "string"}
+    return lambda: TableOf("left", columns, key, changes, [["x"], ["x", "a"]])
+
+
+def right(key: list[str], changes: str) -> Callable[[], TableOf]:
+    columns = {"j": "long", "y": "long", "b": "string"}
+    return lambda: TableOf("right", columns, key, changes, [["y"], ["y", "b"]])
+
+
+SHAPES = {
+    "many to many, rows that stay": Shape(
+        left(["i"], "insert"), right(["j"], "insert"), {"x": "y"}, "pair"
+    ),
+    "many to many by two columns": Shape(
+        left(["i"], "insert"), right(["j"], "insert"), {"x": "y", "a": "b"}, "pair"
+    ),
+    "the join key in both keys, the left deletes": Shape(
+        left(["x", "i"], "all"), right(["y", "j"], "upsert"), {"x": "y"}, "pair"
+    ),
+    "the join key in both keys, the right deletes": Shape(
+        left(["x", "i"], "upsert"), right(["j", "y"], "all"), {"x": "y"}, "pair"
+    ),
+    "rows that stay with rows that come and go": Shape(
+        left(["i"], "insert"), right(["y", "j"], "all"), {"x": "y"}, "pair"
+    ),
+    "the left key with many right rows": Shape(
+        left(["x"], "all"), right(["y", "j"], "upsert"), {"x": "y"}, "pair"
+    ),
+    "a foreign key that changes": Shape(
+        left(["i"], "all"), right(["y"], "all"), {"x": "y"}, "left", ("inner", "left")
+    ),
+    "a foreign key that stays": Shape(
+        left(["i"], "insert"), right(["y"], "all"), {"x": "y"}, "left"
+    ),
+    "a foreign key in the key": Shape(
+        left(["i", "x"], "all"), right(["y"], "all"), {"x": "y"}, "left"
+    ),
+    "by key": Shape(left(["x"], "all"), right(["y"], "all"), {"x": "y"}, "key"),
+    "by two columns of the key": Shape(
+        left(["x", "i"], "all"), right(["y", "j"], "all"), {"x": "y", "i": "j"}, "key"
+    ),
+}
+CASES = [(name, how) for name, shape in SHAPES.items() for how in shape.hows]
+
+
+@pytest.mark.parametrize("cache", [10_000, 4, 0], ids=lambda size: f"cache {size}")
+@pytest.mark.parametrize(("name", "how"), CASES, ids=lambda case: case)
+def test_at_rest_the_result_is_the_join(name: str, how: str, cache: int) -> None:
+    shape = SHAPES[name]
+    for seed in range(HISTORIES):
+        rng = random.Random(f"{name} {how} {cache} {seed}")
+        world = World(shape.left(), shape.right())
+        table = world.table("left").delta_join(
+            world.table("right"),
+            on=dict(shape.on),
+            how=how,  # type: ignore[arg-type]
+            left_cache_size=cache,
+            right_cache_size=cache,
+        )
+        assert plan_of(table).form == shape.form
+        tasks = Tasks(table, rng)
+        play(world, tasks, rng)
+        assert tasks.table == expected(world, shape, how), seed
+        rest(world, tasks)
+
+
+def play(world: World, tasks: Tasks, rng: random.Random) -> None:
+    """Random writes, changelogs that lag, and writes while the stores are asked; then rest."""
+
+    def write_sometimes(_: str) -> None:
+        if rng.random() < 0.5:
+            world.random_write(rng)
+
+    world.asked = write_sometimes
+    for _ in range(rng.randrange(2, 9)):
+        for _ in range(rng.randrange(6)):
+            world.random_write(rng)
+        tasks.run(
+            {
+                name: world.tell(name, rng.choice([0, 1, 2, None]))
+                for name in rng.sample(sorted(world.tables), rng.randrange(len(world.tables) + 1))
+            }
+        )
+    world.asked = lambda _: None
+    tasks.run({name: world.tell(name) for name in world.tables})
+
+
+def rest(world: World, tasks: Tasks) -> None:
+    """An empty batch changes nothing."""
+    assert tasks.run({}) == []
+
+
+def expected(world: World, shape: Shape, how: str) -> list[Row]:
+    """The join, under the result's names."""
+    tables = (world.tables["left"], world.tables["right"])
+    rows = joined(*(list(t.rows.values()) for t in tables), shape.on, how)
+    made = []
+    for row in rows:
+        own = {name: row.get(name) for name in (*tables[0].columns, *tables[1].columns)}
+        keys = {name: own.pop(name) for name in tables[1].key}
+        if shape.form == "key":
+            own |= {x: own[x] if own[x] is not None else keys[y] for x, y in shape.on.items()}
+        elif shape.form == "pair":
+            own |= {f"right_{name}": value for name, value in keys.items()}
+        elif how in ("right", "full"):
+            alone = all(own[name] is None for name in tables[0].key)
+            own |= {f"right_{name}": keys[name] if alone else None for name in keys}
+        made.append(own)
+    return sorted(made, key=shown)
+
+
+def test_the_cases_cover_every_form_and_kind() -> None:
+    covered = {(SHAPES[name].form, how) for name, how in CASES}
+    assert covered == {(form, how) for form in ("pair", "left", "key") for how in HOWS}
+
+
+def test_a_delta_join_reads_nothing_of_the_tables_but_by_key() -> None:
+    world = World(SHAPES["by key"].left(), SHAPES["by key"].right())
+    table = world.table("left").delta_join(world.table("right"), on={"x": "y"}, how="full")
+    tasks = Tasks(table, random.Random(1), amnesia=1.0)
+    for number in range(50):
+        world.write("right", {"j": 1, "y": number, "b": "b"})
+    tasks.run({"right": world.tell("right")})
+    world.looked_up = 0
+    world.write("left", {"i": 1, "x": 7, "a": "a"})
+    (change,) = tasks.run({"left": world.tell("left")})
+    assert world.looked_up == 1
+    assert (change["x"], change["a"], change["b"]) == (7, "a", "b")
+
+
+def three() -> World:
+    return World(
+        TableOf("orders", {"o": "long", "c": "long", "n": "string"}, ["o"], "all", [["c"]]),
+        TableOf("customers", {"c": "long", "city": "string"}, ["c"], "all", [["city"]]),
+        TableOf("cities", {"city": "string", "land": "string"}, ["city"], "all"),
+    )
+
+
+@pytest.mark.parametrize("inner", ["inner", "left"])
+@pytest.mark.parametrize("outer", ["inner", "left"])
+def test_three_tables_by_foreign_keys(inner: str, outer: str) -> None:
+    for seed in range(2 * HISTORIES):
+        rng = random.Random(f"{inner} {outer} {seed}")
+        world = three()
+        placed = world.table("orders").delta_join(
+            world.table("customers"),
+            on="c",
+            how=inner,  # type: ignore[arg-type]
+        )
+        table = placed.delta_join(
+            world.table("cities"),
+            on="city",
+            how=outer,  # type: ignore[arg-type]
+        )
+        tasks = Tasks(table, rng)
+        play(world, tasks, rng)
+        rows = {name: list(t.rows.values()) for name, t in world.tables.items()}
+        both = joined(rows["orders"], rows["customers"], {"c": "c"}, inner)
+        both = [{"city": None} | row for row in both]
+        all_ = joined(both, rows["cities"], {"city": "city"}, outer)
+        names = ("o", "c", "n", "city", "land")
+        assert tasks.table == sorted(({n: r.get(n) for n in names} for r in all_), key=shown), seed
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_three_tables_whose_pairs_stay(how: str) -> None:
+    for seed in range(2 * HISTORIES):
+        rng = random.Random(f"{how} {seed}")
+        world = World(
+            TableOf("a", {"i": "long", "x": "long", "p": "long"}, ["i"], "insert", [["x"], ["p"]]),
+            TableOf("b", {"j": "long", "x": "long", "q": "long"}, ["j"], "insert", [["x"], ["q"]]),
+            TableOf("c", {"k": "long", "q": "long", "z": "string"}, ["k"], "insert", [["q"]]),
+        )
+        pairs = world.table("a").delta_join(world.table("b"), on="x")
+        table = pairs.delta_join(world.table("c"), on="q", how=how)  # type: ignore[arg-type]
+        tasks = Tasks(table, rng)
+        play(world, tasks, rng)
+        rows = {name: list(t.rows.values()) for name, t in world.tables.items()}
+        named = [r | {"right_j": r["j"]} for r in joined(rows["a"], rows["b"], {"x": "x"}, "inner")]
+        all_ = [
+            row | {"right_k": row.get("k")} for row in joined(named, rows["c"], {"q": "q"}, how)
+        ]
+        names = ("i", "right_j", "right_k", "x", "p", "q", "z")
+        for row in all_:
+            if row.get("i") is None:
+                row["q"] = None  # the join key is the left side's
+        assert tasks.table == sorted(({n: r.get(n) for n in names} for r in all_), key=shown), seed
+
+
+def test_the_limit_to_one_deleting_side_is_needed() -> None:
+    """Without it, of a pair whose rows are both gone neither tombstone finds the other."""
+    world = World(left(["x", "i"], "all")(), right(["y", "j"], "upsert")())
+    table = world.table("left").delta_join(world.table("right"), on={"x": "y"})
+    tasks = Tasks(table, random.Random(1), tasks=1, amnesia=1.0)
+    object.__setattr__(tasks.operator.sides[1], "deletes", True)
+    for name, key in (("left", ("x", "i")), ("right", ("y", "j"))):
+        world.write(name, dict.fromkeys(key, 1) | {"a": "a", "b": "b"})
+    tasks.run({name: world.tell(name) for name in world.tables})
+    world.write("left", {"x": 1, "i": 1}, deleted=True)
+    world.write("right", {"y": 1, "j": 1}, deleted=True)
+    tasks.run({"left": world.tell("left")})
+    tasks.run({"right": world.tell("right")})
+    assert len(tasks.table) == 1
+    assert not world.tables["left"].rows
+
+
+def test_two_rows_under_one_unique_index_fail_the_batch() -> None:
+    world = World(left(["x"], "upsert")(), right(["j"], "insert")())
+    schema = {"j": pa.int64(), "y": pa.int64(), "b": pa.string()}
+    unique = MemoryLookup(world, "right", ("j",), (dt.unique_index("y"),))
+    many = testing.table("right", key="j", schema=schema).with_lookup(unique, changes="insert")
+    tasks = Tasks(world.table("left").delta_join(many, on={"x": "y"}), random.Random(1))
+    world.write("right", {"j": 1, "y": 1, "b": "a"})
+    world.write("left", {"x": 1, "i": 1, "a": "a"})
+    assert len(tasks.run({"left": world.tell("left")})) == 1
+    world.write("right", {"j": 2, "y": 2, "b": "a"})
+    world.write("right", {"j": 3, "y": 2, "b": "b"})
+    world.write("left", {"x": 2, "i": 1, "a": "a"})
+    with pytest.raises(dt.DataError, match="right: a look-up found two rows that are one by a uni"):
+        tasks.run({"left": world.tell("left")})
+
+
+@pytest.mark.parametrize(("size", "most"), [(10_000, 0), (4, 4), (0, 12)])
+def test_what_the_cache_holds_is_not_looked_up(size: int, most: int) -> None:
+    world = World(left(["x", "i"], "all")(), right(["y"], "all")())
+    table = world.table("left").delta_join(
+        world.table("right"), on={"x": "y"}, left_cache_size=size, right_cache_size=size
+    )
+    tasks = Tasks(table, random.Random(1), amnesia=0.0)
+    for y in (1, 2, 3):
+        world.write("right", {"y": y, "j": 1, "b": "b"})
+    tasks.run({"right": world.tell("right")})
+    before = tasks.counts[1][1]
+    for i in range(4):
+        for x in (1, 2, 3):
+            world.write("left", {"x": x, "i": i, "a": "a"})
+        tasks.run({"left": world.tell("left")})
+        assert all(len(cache) <= size for caches in tasks.caches for cache in caches)
+    assert tasks.counts[1][1] - before <= most
+    assert tasks.counts[1][0] + tasks.counts[1][1] - before == 12
+    assert len(tasks.table) == 12

@@ -1,0 +1,368 @@
+"""The limitations of delta joins, one by one; strategies; what explain says; sources declared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import dovetail as dt
+from dovetail import testing
+from dovetail.lookup.chain import ChainLookup, ChainReader
+from dovetail.plan.explain import explain
+from dovetail.plan.looked_up import changes_of, lookup_of
+from dovetail.plan.nodes import DeltaJoin, Derived, ForeignKeyJoin, TableJoin
+
+ORDERS = {"id": pa.int64(), "customer": pa.string(), "amount": pa.int64()}
+CUSTOMERS = {"name": pa.string(), "city": pa.string()}
+LINES = {"order": pa.int64(), "line": pa.int64(), "item": pa.string()}
+
+
+def source(name: str, key: Any, *indexes: dt.Index, **options: Any) -> Any:
+    return dt.sqlite("store.db", name, key=key, indexes=list(indexes), **options)
+
+
+def orders(changes: Any = "all", *indexes: dt.Index) -> dt.Table:
+    table = testing.table("orders", key="id", schema=ORDERS)
+    return table.with_lookup(source("orders", "id", *indexes), changes=changes)
+
+
+def customers(changes: Any = "all") -> dt.Table:
+    table = testing.table("customers", key="name", schema=CUSTOMERS)
+    return table.with_lookup(source("customers", "name"), changes=changes)
+
+
+def lines(changes: Any = "all", key: Any = ("order", "line")) -> dt.Table:
+    table = testing.table("lines", key=list(key), schema=LINES)
+    return table.with_lookup(source("lines", list(key), dt.index("order")), changes=changes)
+
+
+BY_CUSTOMER = dt.index("customer")
+MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
+    "no index": (
+        lambda: orders().delta_join(customers(), on="customer"),
+        (
+            r"inner join of orders and customers: a limitation is broken: \(1\) no index of sqlite "
+            r"orders is in the join key customer. Create one there and declare it with "
+            r"indexes=\[dt.index\('customer'\)\]"
+        ),
+    ),
+    "an index with another column": (
+        lambda: orders("all", dt.index("customer", "amount")).delta_join(
+            customers(), on="customer"
+        ),
+        r"no index of sqlite orders is in the join key customer",
+    ),
+    "no look-up source": (
+        lambda: orders("all", BY_CUSTOMER).delta_join(
+            testing.table("customers", key="name", schema=CUSTOMERS), on="customer"
+        ),
+        (
+            r"2 limitations are broken: \(1\) no index finds rows of customers by name; "
+            r"\(2\) customers has no look-up source. .*with_lookup\(dt.postgres"
+        ),
+    ),
+    "the join key of pairs may change": (
+        lambda: orders("upsert", BY_CUSTOMER).delta_join(lines("insert"), on={"amount": "order"}),
+        (
+            r"\(1\) no index of sqlite orders .*; \(2\) rows of orders change and the join key "
+            r"amount is not part of its key, so a row's former join key is not known"
+        ),
+    ),
+    "the foreign key may change and right rows stand alone": (
+        lambda: orders("upsert", BY_CUSTOMER).delta_join(customers(), on="customer", how="right"),
+        r"rows of orders change .* customer is not part of its key to keep right rows alone",
+    ),
+    "both sides of pairs delete": (
+        lambda: lines().delta_join(lines(key=("line", "order")), on="order", select=["left.item"]),
+        (
+            r"both lines and lines delete rows; of a pair whose rows are both gone neither look-up "
+            r"finds the other. Say changes='upsert' of the one"
+        ),
+    ),
+    "unknown how": (
+        lambda: orders("all", BY_CUSTOMER).delta_join(customers(), on="customer", how="semi"),  # type: ignore[arg-type]
+        r"how='semi' is not a delta join. Use 'inner', 'left', 'right' or 'full'",
+    ),
+    "unknown strategy": (
+        lambda: orders("all", BY_CUSTOMER).join(customers(), on="customer", strategy="always"),  # type: ignore[arg-type]
+        r"strategy='always' is not one. Use 'auto', 'force' or 'none'",
+    ),
+    "negative cache": (
+        lambda: orders("all", BY_CUSTOMER).delta_join(
+            customers(), on="customer", right_cache_size=-1
+        ),
+        r"right_cache_size=-1. Use 0 or more; cache=False is no cache",
+    ),
+    "negative cache of a join": (
+        lambda: orders("all", BY_CUSTOMER).join(customers(), on="customer", left_cache_size=-5),
+        r"left_cache_size=-5. Use 0 or more",
+    ),
+    "unknown column": (
+        lambda: orders().delta_join(customers(), on={"client": "name"}),
+        r"on= names an unknown column 'client'. Known in orders are id, customer, amount",
+    ),
+    "no column": (lambda: orders().delta_join(customers(), on={}), r"on= names no column"),
+    "types": (
+        lambda: orders().delta_join(customers(), on={"id": "name"}),
+        r"orders.id is bigint, customers.name is string. Cast one",
+    ),
+    "too many names": (
+        lambda: orders().delta_join(customers(), on=["customer", "amount"]),
+        r"customer, amount are 2 columns, the key of customers has 1. Name both sides' columns",
+    ),
+    "not a table": (
+        lambda: orders().delta_join("customers", on="customer"),  # type: ignore[arg-type]
+        r"delta_join: the right side is a str. Make it a Table first",
+    ),
+    "a history": (
+        lambda: (
+            testing.table("old", key="name", schema=CUSTOMERS, versioned="7 days")
+            .with_lookup(source("old", "name"))
+            .delta_join(customers(), select=["left.city"])
+        ),
+        r"old is versioned. Read it without versioned=",
+    ),
+    "another key": (
+        lambda: testing.table("customers", key="name", schema=CUSTOMERS).with_lookup(
+            source("customers", "city")
+        ),
+        r"table customers: its key is name, that of sqlite customers city. Give both the same key",
+    ),
+    "an index of an unknown column": (
+        lambda: orders("all", dt.index("client")),
+        r"table orders: INDEX INDEX_client \(client\) names an unknown column 'client'",
+    ),
+    "an unknown kind of changes": (
+        lambda: orders("retract"),
+        r"table orders: changes='retract' is not a mode. Use 'insert', 'upsert' or 'all'",
+    ),
+    "a filter that a change can leave": (
+        lambda: testing.table("orders", key="id", schema=ORDERS).with_lookup(
+            source("orders", "id", where={"customer": "ann"})
+        ),
+        r"where= of sqlite orders has customer, of which a change could take a row out",
+    ),
+    "a look-up source of a result": (
+        lambda: (
+            orders("all", BY_CUSTOMER)
+            .join(customers(), on="customer")
+            .with_lookup(source("orders", "id"))
+        ),
+        r"a look-up source is given to the result of a join",
+    ),
+    "an index without columns": (dt.index, r"index INDEX: it has no columns"),
+    "an index with a column twice": (
+        lambda: dt.index_named("i", "a", "a"),
+        r"index i: column 'a' occurs twice. Name it once",
+    ),
+    "a source without a key": (lambda: source("t", []), r"sqlite t: no key column is given"),
+    "a text for an index": (
+        lambda: source("t", "id", "customer"),  # type: ignore[arg-type]
+        r"sqlite t: indexes= has a str. Write dt.index",
+    ),
+    "no time": (lambda: source("t", "id", timeout_s=0), r"sqlite t: timeout_s=0. Use a time"),
+    "fewer than no retries": (lambda: source("t", "id", retries=-1), r"sqlite t: retries=-1. Use"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named_when_the_plan_is_built(mistake: str) -> None:
+    build, message = MISTAKES[mistake]
+    with pytest.raises(dt.PlanError, match=message):
+        build()
+
+
+def test_forcing_names_every_limitation() -> None:
+    plain = testing.table("orders", key="id", schema=ORDERS)
+    with pytest.raises(dt.PlanError) as error:
+        plain.join(customers(), on="customer", strategy="force", materialized=True)
+    told = str(error.value)
+    for part in (
+        "3 limitations are broken: (1) materialized= keeps rows in state",
+        "(2) no index finds rows of orders by customer",
+        "(3) orders has no look-up source",
+        "Leave it out; Declare one; Give each table its own",
+    ):
+        assert part in told
+
+
+def test_auto_takes_a_delta_join_where_it_can_and_says_why_not() -> None:
+    with_index, without = orders("all", BY_CUSTOMER), orders()
+    chosen = with_index.join(customers(), on="customer")
+    refused = without.join(customers(), on="customer")
+    assert isinstance(chosen.plan, DeltaJoin)
+    assert isinstance(refused.plan, ForeignKeyJoin)
+    assert isinstance(
+        with_index.join(customers(), on="customer", strategy="none").plan, ForeignKeyJoin
+    )
+    assert isinstance(with_index.join(orders(), select=["left.amount"]).plan, DeltaJoin)
+    late = with_index.join(orders(), select=["left.amount"], align="1 s")
+    assert isinstance(late.plan, TableJoin)
+    assert "index of orders: BROKEN, no index of sqlite orders is in the join key customer" in (
+        explain(refused.plan)
+    )
+    assert "options: BROKEN, align= keeps rows in state" in explain(late.plan)
+
+
+def test_tables_without_look_up_sources_are_joined_as_ever() -> None:
+    left = testing.table("orders", key="id", schema=ORDERS)
+    right = testing.table("customers", key="name", schema=CUSTOMERS)
+    joined = left.join(right, on="customer")
+    assert isinstance(joined.plan, ForeignKeyJoin)
+    assert "Delta join" not in explain(joined.plan)
+
+
+EXPLAINED = """\
+Topology
+left join by look-ups on customer = name  (key id; amount, city)
+├─ orders  (key id; customer, amount)
+└─ customers  (key name; city)
+
+Stage 1
+  shuffle  orders by key: the last change of each
+  shuffle  by (customer string) into buckets; 2 inputs, packed as columns
+  state    none
+  look-up  sqlite orders by INDEX INDEX_customer (customer): id, customer, amount; cache none
+           sqlite customers by UNIQUE INDEX PRIMARY KEY (name): name, city; cache 70 rows a task
+
+Delta join: chosen for left join of orders and customers
+  eventual consistency: met, with_lookup and the strategy accept it
+  index of orders: met, INDEX INDEX_customer (customer)
+  index of customers: met, UNIQUE INDEX PRIMARY KEY (name)
+  look-up source of orders: met, sqlite orders
+  look-up source of customers: met, sqlite customers
+  only stateless steps before orders: met, its rows are those of the source
+  only stateless steps before customers: met, its rows are those of the source
+  updates of orders: met, not needed: the result has its key and replaces its rows
+  updates of customers: met, the join key is part of its key
+  no update-before rows: met, a changelog has upserts and tombstones only
+  deletes: met, not limited: the result has one table's key"""
+
+
+def test_explain_shows_what_is_looked_up_and_each_limitation() -> None:
+    table = orders("all", BY_CUSTOMER).delta_join(
+        customers(), on="customer", how="left", select=["amount", "city"], right_cache_size=70
+    )
+    assert explain(table.plan) == EXPLAINED
+
+
+def test_only_the_columns_that_are_needed_are_looked_up() -> None:
+    from dovetail.plan.looked_up import needed_columns
+
+    table = orders("all", BY_CUSTOMER).delta_join(customers(), on="customer", select=["city"])
+    assert isinstance(table.plan, DeltaJoin)
+    assert needed_columns(table.plan) == ({"id", "customer"}, {"name", "city"})
+
+
+def test_a_name_that_both_tables_have_is_both_tables_column() -> None:
+    table = lines("insert").delta_join(
+        lines("insert", ("line", "order")), on="order", select={"a": "left.item", "b": "right.item"}
+    )
+    assert isinstance(table.plan, DeltaJoin)
+    assert table.plan.on == (("order", "order"),)
+    assert table.plan.key.names == ["order", "line", "right_line", "right_order"]
+
+
+def test_kinds_of_changes_of_results() -> None:
+    def kind(table: dt.Table) -> str:
+        assert isinstance(table.plan, DeltaJoin)
+        return changes_of(Derived(table.plan))
+
+    some = orders("insert", BY_CUSTOMER)
+    assert kind(some.delta_join(customers("insert"), on="customer")) == "insert"
+    assert kind(some.delta_join(customers("upsert"), on="customer")) == "upsert"
+    assert kind(some.delta_join(customers("insert"), on="customer", how="left")) == "upsert"
+    assert kind(some.delta_join(customers("insert"), on="customer", how="full")) == "all"
+    assert (
+        kind(orders("upsert", BY_CUSTOMER).delta_join(customers("insert"), on="customer")) == "all"
+    )
+    pairs = some.delta_join(lines("insert"), on={"id": "order"}, how="left")
+    assert kind(pairs) == "all"
+
+
+def test_a_result_is_looked_up_in_both_tables() -> None:
+    table = orders("insert", BY_CUSTOMER).delta_join(customers("insert"), on="customer")
+    assert isinstance(table.plan, DeltaJoin)
+    looked_up = lookup_of(Derived(table.plan))
+    assert looked_up is not None
+    assert looked_up.title == "sqlite orders ⋈ sqlite customers"
+    assert [index.columns for index in looked_up.indexes] == [("id",), ("customer",)]
+
+
+def test_a_chain_asks_first_the_table_whose_index_serves() -> None:
+    left = testing.table("a", key="i", schema={"i": pa.int64(), "x": pa.int64(), "p": pa.int64()})
+    right = testing.table("b", key="j", schema={"j": pa.int64(), "x": pa.int64(), "q": pa.int64()})
+    left = left.with_lookup(source("a", "i", dt.index("x")), changes="insert")
+    right = right.with_lookup(source("b", "j", dt.index("x"), dt.index("q")), changes="insert")
+    pairs = left.delta_join(right, on="x")
+    assert isinstance(pairs.plan, DeltaJoin)
+    looked_up = lookup_of(Derived(pairs.plan))
+    assert isinstance(looked_up, ChainLookup)
+    reader = looked_up.open(pa.schema([("i", pa.int64())]))
+    assert isinstance(reader, ChainReader)
+    assert reader._first(["p", "q"]) == (1, ["q"])
+    assert reader._first(["x", "q"]) == (0, ["x"])
+
+
+def test_the_driver_refuses_a_delta_join() -> None:
+    table = orders("all", BY_CUSTOMER).join(customers(), on="customer")
+    with pytest.raises(dt.PlanError, match="asks stores that the test driver does not have"):
+        testing.Driver(table)
+
+
+STEPS: dict[str, tuple[Callable[[Any], Any], str | None]] = {
+    "columns": (lambda f: f.select("id", F.upper("customer").alias("customer"), "at"), None),
+    "a watermark": (lambda f: f.withWatermark("at", "1 hour"), None),
+    "partitions": (lambda f: f.repartition(3), None),
+    "a filter": (lambda f: f.where("customer <> 'x'"), "filter on customer"),
+    "duplicates dropped": (lambda f: f.dropDuplicates(["id"]), "Deduplicate"),
+    "an aggregation": (
+        lambda f: f.groupBy("id").agg(F.max("customer").alias("customer"), F.max("at").alias("at")),
+        "Aggregate",
+    ),
+    "a union": (lambda f: f.union(f), "Union"),
+    "rows multiplied": (
+        lambda f: f.select("id", "at", F.explode(F.array("customer")).alias("customer")),
+        "Generate",
+    ),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_steps_before_the_join_are_stateless_ones(spark: SparkSession, step: str) -> None:
+    make, offending = STEPS[step]
+    frame = spark.createDataFrame([], "id long, customer string, at timestamp")
+    table = dt.Table.from_changelog(make(frame), key="id", timestamp="at", name="orders")
+    table = table.with_lookup(source("orders", "id", BY_CUSTOMER))
+    joined = table.join(customers(), on="customer")
+    assert isinstance(joined.plan, DeltaJoin) == (offending is None)
+    if offending is not None:
+        problem = rf"orders is read through a step \({offending}\) that a look-up does not"
+        with pytest.raises(dt.PlanError, match=problem):
+            table.join(customers(), on="customer", strategy="force")
+
+
+def test_where_restricts_the_changelog_too(spark: SparkSession) -> None:
+    frame = spark.createDataFrame(
+        [(1, "ann"), (2, "bob"), (3, None)], "id long, customer string"
+    ).withColumn("at", F.current_timestamp())
+    table = dt.Table.from_changelog(frame, key="id", timestamp="at", name="orders")
+    restricted = table.with_lookup(
+        source("orders", "id", BY_CUSTOMER, where={"customer": ["ann", None]}), changes="insert"
+    )
+    assert isinstance(restricted.join(customers(), on="customer").plan, DeltaJoin)
+    rows = restricted.plan.frame.collect()  # type: ignore[union-attr]
+    assert [row.id for row in rows] == [1, 3]
+
+
+def test_an_expression_is_no_index(spark: SparkSession) -> None:
+    left = orders("all", BY_CUSTOMER)
+    on = F.lower("customer")
+    assert isinstance(left.join(customers(), on=on).plan, ForeignKeyJoin)
+    with pytest.raises(dt.PlanError, match="on= has an expression, which no index finds"):
+        left.join(customers(), on=on, strategy="force")

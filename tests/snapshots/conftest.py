@@ -1,0 +1,33 @@
+"""A session for Delta tables that are small and record their changes."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+SETTINGS = {
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.databricks.delta.properties.defaults.enableChangeDataFeed": "true",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+}
+
+
+@pytest.fixture(scope="module")
+def delta_spark(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session, which must have been started with Delta Lake."""
+    known = "DeltaSparkSessionExtension" in (spark.conf.get("spark.sql.extensions", "") or "")
+    if not known or importlib.util.find_spec("delta") is None:
+        missing = pytest.fail if os.environ.get("CI") and shutil.which("mvn") else pytest.skip
+        missing("Spark runs without Delta Lake: pip install delta-spark, tools/jars/fetch delta")
+    before = {name: spark.conf.get(name, None) for name in SETTINGS}
+    for name, value in SETTINGS.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name, old in before.items():
+        spark.conf.unset(name) if old is None else spark.conf.set(name, old)

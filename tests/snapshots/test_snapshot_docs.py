@@ -1,0 +1,21 @@
+"""The example of docs/snapshots.md, run against Delta tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "snapshots.md"
+
+
+def test_the_example_prints_what_it_says(
+    delta_spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (block,) = [part.split("```")[0] for part in PAGE.read_text().split("```python\n")[1:]]
+    placed = block.replace('"out/', f'"{tmp_path}/').replace("`out/", f"`{tmp_path}/")
+    capsys.readouterr()
+    exec(compile(placed, str(PAGE), "exec"), {"spark": delta_spark})
+    promised = [line[2:] for line in block.splitlines() if line.startswith("# ")]
+    assert capsys.readouterr().out.splitlines() == promised

@@ -1,0 +1,212 @@
+"""Targets and sources that cannot be gone on with: what is refused, and what it says."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import dovetail as dt
+
+LEFT, RIGHT = "id long, fk long, v string", "k long, w string"
+
+
+class Tables:
+    """Two tables and a target."""
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self.spark = spark
+        self.left, self.right, self.target = (str(directory / n) for n in ("left", "right", "to"))
+        self.write(self.left, LEFT, [(1, 10, "a"), (2, 20, "b")])
+        self.write(self.right, RIGHT, [(10, "x"), (30, "z")])
+
+    def write(
+        self,
+        path: str,
+        schema: str,
+        rows: list[tuple[Any, ...]],
+        mode: str = "append",
+        **options: str,
+    ) -> None:
+        frame = self.spark.createDataFrame(rows, schema).coalesce(1)
+        frame.write.format("delta").mode(mode).options(**options).save(path)
+
+    def sql(self, text: str) -> None:
+        self.spark.sql(text.format(l=f"delta.`{self.left}`", r=f"delta.`{self.right}`",
+                                   t=f"delta.`{self.target}`"))  # fmt: skip
+
+    def joined(self, how: str = "left", **options: Any) -> dt.SnapshotTable:
+        left = dt.SnapshotTable.from_delta(self.spark, self.left, key="id")
+        right = dt.SnapshotTable.from_delta(self.spark, self.right, key="k")
+        return left.join(right, on="fk", how=how, **options)
+
+    def stored(self) -> set[tuple[Any, ...]]:
+        return {tuple(row) for row in self.spark.read.format("delta").load(self.target).collect()}
+
+
+@pytest.fixture
+def tables(delta_spark: SparkSession, tmp_path: Path) -> Tables:
+    return Tables(delta_spark, tmp_path)
+
+
+def refused(error: type[Exception], run: Callable[[], Any], *parts: str) -> None:
+    with pytest.raises(error) as told:
+        run()
+    for part in parts:
+        assert part in str(told.value), told.value
+
+
+def test_duplicate_keys_are_counted_and_refused_whenever_they_come(tables: Tables) -> None:
+    joined = tables.joined()
+    joined.refresh(tables.target)
+    before = tables.stored()
+    tables.write(tables.left, LEFT, [(2, 10, "known"), (3, 10, "new")])
+    refused(dt.DataError, lambda: joined.refresh(tables.target), "left", "1 keys occur more than")
+    tables.sql("DELETE FROM {l} WHERE v = 'known'")
+    refused(dt.DataError, lambda: joined.refresh(tables.target), "more than once (id) in version 2")
+    assert tables.stored() == before
+    joined.refresh(tables.target, rebuild=True)
+    assert tables.stored() == {(1, 10, "a", "x"), (2, 20, "b", None), (3, 10, "new", "x")}
+    tables.write(tables.right, RIGHT, [(40, "m"), (40, "n"), (50, "m"), (50, "n")])
+    refused(dt.DataError, lambda: joined.refresh(tables.target), "right: 2 keys occur")
+    refused(dt.DataError, lambda: joined.refresh(tables.target, rebuild=True), "right: 2 keys")
+    tables.sql("DELETE FROM {r} WHERE k >= 40")
+    tables.write(tables.right, RIGHT, [(None, "m")])
+    refused(dt.DataError, lambda: joined.refresh(tables.target, rebuild=True), "1 rows have a null")
+
+
+def test_a_target_changed_by_others_is_refused_until_it_is_rebuilt(tables: Tables) -> None:
+    joined = tables.joined()
+    joined.refresh(tables.target)
+    tables.sql("OPTIMIZE {t}")
+    tables.sql("ALTER TABLE {t} SET TBLPROPERTIES (team = 'me')")
+    assert joined.refresh(tables.target) == []
+    tables.sql("DELETE FROM {t} WHERE id = 1")
+    parts = ("is a DELETE of somebody else", "rebuild=True")
+    refused(dt.TargetError, lambda: joined.refresh(tables.target), *parts)
+    (commit,) = joined.refresh(tables.target, rebuild=True)
+    assert tables.stored() == {(1, 10, "a", "x"), (2, 20, "b", None)}
+    assert joined.refresh(tables.target) == []
+    assert [one.version for one in joined.commits(tables.target)] == [commit.version, 0]
+
+
+def test_another_join_and_a_table_that_is_none(tables: Tables) -> None:
+    tables.joined().refresh(tables.target)
+    parts = ("holds another join", "how was 'left' and is 'inner'", "rebuild=True")
+    refused(dt.TargetError, lambda: tables.joined("inner").refresh(tables.target), *parts)
+    tables.joined("inner").refresh(tables.target, rebuild=True)
+    assert tables.stored() == {(1, 10, "a", "x")}
+    foreign = tables.target + "-foreign"
+    tables.write(foreign, RIGHT, [(1, "mine")])
+    parts = ("has no commit of a join over snapshots",)
+    refused(dt.TargetError, lambda: tables.joined().refresh(foreign), *parts)
+    run = lambda: tables.joined().refresh(foreign, rebuild=True)  # noqa: E731
+    refused(dt.TargetError, run, "is not one of a join over snapshots", "not overwritten")
+
+
+def test_a_source_whose_schema_changes(tables: Tables) -> None:
+    joined = tables.joined(select=["v", "w"])
+    joined.refresh(tables.target)
+    tables.write(tables.left, LEFT + ", more int", [(3, 10, "c", 1)], mergeSchema="true")
+    joined.refresh(tables.target)
+    assert tables.stored() == {(1, "a", "x"), (2, "b", None), (3, "c", "x")}
+    tables.joined(select=["v", "w"]).refresh(tables.target)
+    wide = "id long, fk long, v int"
+    tables.write(tables.left, wide, [(1, 10, 5)], "overwrite", overwriteSchema="true")
+    parts = ("snapshot left", "column 'v' was string when the join was written and now is int")
+    refused(dt.TargetError, lambda: joined.refresh(tables.target), *parts)
+    again = tables.joined(select=["v", "w"])
+    parts = ("left.columns.v was 'string' and is 'int'", "rebuild=True")
+    refused(dt.TargetError, lambda: again.refresh(tables.target), *parts)
+    again.refresh(tables.target, rebuild=True)
+    assert tables.stored() == {(1, 5, "x")}
+
+
+def test_a_source_without_its_changes(tables: Tables) -> None:
+    tables.sql("ALTER TABLE {l} SET TBLPROPERTIES (delta.enableChangeDataFeed = false)")
+    joined = tables.joined()
+    parts = ("snapshot left: its change data feed is not enabled", "ALTER TABLE delta.`",
+             "SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")  # fmt: skip
+    refused(dt.ConfigurationError, lambda: joined.refresh(tables.target), *parts)
+    tables.sql("ALTER TABLE {l} SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")
+    joined.refresh(tables.target)
+    tables.sql("ALTER TABLE {l} SET TBLPROPERTIES (delta.enableChangeDataFeed = false)")
+    tables.write(tables.left, LEFT, [(3, 30, "c")])
+    tables.sql("ALTER TABLE {l} SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")
+    parts = ("no longer has its changes", "rebuild=True")
+    refused(dt.TargetError, lambda: joined.refresh(tables.target), *parts)
+    joined.refresh(tables.target, rebuild=True)
+    tables.sql("UPDATE {l} SET v = 'c2' WHERE id = 3")
+    shutil.rmtree(Path(tables.left) / "_change_data")
+    refused(dt.TargetError, lambda: joined.refresh(tables.target), *parts)
+
+
+def test_a_source_that_is_another_table(tables: Tables) -> None:
+    joined = tables.joined()
+    joined.refresh(tables.target)
+    shutil.rmtree(tables.right)
+    tables.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    tables.write(tables.right, RIGHT, [(10, "other")])
+    refused(dt.TargetError, lambda: joined.refresh(tables.target), "right", "has been replaced")
+    again = tables.joined()
+    refused(dt.TargetError, lambda: again.refresh(tables.target), "right.table was")
+
+
+def test_a_writer_that_comes_between_is_noticed(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process does the same step after this one has read what is covered."""
+    from dovetail.snapshots import driver
+
+    joined = tables.joined()
+    joined.refresh(tables.target)
+    tables.write(tables.left, LEFT, [(3, 30, "c")])
+    changes = driver.Deltas.changes
+
+    def slow(self: Any, root: Any) -> Any:
+        monkeypatch.setattr(driver.Deltas, "changes", changes)
+        joined.refresh(tables.target)
+        return changes(self, root)
+
+    monkeypatch.setattr(driver.Deltas, "changes", slow)
+    joined.refresh(tables.target)
+    assert [one.covered for one in joined.commits(tables.target)] == [
+        {"left": 1, "right": 0},
+        {"left": 0, "right": 0},
+    ]
+
+
+def test_maintaining_goes_on_until_it_is_stopped_or_fails(tables: Tables) -> None:
+    joined = tables.joined()
+    kept = joined.maintain(tables.target, every="100 ms")
+
+    def awaited(left: int) -> None:
+        deadline = time.monotonic() + 300
+        while kept.last_commit is None or kept.last_commit.covered["left"] < left:
+            assert time.monotonic() < deadline
+            assert not kept.await_termination(0.05)
+
+    awaited(0)
+    tables.sql("UPDATE {l} SET fk = 30 WHERE id = 1")
+    awaited(1)
+    assert tables.stored() == {(1, 30, "a", "z"), (2, 20, "b", None)}
+    kept.stop()
+    assert not kept.is_active
+    assert kept.await_termination()
+    kept = joined.maintain(tables.target, every="100 ms")
+    tables.sql("DELETE FROM {t}")
+    with pytest.raises(dt.TargetError):
+        kept.await_termination(300)
+
+
+def test_arguments(tables: Tables) -> None:
+    joined = tables.joined()
+    refused(dt.PlanError, lambda: joined.refresh(tables.target, max_versions=0), "less than one")
+    refused(dt.PlanError, lambda: joined.maintain(tables.target, every="soon"), "not a span")
+    refused(dt.PlanError, lambda: joined.to_batch({"up": 1}), "unknown table 'up'", "left, right")
+    assert len(joined.to_batch({"left": 0}).collect()) == 2

@@ -1,0 +1,155 @@
+"""The law on random histories: old result and delta are the new result, for every join of every
+tree. Many worlds are joined at once, so each case is some hundred.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+from snapshot_model import Histories, Memory, applied, counted, naive
+
+from dovetail.snapshots import plan
+from dovetail.snapshots.deltas import Deltas
+from dovetail.snapshots.plan import SnapshotJoin, SnapshotNode, SnapshotSource
+from dovetail.snapshots.reading import Scratch
+
+HOWS = ("inner", "left", "right", "outer")
+WORLDS = 80
+EVERY = bool(os.environ.get("DOVETAIL_CASES"))
+CASCADES = [
+    (HOWS[i], HOWS[j])
+    for i in range(4)
+    for j in range(4)
+    if EVERY or (j - i) % 4 == 3 or i == j == 3
+]
+"""Each kind below and above another, and outer with outer; with DOVETAIL_CASES all pairs."""
+
+
+@pytest.fixture(scope="module")
+def histories() -> Histories:
+    found = Histories(random.Random(11), WORLDS)
+    found.table("a", {"b": 3, "x": 2})
+    found.table("b", {"c": 3, "x": 2})
+    found.table("c", {"x": 2})
+    for name in ("a", "b", "c"):
+        for _ in range(3):
+            found.step(name)
+    return found
+
+
+@pytest.fixture(scope="module")
+def small_spark(spark: SparkSession) -> SparkSession:
+    """A session of its own that neither compiles nor adapts plans for so few rows."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", "1")
+    session.conf.set("spark.sql.codegen.wholeStage", "false")
+    session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    session.conf.set("spark.sql.adaptive.enabled", "false")
+    return session
+
+
+def table(histories: Histories, name: str) -> SnapshotSource:
+    schema = StructType.fromDDL(histories.schema(name))
+    return plan.source(path=name, table_id=name, schema=schema, key=["world", name], name=name)
+
+
+def check(
+    spark: SparkSession,
+    histories: Histories,
+    node: SnapshotNode,
+    old: dict[str, int],
+    new: dict[str, int],
+) -> int:
+    """The delta between the versions makes the old result the new one; how many rows it changes."""
+    then, now = (
+        naive(node, {name: histories.rows(name, version) for name, version in versions.items()})
+        for versions in (old, new)
+    )
+    scratch = Scratch()
+    try:
+        reader = Memory(spark, node, scratch, histories)
+        delta = Deltas(reader, old, new).changes(node)
+        rows = then if delta.frame is None else applied(then, delta.frame, node.key.names)
+        assert counted(rows, node.columns) == counted(now, node.columns)
+        whole = [row.asDict() for row in reader.rows(node, new).collect()]
+        assert counted(whole, node.columns) == counted(now, node.columns)
+        return delta.rows
+    finally:
+        scratch.release()
+
+
+def join(left: SnapshotNode, right: SnapshotNode, on: dict[str, str], how: str) -> SnapshotJoin:
+    """A join within each world; of columns on both sides the right one gets a new name."""
+    taken = {*left.columns, *left.key.names}
+    select = {name: f"left.{name}" for name in left.values.names}
+    select |= {f"{n}_2" if n in taken else n: f"right.{n}" for n in right.values.names}
+    pairs = {"world": "world", **on}
+    return plan.join(left, right, on=pairs, how=how, select=select, name=None)
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("on", [{"a": "b"}, {"b": "b"}, {"a": "x"}, {"x": "x"}], ids=str)
+def test_two_tables(
+    small_spark: SparkSession, histories: Histories, how: str, on: dict[str, str]
+) -> None:
+    """By both keys, by the right key, by the left key, by neither: many to many."""
+    node = join(table(histories, "a"), table(histories, "b"), on, how)
+    assert check(small_spark, histories, node, {"a": 1, "b": 1}, {"a": 3, "b": 2}) > WORLDS / 3
+
+
+@pytest.mark.parametrize(("lower", "upper"), CASCADES)
+def test_a_cascade_whose_upper_join_names_a_column_of_the_middle_table(
+    small_spark: SparkSession, histories: Histories, lower: str, upper: str
+) -> None:
+    below = join(table(histories, "a"), table(histories, "b"), {"b": "b"}, lower)
+    node = join(below, table(histories, "c"), {"c": "c"}, upper)
+    check(small_spark, histories, node, {"a": 1, "b": 1, "c": 1}, {"a": 2, "b": 3, "c": 2})
+
+
+@pytest.mark.parametrize(("upper", "lower"), CASCADES)
+def test_a_cascade_on_the_right_and_many_to_many(
+    small_spark: SparkSession, histories: Histories, lower: str, upper: str
+) -> None:
+    below = join(table(histories, "b"), table(histories, "c"), {"x": "x"}, lower)
+    node = join(table(histories, "a"), below, {"x": "x_2" if lower == "right" else "x"}, upper)
+    check(small_spark, histories, node, {"a": 1, "b": 1, "c": 1}, {"a": 2, "b": 2, "c": 3})
+
+
+def test_keys_that_are_spread_over_both_sides_of_a_cascade(
+    small_spark: SparkSession, histories: Histories
+) -> None:
+    below = join(table(histories, "a"), table(histories, "b"), {"b": "b"}, "left")
+    node = join(below, table(histories, "c"), {"x": "x", "c": "c"}, "outer")
+    check(small_spark, histories, node, {"a": 1, "b": 1, "c": 1}, {"a": 2, "b": 2, "c": 3})
+
+
+def test_nothing_new_changes_nothing(small_spark: SparkSession, histories: Histories) -> None:
+    node = join(table(histories, "a"), table(histories, "b"), {"x": "x"}, "outer")
+    same = {"a": 3, "b": 3}
+    assert check(small_spark, histories, node, same, same) == 0
+
+
+@pytest.mark.parametrize("how", ["inner", "outer"])
+def test_a_table_joined_with_itself(
+    small_spark: SparkSession, histories: Histories, how: str
+) -> None:
+    one = table(histories, "a")
+    select = {"value": "left.a_value", "other": "right.a_value"}
+    on = {"world": "world", "b": "a"}
+    node = plan.join(one, one, on=on, how=how, select=select, name=None)
+    assert check(small_spark, histories, node, {"a": 1}, {"a": 3}) > 0
+
+
+def test_four_tables(small_spark: SparkSession, histories: Histories) -> None:
+    a, b, c = (table(histories, name) for name in "abc")
+    left = join(a, b, {"b": "b"}, "outer")
+    right = plan.join(
+        c, b, on={"world": "world", "x": "x"}, how="left",
+        select={"x3": "left.x", "c3": "left.c_value", "b3": "right.b_value"}, name=None,
+    )  # fmt: skip
+    node = join(left, right, {"c": "c"}, "outer")
+    check(small_spark, histories, node, {"a": 1, "b": 1, "c": 1}, {"a": 2, "b": 2, "c": 2})

@@ -1,0 +1,148 @@
+"""What a join over snapshots is: its key, its columns, and what is refused when it is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql.types import (
+    DateType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+import dovetail as dt
+from dovetail.snapshots import plan
+from dovetail.snapshots.plan import SnapshotSource
+
+TYPES = {
+    "int": IntegerType(),
+    "long": LongType(),
+    "string": StringType(),
+    "date": DateType(),
+    "timestamp": TimestampType(),
+    "map": MapType(IntegerType(), IntegerType()),
+}
+
+
+def table(name: str, columns: str, key: Any, *, table_id: str | None = None) -> SnapshotSource:
+    parts = [column.split() for column in columns.split(", ")]
+    schema = StructType([StructField(column, TYPES[of]) for column, of in parts])
+    table_id = name if table_id is None else table_id
+    return plan.source(path=f"/lake/{name}", table_id=table_id, schema=schema, key=key, name=None)
+
+
+ORDERS = table("orders", "id long, customer long, kind string", "id")
+CUSTOMERS = table("customers", "cid long, kind_of string, since date", "cid")
+LINES = table("lines", "id long, line int, item string", ["id", "line"])
+
+
+def join(left: Any, right: Any, how: str = "inner", **options: Any) -> plan.SnapshotJoin:
+    options = {"on": None, "select": None, "name": None} | options
+    return plan.join(left, right, how=how, **options)
+
+
+@pytest.mark.parametrize(
+    ("how", "key"),
+    [
+        ("inner", ["id"]),
+        ("left", ["id"]),
+        ("right", ["id", "right_cid"]),
+        ("full", ["id", "right_cid"]),
+    ],
+)
+def test_the_key_of_a_join_by_the_right_key(how: str, key: list[str]) -> None:
+    node = join(ORDERS, CUSTOMERS, how, on="customer")
+    assert node.key.names == key
+    assert node.values.names == ["customer", "kind", "kind_of", "since"]
+
+
+def test_other_keys() -> None:
+    assert join(ORDERS, CUSTOMERS, "outer").key.names == ["id"]
+    assert join(ORDERS, CUSTOMERS, on={"kind": "kind_of"}).key.names == ["id", "right_cid"]
+    assert join(ORDERS, LINES, on={"id": "id"}).key.names == ["id", "right_id", "right_line"]
+    twice = join(join(ORDERS, CUSTOMERS, "outer", on="customer"), CUSTOMERS, "outer", on="customer",
+                 select=["customer"])  # fmt: skip
+    assert twice.key.names == ["id", "right_cid", "right_right_cid"]
+
+
+def test_only_what_is_used_is_read_and_described() -> None:
+    node = join(ORDERS, CUSTOMERS, on="customer", select=["kind_of"])
+    assert plan.used_columns(node) == {
+        ORDERS: {"id", "customer"},
+        CUSTOMERS: {"cid", "kind_of"},
+    }
+    told = plan.describe(node)
+    assert told["right"]["columns"] == {"cid": "bigint", "kind_of": "string"}
+    wider = table("customers", "cid long, kind_of string, since timestamp, new int", "cid")
+    assert plan.describe(join(ORDERS, wider, on="customer", select=["kind_of"])) == told
+
+
+def test_differences_are_named() -> None:
+    then = plan.describe(join(ORDERS, CUSTOMERS, on="customer"))
+    other = table("customers", "cid long, kind_of int, since date", "cid")
+    now = plan.describe(join(ORDERS, other, "left", on="customer"))
+    assert list(plan.differences(then, now)) == [
+        "how was 'inner' and is 'left'",
+        "right.columns.kind_of was 'string' and is 'int'",
+    ]
+
+
+def test_an_expression_is_told_alike_by_every_process() -> None:
+    udf = "f(Origin(Some([Ljava.lang.StackTraceElement;@513566f)))"
+    assert plan._text(udf) == plan._text(udf.replace("513566f", "77ab"))
+    first, second = (f"transform(a, x_{n} -> +(x_{n}, x_1a))" for n in (1, 12))
+    assert plan._text(first) == plan._text(second) != plan._text(first.replace("x_1a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"on": "buyer"}, "on= names an unknown column 'buyer'. Known in orders are id, customer"),
+        ({"on": {"customer": "id"}}, "unknown column 'id'. Known in customers are cid, kind_of"),
+        ({"on": "kind"}, "compares orders.kind string with customers.cid bigint"),
+        (
+            {"on": ["id", "customer"]},
+            "on= names 2 columns and the key of customers is (cid bigint)",
+        ),
+        ({"on": {}}, "on= is empty"),
+        ({"how": "semi"}, "how='semi' is not a join of snapshots. Use 'inner'"),
+        ({"select": ["city"]}, "select= names an unknown column 'city'"),
+        ({"select": {"id": "kind_of"}}, "column 'id' occurs twice"),
+    ],
+)
+def test_mistakes_are_named(arguments: dict[str, Any], problem: str) -> None:
+    with pytest.raises(dt.PlanError) as told:
+        join(ORDERS, CUSTOMERS, **arguments)
+    assert problem in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "key", "problem"),
+    [
+        ("a int", "b", "key= names an unknown column 'b'. Known are a"),
+        ("a int", [], "no key column is given"),
+        ("a map", "a", "cannot be a key"),
+        (
+            "a int, _sign int",
+            "a",
+            "column '_sign' has a name that dovetail or the change feed uses",
+        ),
+        ("a int, b int", ["a", "a"], "column 'a' occurs twice"),
+    ],
+)
+def test_a_source_is_checked(columns: str, key: Any, problem: str) -> None:
+    with pytest.raises(dt.PlanError) as told:
+        table("t", columns, key)
+    assert problem in str(told.value)
+
+
+def test_two_tables_of_one_name_are_refused() -> None:
+    other = table("orders", "x long", "x", table_id="2")
+    with pytest.raises(dt.PlanError, match="two tables are called 'orders'"):
+        join(ORDERS, other)

@@ -1,0 +1,90 @@
+"""Every type that Delta stores comes through, from either side, written and merged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import dovetail as dt
+
+VALUES = {
+    "truth": ("boolean", "true", "false"),
+    "tiny": ("tinyint", "127Y", "-128Y"),
+    "short": ("smallint", "32767S", "-32768S"),
+    "whole": ("int", "2147483647", "-2147483648"),
+    "long": ("bigint", "9223372036854775807L", "-9223372036854775808L"),
+    "single": ("float", "float('-Infinity')", "float('NaN')"),
+    "double": ("double", "0.0D", "-0.0D"),
+    "exact": ("decimal(38,10)", "1234567890123456789012345678.0123456789", "-0.0000000001"),
+    "text": ("string", "''", "'a''b \\u0000 ü'"),
+    "bytes": ("binary", "X'00FF'", "X''"),
+    "day": ("date", "DATE'0001-01-01'", "DATE'9999-12-31'"),
+    "moment": ("timestamp", "TIMESTAMP'1969-12-31 23:59:59.999999Z'", "TIMESTAMP'2024-10-27'"),
+    "local": ("timestamp_ntz", "TIMESTAMP_NTZ'2024-03-31 02:30:00'", "TIMESTAMP_NTZ'1900-01-01'"),
+    "list": ("array<int>", "array(1, NULL)", "array()"),
+    "pairs": ("map<string,array<double>>", "map('a', array(1D), 'b', NULL)", "map()"),
+    "nested": ("struct<`a.b`:int,c:map<int,int>>", "struct(1, map(1, 2))", "struct(NULL, NULL)"),
+    "any": ("variant", "parse_json('{\"a\": [1, null]}')", "parse_json('null')"),
+    "dotted.name": ("string", "'x'", "'y'"),
+}  # fmt: skip
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def test_all_types(delta_spark: SparkSession, tmp_path: Path) -> None:
+    """Rows of nulls, of the first values, of the second ones; then they change places."""
+    paths = {side: str(tmp_path / side) for side in ("left", "right")}
+    for side, path in paths.items():
+        columns = ", ".join(f"{quoted(side[0] + n)} {type_}" for n, (type_, *_) in VALUES.items())
+        delta_spark.sql(f"CREATE TABLE delta.`{path}` ({side}_id INT, {columns}) USING delta")
+
+    def put(version: int) -> None:
+        for side, path in paths.items():
+            rows = [
+                f"SELECT {key} AS {side}_id, " + ", ".join(
+                    f"CAST({'NULL' if kind == 2 else values[1 + kind]} AS {values[0]}) "
+                    f"AS {quoted(side[0] + name)}"
+                    for name, values in VALUES.items()
+                )
+                for key, kind in ((i, (i + version) % 3) for i in range(3))
+            ]  # fmt: skip
+            delta_spark.sql(f"INSERT OVERWRITE delta.`{path}` {' UNION ALL '.join(rows)}")
+
+    put(0)
+    left, right = (
+        dt.SnapshotTable.from_delta(delta_spark, path, key=f"{side}_id")
+        for side, path in paths.items()
+    )
+    joined = left.join(right, on="left_id", how="outer")
+    target = str(tmp_path / "target")
+    seen = set()
+    for version in (0, 1):
+        put(version)
+        joined.refresh(target)
+        stored, expected = (
+            sorted(str(row) for row in frame.select(*map(quoted, joined.schema.names)).collect())
+            for frame in (delta_spark.read.format("delta").load(target), joined.to_batch())
+        )
+        assert stored == expected
+        assert len(stored) == 3
+        seen.add(str(stored))
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("type_", ["double", "float"])
+def test_a_zero_that_changes_its_sign_is_a_change(
+    delta_spark: SparkSession, tmp_path: Path, type_: str
+) -> None:
+    path, target = str(tmp_path / "zeros"), str(tmp_path / "target")
+    frame = delta_spark.sql(f"SELECT 1 AS id, CAST(0.0 AS {type_}) AS v")
+    frame.write.format("delta").save(path)
+    table = dt.SnapshotTable.from_delta(delta_spark, path, key="id")
+    table.refresh(target)
+    delta_spark.sql(f"UPDATE delta.`{path}` SET v = CAST('-0.0' AS {type_})")
+    table.refresh(target)
+    (row,) = delta_spark.read.format("delta").load(target).collect()
+    assert str(row.v) == "-0.0"
