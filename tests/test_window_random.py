@@ -63,7 +63,7 @@ def drawn(family: str, name: str, emit: str) -> list[tuple[Case, list[list[Recor
     if emit == "batch":
         names = [n for n in names if not n.startswith("stream")]
     random_ = random.Random(f"{SEED} {family} {name} {emit}")
-    found = cases(f"{SEED} {family} {name} {emit}", -(-CASES // 15), kinds, names)
+    found = cases(f"{SEED} {family} {name} {emit}", -(-CASES // 40), kinds, names)
     sizes = [1] if name == "buckets" else [1, 3, 7, 10**6]
     return [((view, rs), cut(rs, random_.choice(sizes))) for view, rs in found]
 
@@ -166,7 +166,7 @@ def test_the_law_of_tables(kind: str) -> None:
     names = [n for n in SAME if n != "windows"]
     if kind in FIXED:
         names += ["shift", "shift-itself", "shift-table", "shift-of-join"]
-    for view, records in cases(f"{SEED} law {kind}", -(-CASES // 15), [kind], names, final=False):
+    for view, records in cases(f"{SEED} law {kind}", -(-CASES // 40), [kind], names, final=False):
         assert isinstance(view.topology, Joined)
         wide = tuple((n, replace(w, grace=10**9, retention=2 * 10**9)) for n, w in view.windows)
         view = replace(view, windows=wide)
