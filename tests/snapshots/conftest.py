@@ -1,4 +1,4 @@
-"""A session for Delta tables that are small and record their changes."""
+"""A session for Delta tables that are small and record their changes; no plan is worth compiling."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ SETTINGS = {
     "spark.databricks.delta.properties.defaults.enableChangeDataFeed": "true",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
 }
 
 
