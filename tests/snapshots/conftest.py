@@ -1,4 +1,4 @@
-"""A session for Delta tables that are small and record their changes; no plan is worth compiling."""
+"""A session for small Delta tables that record their changes; no plan is worth compiling."""
 
 from __future__ import annotations
 
