@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import Column
 from pyspark.sql.types import StructField, StructType
 
@@ -23,11 +22,11 @@ from dovetail.plan.nodes import (
     Derived,
     Node,
     Unwindowed,
+    WindowJoin,
     base_key,
     is_stream,
-    windows_of,
 )
-from dovetail.plan.select import empty_row
+from dovetail.plan.select import computed_field
 from dovetail.plan.windows import Windows
 
 Told: TypeAlias = Literal["change", "final"]
@@ -151,9 +150,9 @@ def as_stream(
     )
 
 
-def _windowed(node: Node) -> Aggregation:
-    assert windows_of(node) is not None
-    return node  # type: ignore[return-value]  # a windowed node is an aggregation or a join
+def _windowed(node: Node) -> Aggregation | WindowJoin:
+    assert isinstance(node, (Aggregation, WindowJoin))
+    return node
 
 
 def _final(node: Node, told: Told) -> bool:
@@ -189,12 +188,5 @@ def _field(operator: str, columns: Sequence[StructField], name: str, item: objec
 
 
 def _resolved(operator: str, columns: Sequence[StructField], item: Column) -> StructField:
-    try:
-        empty = empty_row(operator, "select=", StructType(list(columns)))
-        return empty.select(item).schema[0]
-    except AnalysisException as error:
-        raise PlanError(
-            operator,
-            f"an expression in select= does not resolve: {error.getMessage().splitlines()[0]}",
-            f"Its columns are {', '.join(f.name for f in columns)}",
-        ) from error
+    remedy = f"Its columns are {', '.join(f.name for f in columns)}"
+    return computed_field(operator, "select=", StructType(list(columns)), item, remedy)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import Column
 from pyspark.sql.types import DataType, StructField, StructType
 
@@ -33,7 +32,7 @@ from dovetail.plan.nodes import (
     TableJoin,
     entries,
 )
-from dovetail.plan.select import Selection, empty_row, resolve, select_all
+from dovetail.plan.select import Selection, computed_field, resolve, select_all
 from dovetail.plan.spans import Span, microseconds
 
 
@@ -359,14 +358,8 @@ def _refuse_other_key(name: str, left: Node, right: Node, on: Sequence[str | Col
 def expression_type(name: str, argument: str, left: Node, column: Column) -> DataType:
     """The type of an argument that is an expression over a side's row."""
     row = StructType([*left.key.fields, *left.values.fields])
-    try:
-        return empty_row(name, argument, row).select(column).schema[0].dataType
-    except AnalysisException as error:
-        raise PlanError(
-            name,
-            f"an expression in {argument} does not resolve: {error.getMessage().splitlines()[0]}",
-            f"Its columns are those of {left.name}: {', '.join(row.names)}",
-        ) from error
+    remedy = f"Its columns are those of {left.name}: {', '.join(row.names)}"
+    return computed_field(name, argument, row, column, remedy).dataType
 
 
 def refuse_corrected(name: str, side: Node) -> None:

@@ -148,24 +148,38 @@ def _analysed(
     complaint.
     """
     row, _ = row_columns(left, right)
-    empty = empty_row(operator, "select=", row)
+    remedy = "Columns of the joined row are the key, left.<column> and right.<column>"
     named, computed = [], {}
     for item in selected:
         if item.column is None:
             named.append(item)
             continue
         column = item.column.alias(item.name) if item.name else item.column
-        try:
-            (field,) = empty.select(column).schema.fields
-        except AnalysisException as error:
-            raise PlanError(
-                operator,
-                f"an expression in select= does not resolve: {error.getMessage().splitlines()[0]}",
-                "Columns of the joined row are the key, left.<column> and right.<column>",
-            ) from error
+        field = computed_field(operator, "select=", row, column, remedy)
         named.append(Selected(field.name, None, column))
         computed[field.name] = StructField(field.name, field.dataType, True)
     return tuple(named), computed
+
+
+def computed_field(
+    operator: str, argument: str, row: StructType, column: Column, remedy: str
+) -> StructField:
+    """What an expression over a row makes, as Spark resolves it, or its complaint."""
+    try:
+        fields = empty_row(operator, argument, row).select(column).schema.fields
+    except AnalysisException as error:
+        raise PlanError(
+            operator,
+            f"an expression in {argument} does not resolve: {error.getMessage().splitlines()[0]}",
+            remedy,
+        ) from error
+    if len(fields) != 1:
+        raise PlanError(
+            operator,
+            f"an expression in {argument} makes {len(fields)} columns, not one",
+            "Name columns one by one",
+        )
+    return fields[0]
 
 
 def empty_row(operator: str, argument: str, row: StructType) -> DataFrame:

@@ -47,6 +47,7 @@ from dovetail.plan.spec import (
     ForeignKey,
     Gather,
     Lookup,
+    Operator,
     SourceSpec,
     StageSpec,
     Step,
@@ -292,16 +293,7 @@ class _Builder:
             stream=True,
             valueless=True,
         )
-        spec = StageSpec(
-            "",
-            1,
-            (source,),
-            len(node.by),
-            gather(node, used),
-            emit,
-            visible=False,
-            feeds=True,
-        )
+        spec = _of_step((source,), len(node.by), gather(node, used), emit)
         feed = read.feed([(name, 0) for name in (*node.by, *used)], rehashed=False)
         return self._step(spec, (feed,), read.clocks, _named(node.key.names, node.values.names))
 
@@ -338,16 +330,7 @@ class _Builder:
             sources.append(_source(entry, StructType(fields)))
             feeds.append(made.feed([(f.name, 0) for f in fields]))
         tree = Join(Leaf(0), Leaf(len(sides) - 1), node.how)
-        spec = StageSpec(
-            "",
-            1,
-            tuple(sources),
-            len(node.key),
-            TableTree(tree),
-            emit,
-            visible=False,
-            feeds=True,
-        )
+        spec = _of_step(tuple(sources), len(node.key), TableTree(tree), emit)
         return self._step(spec, tuple(feeds), _clocks(sides), self._selected(node))
 
     def _referred(self, node: WindowJoin, emit: Emit) -> _Made:
@@ -372,16 +355,7 @@ class _Builder:
         source = _source(
             node.left, StructType([*own, StructField(FOREIGN, LongType()), *foreign, *values])
         )
-        subscribe = StageSpec(
-            "",
-            1,
-            (source,),
-            len(own),
-            Subscribe(len(foreign), node.how),
-            emit,
-            visible=False,
-            feeds=True,
-        )
+        subscribe = _of_step((source,), len(own), Subscribe(len(foreign), node.how), emit)
         told = [(f.name, 0) for f in own], [(f.name, 0) for f in values]
         feed = left.feed([*told[0], *names, *told[1]], foreign=len(names), looks=looks)
         clocks = _clocks(
@@ -392,15 +366,8 @@ class _Builder:
             source, schema=carried(StructType([*foreign, *own, *values])), subscribed=True
         )
         answered = _source(node.right, StructType([*theirs, *node.right.values.fields]))
-        joined = StageSpec(
-            "",
-            1,
-            (subscriptions, answered),
-            len(theirs),
-            ForeignKey(len(own), node.how),
-            emit,
-            visible=False,
-            feeds=True,
+        joined = _of_step(
+            (subscriptions, answered), len(theirs), ForeignKey(len(own), node.how), emit
         )
         feeds = (
             said.feed([]),
@@ -424,15 +391,11 @@ class _Builder:
         theirs = _source(
             node.right, StructType([*node.right.key.fields, *node.right.values.fields])
         )
-        spec = StageSpec(
-            "",
-            1,
+        spec = _of_step(
             (source, theirs),
             len(own) + len(asked),
             Lookup(Join(Leaf(0), Leaf(1), node.how)),
             "change",
-            visible=False,
-            feeds=True,
         )
         names = [*((f.name, 0) for f in own), (column, 0), (column, windows.size_us)]
         feeds = (
@@ -473,6 +436,13 @@ def gather(node: Aggregation, used: tuple[str, ...], *, retracts: bool = False) 
         node.windows,
         retracts,
     )
+
+
+def _of_step(
+    sources: tuple[SourceSpec, ...], keys: int, operator: Operator, emit: Emit
+) -> StageSpec:
+    """What a step does as a stage of its own would, in the bucket of the one it is part of."""
+    return StageSpec("", 1, sources, keys, operator, emit, visible=False, feeds=True)
 
 
 def _source(entry: Entry, columns: StructType) -> SourceSpec:

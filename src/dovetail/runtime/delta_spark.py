@@ -5,10 +5,8 @@ There is no stateful operator in the plan; what a checkpoint holds is the source
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow as pa
@@ -21,6 +19,7 @@ from dovetail.errors import PlanError
 from dovetail.lookup.pool import opened
 from dovetail.plan.output import Output
 from dovetail.plan.spec import Eventual, StageSpec
+from dovetail.runtime import task
 from dovetail.runtime.delta_join import join, last_rows
 from dovetail.runtime.lookup_cache import CacheFile, SideCache
 from dovetail.runtime.pack import PACKED, packed, unpack_piece
@@ -29,8 +28,6 @@ from dovetail.runtime.stage import Piece, batch_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_BATCH_ID = "streaming.sql.batchId"
-_RUN_ID = "spark.jobGroup.id"
 _COUNTS = ("_left_hits", "_left_misses", "_right_hits", "_right_misses")
 
 
@@ -45,9 +42,8 @@ def by_primary_key(
         pieces = list(_pieces(batches))
         table = last_rows(spec, 0, batch_of(spec.sources[0], pieces, 0))
         table = table.select(spec.sources[0].wire_schema.names)
-        partition, _ = _task()
         high_time_us = max((piece.high_time_us for piece in pieces), default=0)
-        yield packed(table, labels, 0, partition, 0, high_time_us, by=HASH)
+        yield packed(table, labels, 0, task.partition(), 0, high_time_us, by=HASH)
 
     return rows.repartition(partitions, "bucket").mapInArrow(settle, PACKED)
 
@@ -76,19 +72,19 @@ def joined(
         )
 
     def changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        task = Task(spec, query) if live else None
+        asking = Asking(spec, query) if live else None
         pieces = list(_pieces(batches))
         own = [batch_of(source, pieces, number) for number, source in enumerate(spec.sources)]
-        caches = _empty(spec) if task is None else task.caches()
-        ask, batch = (None, 0) if task is None else (task.ask, task.batch)
+        caches = _empty(spec) if asking is None else asking.caches()
+        ask, batch = (None, 0) if asking is None else (asking.ask, asking.batch)
         done = join(spec, own, caches, ask, batch)
         for table in done.changes:
             told = output.rows(table if live else _upserts(table)).cast(schema)
             yield from _with_counts(told, None).to_batches()
         counts = [count for of_side in done.counts for count in of_side]
         yield from _with_counts(_blank(schema, output.columns), counts).to_batches()
-        if task is not None:
-            task.leave(done.caches)
+        if asking is not None:
+            asking.leave(done.caches)
 
     counted = StructType(
         [*output.columns.fields, *(StructField(name, LongType()) for name in _COUNTS)]
@@ -101,18 +97,17 @@ def joined(
     return out.where(F.col(_COUNTS[0]).isNull()).select(*own)
 
 
-class Task:
-    """One task of a streaming query in its micro-batch: its caches, and the stores it asks."""
+class Asking:
+    """A task of a streaming query in its micro-batch: its caches, and the stores it asks."""
 
     def __init__(self, spec: StageSpec, query: str) -> None:
         operator = spec.operator
         assert isinstance(operator, Eventual)
         self._spec = spec
         self._sides = operator.sides
-        partition, properties = _task()
-        self.batch = int(properties(_BATCH_ID) or 0)
-        run = properties(_RUN_ID) or ""
-        self._file = CacheFile(_directory(), f"{query}-{run}-{partition}")
+        self.batch = task.micro_batch()
+        name = f"{query}-{task.run()}-{task.partition()}"
+        self._file = CacheFile(task.directory("dovetail-look-ups"), name)
         self._caching = any(side.cache for side in self._sides)
 
     def caches(self) -> list[SideCache]:
@@ -170,20 +165,3 @@ def _blank(schema: pa.Schema, columns: StructType) -> pa.Table:
         for field, declared in zip(schema, columns, strict=True)
     ]
     return pa.table(values, schema=schema)
-
-
-def _task() -> tuple[int, Any]:
-    """The number of the task's partition, and its local properties."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    if context is None:
-        return 0, lambda _: None
-    return context.partitionId(), context.getLocalProperty
-
-
-def _directory() -> Path:
-    """The application's own temporary directory on this machine."""
-    from pyspark import SparkFiles
-
-    return Path(SparkFiles.getRootDirectory() or tempfile.gettempdir()) / "dovetail-look-ups"

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dovetail.columns import DELETED, EVENT_TIME, HASH, INSTRUCTION, SEQUENCE
+from dovetail.columns import DELETED, EVENT_TIME, HASH, INSTRUCTION
 from dovetail.errors import DataError
 from dovetail.kernels.aggregates import AggregateError, Touches
 from dovetail.kernels.equality import rows_equal
@@ -30,11 +30,12 @@ from dovetail.kernels.timeline import (
     Rows,
     Timeline,
     arrival_order,
+    last_of_source,
     timeline,
 )
 from dovetail.kernels.windows import assign, open_windows, running_max
 from dovetail.plan.spec import WINDOW_TYPE, Gather
-from dovetail.runtime.job import Done, Job, minus, output, whole
+from dovetail.runtime.job import Done, Job, minus, output, picked
 from dovetail.runtime.tables import Pool
 from dovetail.state.table_state import TableState
 
@@ -59,24 +60,16 @@ def gather(job: Job, operator: Gather) -> Done:
 class Touched:
     """What a batch touches: ``events``, a row's touch of a group each; ``row``: the row of each in
     ``rows``; ``told``: the touches after which a result is told, in the order in which they are
-    told, ``moment``: when; ``cause``: the batch's row for which; ``late``: how many windows were
-    closed when a record came for them.
+    told; ``cause``: the batch's row for which; ``late``: how many windows were closed when a record
+    came for them.
     """
 
     events: Timeline
     rows: pa.Table
     row: Ints
     told: Ints
-    moment: Ints
     cause: Ints
     late: int = 0
-
-
-def stream_time(job: Job, events: Timeline) -> Ints:
-    """Stream time after each arrival of the only source."""
-    time = np.empty(len(events.row), np.int64)
-    time[events.arrival] = events.event_time_us
-    return np.maximum(np.maximum.accumulate(time), job.initial_us[0])
 
 
 def _touched(job: Job, operator: Gather) -> Touched:
@@ -93,42 +86,65 @@ def _touched(job: Job, operator: Gather) -> Touched:
     time = rows.event_time_us[order]
     clock_us = np.maximum(np.maximum.accumulate(time), job.initial_us[0])
     record, start = assign(time, windows.size_us, windows.advance_us)
-    taken = open_windows(start + windows.size_us, clock_us[record], windows.grace_us)
-    late = len(taken) - int(np.count_nonzero(taken))
-    record, start = record[taken], start[taken]
+    open_ = open_windows(start + windows.size_us, clock_us[record], windows.grace_us)
+    late = len(open_) - int(np.count_nonzero(open_))
+    record, start = record[open_], start[open_]
     row = order[record]
-    bounds = [pa.array(at, pa.int64()).cast(WINDOW_TYPE) for at in (start, start + windows.size_us)]
-    touches = Rows(
-        keys=[*(key.take(pa.array(row)) for key in rows.keys), *bounds],
-        hash=stable_hash([pa.array(rows.hash[row]), pa.array(start)]),
-        event_time_us=rows.event_time_us[row],
-        deleted=np.zeros(len(row), np.bool_),
-        partition=np.zeros(len(row), np.int64),
-        sequence=np.arange(len(row)),
+    events = timeline_of_windows(
+        [key.take(pa.array(row)) for key in rows.keys],
+        rows.hash[row],
+        (start, start + windows.size_us),
+        rows.event_time_us[row],
+        np.arange(len(row)),
     )
-    events = timeline([touches])
     return _each_told(events, table, row[events.row], np.ones(len(row), np.bool_), late)
+
+
+def timeline_of_windows(
+    keys: Sequence[pa.Array],
+    hash_: Ints,
+    window: tuple[Ints, Ints],
+    event_time_us: Ints,
+    sequence: Ints,
+) -> Timeline:
+    """Rows of keys that each touch one window, given from start to end, in this ``sequence``."""
+    rows = Rows(
+        keys=[*keys, *bounds(*window)],
+        hash=stable_hash([pa.array(hash_), pa.array(window[0])]),
+        event_time_us=event_time_us,
+        deleted=np.zeros(len(hash_), np.bool_),
+        partition=np.zeros(len(hash_), np.int64),
+        sequence=sequence,
+    )
+    return timeline([rows])
+
+
+def bounds(start: Ints, end: Ints) -> list[pa.Array]:
+    """The key columns of windows."""
+    return [pa.array(at, pa.int64()).cast(WINDOW_TYPE) for at in (start, end)]
 
 
 def _each_told(events: Timeline, rows: pa.Table, row: Ints, tells: Mask, late: int = 0) -> Touched:
     """Every touch that ``tells``, as it happens."""
     told = np.flatnonzero(tells)
     told = told[np.argsort(events.arrival[told])]
-    return Touched(events, rows, row, told, events.arrival[told], row[told], late)
+    return Touched(events, rows, row, told, row[told], late)
 
 
 @dataclass(frozen=True)
 class Groups:
     """The groups that a batch touches, by their number in ``events``.
 
-    ``stored``, ``state``: per column its accumulators before and after the batch; ``known``: which
-    groups are stored; ``stored_us``: their times; ``time_us``, ``count``: after each touch, the
-    group's time and how many rows it has; ``last``: each group's last touch.
+    ``values``: per column what the touches bring; ``stored``, ``state``: its accumulators before
+    and after the batch; ``known``: which groups are stored; ``stored_us``: their times;
+    ``time_us``, ``count``: after each touch, the group's time and how many rows it has; ``last``:
+    each group's last touch.
     """
 
     job: Job
     operator: Gather
     touched: Touched
+    values: Sequence[Columns]
     known: Mask
     stored: Sequence[Columns]
     state: Sequence[Columns]
@@ -154,13 +170,14 @@ class Groups:
             job=job,
             operator=operator,
             touched=touched,
+            values=values_of(job, operator, touched.rows, touched.row),
             known=located.present,
             stored=stored,
             state=[],
             stored_us=time,
             time_us=_times(events, time, total, touched.told),
             count=total,
-            last=np.append(events.start, len(events.row))[1:] - 1,
+            last=last_of_source(events, 0),
         )
         return replace(groups, state=groups.run("final"))
 
@@ -168,14 +185,13 @@ class Groups:
         """Per column what its kernel makes of the touches."""
         events = self.touched.events
         touches = Touches(events.group, events.groups, events.deleted & self.operator.retracts)
-        rows, row = self.touched.rows, self.touched.row
-        return aggregated(self.job, self.operator, what, touches, self.stored, rows, row)
+        return aggregated(self.operator, what, touches, self.stored, self.values)
 
     def each(self) -> pa.Table | None:
         """The result after each touch that tells."""
         told = self.touched.told
         refs = np.where(self.count[told] > 0, told, ABSENT)
-        return self._output(told, taken(self.run("running"), refs), self.touched.cause)
+        return self._output(told, picked(self.run("running"), refs), self.touched.cause)
 
     def net(self) -> pa.Table | None:
         """Each group's result where it differs from the one before the batch, in the order in which
@@ -196,7 +212,7 @@ class Groups:
         place[self.touched.events.group[self.touched.told]] = np.arange(len(self.touched.told))
         group = group[np.argsort(place[group])]
         refs = np.where(present[group], group, ABSENT)
-        return self._output(self.last[group], taken(now, refs), self.touched.cause[place[group]])
+        return self._output(self.last[group], picked(now, refs), self.touched.cause[place[group]])
 
     def keep(self, store: TableState) -> None:
         """Store each group's accumulators."""
@@ -225,10 +241,6 @@ class Groups:
             return None
         events, spec = self.touched.events, self.job.spec
         group = pa.array(events.group[touch])
-        sequence = np.zeros(len(touch), np.int64)
-        if spec.feeds:
-            places = self.job.batches[0].rows.column(SEQUENCE).to_numpy()
-            sequence = places[cause]
         present = self.count[touch] > 0
         return output(
             spec,
@@ -238,7 +250,7 @@ class Groups:
             deleted=~present,
             event_time_us=self.time_us[touch],
             position=self.job.manifest.position,
-            sequence=sequence,
+            sequence=self.job.places(cause),
         )
 
 
@@ -256,35 +268,34 @@ def _times(events: Timeline, stored_us: Ints, count: Ints, told: Ints) -> Ints:
     return running_max(events.event_time_us, start, np.cumsum(begins) - 1, initial)
 
 
+def values_of(job: Job, operator: Gather, rows: pa.Table, row: Ints) -> list[Columns]:
+    """Per column the values that it gathers, of the rows number ``row``."""
+    first = job.spec.key_columns.stop
+    return [
+        picked([rows.column(first + number) for number in column.values], row)
+        for column in operator.columns
+    ]
+
+
 def aggregated(
-    job: Job,
     operator: Gather,
     what: Literal["running", "final"],
     touches: Touches,
     initial: Sequence[Columns],
-    rows: pa.Table,
-    row: Ints,
+    values: Sequence[Columns],
 ) -> list[Any]:
-    """Per column what its kernel makes of touches by the rows number ``row``: their results, or the
-    accumulators after them.
+    """Per column what its kernel makes of touches by ``values``: their results, or the accumulators
+    after them.
     """
-    made = []
-    for column, stored in zip(operator.columns, initial, strict=True):
-        numbers = (job.spec.key_columns.stop + number for number in column.values)
-        values = [whole(rows.column(number)).take(pa.array(row)) for number in numbers]
-        try:
-            made.append(getattr(column.kernel, what)(touches, stored, values))
-        except AggregateError as error:
-            raise DataError(
-                operator.name, f"{column.name}: {error.problem}", error.remedy
-            ) from error
+    name = ""
+    try:
+        made = []
+        for column, stored, own in zip(operator.columns, initial, values, strict=True):
+            name = column.name
+            made.append(getattr(column.kernel, what)(touches, stored, own))
+    except AggregateError as error:
+        raise DataError(operator.name, f"{name}: {error.problem}", error.remedy) from error
     return made
-
-
-def taken(columns: Sequence[pa.Array], refs: Ints) -> list[pa.Array]:
-    """The rows that ``refs`` name, null where ABSENT."""
-    index = pa.array(refs, mask=refs == ABSENT)
-    return [column.take(index) for column in columns]
 
 
 def state_store(job: Job, operator: Gather) -> TableState:

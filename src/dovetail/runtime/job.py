@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,8 @@ from dovetail.state.manifest import Manifest
 from dovetail.state.runs import Runs
 from dovetail.state.segment import SegmentCache
 from dovetail.state.table_state import TableState
+
+Column: TypeAlias = pa.Array | pa.ChunkedArray
 
 COUNTS = ("late", "astray", "ungrouped")
 """What operators count: records that came for a window when it was closed; rows that look in a
@@ -89,6 +92,15 @@ class Job:
                 sequence[events.arrival[own]] = places[events.row[own]]
             sequence = np.maximum.accumulate(sequence)[events.arrival]
         return sequence
+
+    def places(self, row: Ints) -> Ints:
+        """The places of the only source's rows in the log that all inputs share; zeros where no
+        stage asks for them.
+        """
+        if not self.spec.feeds:
+            return np.zeros(len(row), np.int64)
+        places: Ints = self.batches[0].rows.column(SEQUENCE).to_numpy()[row]
+        return places
 
     def horizon_us(self, source: int) -> int:
         """What is older of a windowed source's rows is no longer asked for; ``NO_TIME`` of
@@ -185,12 +197,14 @@ def output(
     return pa.table(columns, schema=spec.output_schema)
 
 
-def picked(columns: Sequence[pa.ChunkedArray], refs: Ints) -> list[pa.Array]:
+def picked(columns: Sequence[Column], refs: Ints) -> list[pa.Array]:
     """The rows of some columns that ``refs`` name, null where ABSENT."""
     index = pa.array(refs, mask=refs == ABSENT)
     return [whole(column.take(index)) for column in columns]
 
 
-def whole(column: pa.ChunkedArray) -> pa.Array:
+def whole(column: Column) -> pa.Array:
     """A column in one piece."""
+    if isinstance(column, pa.Array):
+        return column
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

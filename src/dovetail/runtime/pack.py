@@ -20,6 +20,7 @@ from dovetail.errors import DataError
 from dovetail.kernels.hashing import stable_hash
 from dovetail.kernels.timeline import NO_TIME
 from dovetail.plan.spec import SourceSpec
+from dovetail.runtime import task
 from dovetail.runtime.stage import Piece
 
 PACKED = (
@@ -212,9 +213,6 @@ def packing(packer: Packer) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
     """The function for ``mapInArrow``."""
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        return packer(batches, context.partitionId() if context is not None else 0)
+        return packer(batches, task.partition())
 
     return pack

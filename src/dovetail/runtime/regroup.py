@@ -15,12 +15,10 @@ from dovetail.columns import DELETED, EVENT_TIME, HASH, INSTRUCTION, SEQUENCE, f
 from dovetail.kernels.equality import rows_equal
 from dovetail.kernels.grouping import any_null
 from dovetail.kernels.regroup import SILENT, moves
-from dovetail.kernels.timeline import ABSENT, timeline, versions
-from dovetail.kernels.versioning import newest
+from dovetail.kernels.timeline import ABSENT
 from dovetail.plan.spec import Regroup
-from dovetail.runtime import tables
 from dovetail.runtime.job import Done, Job
-from dovetail.runtime.tables import Pool, keep, latest, time_of
+from dovetail.runtime.row_changes import RowChanges, told
 
 
 def run(job: Job, operator: Regroup) -> Done:
@@ -29,49 +27,33 @@ def run(job: Job, operator: Regroup) -> Done:
     store = job.table_store(0)
     if not job.any_rows:
         return Done(None, job.manifest.stores)
-    events = timeline([job.rows(0)])
-    located = latest(store, events)
-    counted = tables.counts(job, events, 0)
-    current = None if source.versioned_us is None else newest(events, counted, time_of(located))
-    before, after = versions(events, 0, located.present, current)
-    event = np.arange(len(events.row)) if current is None else np.flatnonzero(current)
-    old, new = before[event], after[event]
-    pool = Pool(job.batches[0].rows, located, events.groups)
+    changes = RowChanges.of(job, store)
     held = range(3 + spec.keys, len(source.schema))
+    former = changes.pool.values(changes.old, held)
+    present = changes.pool.values(changes.new, held)
     group = slice(1, 1 + operator.foreign)
-    former, present = pool.values(old, held), pool.values(new, held)
+    nowhere = any_null(present[group], len(changes.event))
     said = moves(
-        old != ABSENT,
-        new != ABSENT,
-        any_null(former[group], len(event)),
-        any_null(present[group], len(event)),
+        changes.old != ABSENT,
+        changes.new != ABSENT,
+        any_null(former[group], len(changes.event)),
+        nowhere,
         rows_equal(former[group], present[group]),
     )
-    leaves, enters = np.flatnonzero(said.leaves), np.flatnonzero(said.enters)
-    change = np.concatenate((leaves, enters))
-    entering = np.arange(len(change)) >= len(leaves)
-    # The old row leaves first.
-    order = np.argsort(2 * events.arrival[event[change]] + entering)
-    told = event[change[order]]
-    hash_, *columns = (
-        pa.concat_arrays([was.take(pa.array(leaves)), is_.take(pa.array(enters))]).take(
-            pa.array(order)
-        )
-        for was, is_ in zip(former, present, strict=True)
-    )
-    silent = (said.silent[change] & ~entering)[order]
+    change, enters = changes.in_order(said.leaves, said.enters)
+    event = changes.event[change]
+    hash_, *columns = told(former, present, change, enters)
     names = [foreign_name(number) for number in range(operator.foreign)]
     names += source.schema.names[held.start + 1 + operator.foreign :]
     rows: dict[str, pa.Array] = {
         HASH: hash_,
-        EVENT_TIME: pa.array(events.event_time_us[told]),
-        DELETED: pa.array(~entering[order]),
+        EVENT_TIME: pa.array(changes.events.event_time_us[event]),
+        DELETED: pa.array(~enters),
         **dict(zip(names, columns, strict=True)),
-        INSTRUCTION: pa.array(np.where(silent, SILENT, 0)),
+        INSTRUCTION: pa.array(np.where(said.silent[change] & ~enters, SILENT, 0)),
     }
     if spec.feeds:
-        rows[SEQUENCE] = pa.array(job.sequences(events)[told])
-    keep(job, 0, store, events, counted)
-    nowhere = (new != ABSENT) & any_null(present[group], len(event))
-    counts = Counter(ungrouped=int(np.count_nonzero(nowhere)))
-    return Done(pa.table(rows) if len(told) else None, (store.runs,), counts=counts)
+        rows[SEQUENCE] = pa.array(job.sequences(changes.events)[event])
+    changes.keep(job, store)
+    counts = Counter(ungrouped=int(np.count_nonzero((changes.new != ABSENT) & nowhere)))
+    return Done(pa.table(rows) if len(event) else None, (store.runs,), counts=counts)

@@ -8,21 +8,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from dovetail.columns import SEQUENCE
 from dovetail.kernels.aggregates import Touches
 from dovetail.kernels.equality import rows_equal
 from dovetail.kernels.foreign_key import combined, combined_range, low_half
 from dovetail.kernels.hashing import stable_hash
 from dovetail.kernels.sessions import Sessions, Wave, Waves
-from dovetail.kernels.timeline import ABSENT, Ints, Mask, Timeline, timeline
-from dovetail.plan.spec import WINDOW_TYPE, Gather
-from dovetail.runtime.gather import Columns, aggregated, state_store, stream_time, taken
-from dovetail.runtime.job import Done, Job, output, whole
+from dovetail.kernels.timeline import ABSENT, Ints, Mask, Timeline, last_of_source, timeline
+from dovetail.kernels.versioning import clock
+from dovetail.plan.spec import Gather
+from dovetail.runtime.gather import Columns, aggregated, bounds, state_store, values_of
+from dovetail.runtime.job import Done, Job, output, picked, whole
 from dovetail.state.table_state import TableState
+
+_Changed: TypeAlias = tuple[Sessions, Sessions, Ints]
 
 
 def gather(job: Job, operator: Gather) -> Done:
@@ -32,14 +35,15 @@ def gather(job: Job, operator: Gather) -> Done:
     assert operator.windows is not None
     store = state_store(job, operator)
     events = timeline([job.rows(0)])
-    closing_us = stream_time(job, events)[events.arrival] - operator.windows.wait_us
+    closing_us = clock(events, 0, job.initial_us[0])[events.arrival] - operator.windows.wait_us
     waves = Waves(events.group, events.event_time_us, closing_us, operator.windows.size_us)
     stored = _Stored.of(store, events, operator)
     batch = _Batch(job, operator, events, stored, stored.sessions, stored.state)
     while waves.left:
         batch.apply(waves.take(batch.sessions))
-    told = batch.net() if job.spec.emit == "batch" else batch.each()
-    batch.keep(store)
+    changed = batch.changed()
+    told = batch.net(changed) if job.spec.emit == "batch" else batch.each()
+    batch.keep(store, changed)
     return Done(told, (store.runs,), counts=Counter(late=waves.late))
 
 
@@ -103,14 +107,12 @@ class _Batch:
         rows = self.job.batches[0].rows
         group = self.events.group[wave.event]
         touches = Touches(wave.segment, segments, np.zeros(len(group), np.bool_))
-        row = self.events.row[wave.event]
+        values = values_of(self.job, self.operator, rows, self.events.row[wave.event])
         initial = self._initial(wave)
         each = self.job.spec.emit != "batch"
         if each:
-            self.results.append(
-                aggregated(self.job, self.operator, "running", touches, initial, rows, row)
-            )
-        final = aggregated(self.job, self.operator, "final", touches, initial, rows, row)
+            self.results.append(aggregated(self.operator, "running", touches, initial, values))
+        final = aggregated(self.operator, "final", touches, initial, values)
         count = np.bincount(wave.segment, minlength=segments)
         met = np.append(self.sessions.ref, ABSENT)
         known = np.append(self.count, 0)
@@ -143,9 +145,9 @@ class _Batch:
         right = met[np.minimum(wave.first + 1, len(met) - 1)][both]
         initial: list[Columns] = []
         for column, state in zip(self.operator.columns, self.state, strict=True):
-            own = taken(state, left)
+            own = picked(state, left)
             if both.any():
-                made = column.kernel.merged(taken(state, left[both]), taken(state, right))
+                made = column.kernel.merged(picked(state, left[both]), picked(state, right))
                 place = np.arange(len(left))
                 place[both] = len(left) + np.arange(len(right))
                 index = pa.array(place)
@@ -185,32 +187,32 @@ class _Batch:
         order = np.lexsort((start, result != ABSENT, arrival))
         columns = [pa.concat_arrays(list(waves)) for waves in zip(*self.results, strict=True)]
         result = result[order]
-        return self._output(event[order], start[order], end[order], taken(columns, result), result)
+        return self._output(event[order], start[order], end[order], picked(columns, result), result)
 
-    def net(self) -> pa.Table | None:
+    def net(self, changed: _Changed) -> pa.Table | None:
         """What the batch changes of the sessions, in the order of each key's last record."""
-        gone, now, then = self._changed()
+        gone, now, then = changed
         both = np.flatnonzero(then != ABSENT)
         differs = np.ones(len(now.group), np.bool_)
         made = [
             column.kernel.results(state)
             for column, state in zip(self.operator.columns, self.state, strict=True)
         ]
-        differs[both] = ~rows_equal(taken(made, now.ref[both]), taken(made, then[both]))
+        differs[both] = ~rows_equal(picked(made, now.ref[both]), picked(made, then[both]))
         now = now.where(differs)
         group = np.append(gone.group, now.group)
         if len(group) == 0:
             return None
-        event = (np.append(self.events.start, len(self.events.row))[1:] - 1)[group]
+        event = last_of_source(self.events, 0)[group]
         event[len(gone.group) :] = self.last[now.ref]
         start = np.append(gone.start_us, now.start_us)
         end = np.append(gone.end_us, now.end_us)
         ref = np.append(np.full(len(gone.group), ABSENT), now.ref)
         order = np.lexsort((start, ref != ABSENT, self.events.arrival[event]))
         ref = ref[order]
-        return self._output(event[order], start[order], end[order], taken(made, ref), ref)
+        return self._output(event[order], start[order], end[order], picked(made, ref), ref)
 
-    def _changed(self) -> tuple[Sessions, Sessions, Ints]:
+    def changed(self) -> _Changed:
         """The stored sessions that are no more; those that are new or changed; and of each of the
         latter the stored one of the same bounds, ABSENT for none.
         """
@@ -235,9 +237,9 @@ class _Batch:
         then = twin[len(stored.ref) :][now.ref >= len(stored.ref)]
         return stored.where(~stays), fresh, then
 
-    def keep(self, store: TableState) -> None:
+    def keep(self, store: TableState, changed: _Changed) -> None:
         """Store what has changed."""
-        gone, now, _ = self._changed()
+        gone, now, _ = changed
         group = np.append(gone.group, now.group)
         start = np.append(gone.start_us, now.start_us)
         end = np.append(gone.end_us, now.end_us)
@@ -252,10 +254,10 @@ class _Batch:
             pa.array(end),
             pa.array(deleted),
             *(key.take(pa.array(group)) for key in self.events.keys),
-            *_bounds(start, end),
+            *bounds(start, end),
             pa.array(end),
             pa.array(self.count[ref]),
-            *(column for state in self.state for column in taken(state, ref)),
+            *(column for state in self.state for column in picked(state, ref)),
         ]
         store.store(pa.table(columns, schema=store.schema))
 
@@ -264,22 +266,14 @@ class _Batch:
     ) -> pa.Table:
         events, spec = self.events, self.job.spec
         group = pa.array(events.group[event])
-        sequence = np.zeros(len(event), np.int64)
-        if spec.feeds:
-            places = self.job.batches[0].rows.column(SEQUENCE).to_numpy()
-            sequence = places[events.row[event]]
         gone: Mask = result == ABSENT
         return output(
             spec,
-            [*(key.take(group) for key in events.keys), *_bounds(start, end)],
+            [*(key.take(group) for key in events.keys), *bounds(start, end)],
             [values],
             [result],
             deleted=gone,
             event_time_us=end,
             position=self.job.manifest.position,
-            sequence=sequence,
+            sequence=self.job.places(events.row[event]),
         )
-
-
-def _bounds(start: Ints, end: Ints) -> list[pa.Array]:
-    return [pa.array(at, pa.int64()).cast(WINDOW_TYPE) for at in (start, end)]

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from dovetail.columns import EVENT_TIME, HASH, ROW
 from dovetail.kernels.grouping import by_group_and_time
-from dovetail.kernels.hashing import stable_hash
 from dovetail.kernels.sliding import STORED, Windows, changed
-from dovetail.kernels.timeline import Ints, Mask, Rows, Timeline, timeline
-from dovetail.plan.spec import WINDOW_TYPE, Gather
-from dovetail.runtime.gather import Groups, Touched, state_store, stream_time
+from dovetail.kernels.timeline import Ints, Mask, Timeline, timeline
+from dovetail.kernels.versioning import clock
+from dovetail.plan.spec import Gather
+from dovetail.runtime.gather import Groups, Touched, state_store, timeline_of_windows
 from dovetail.runtime.job import Done, Job, minus
 from dovetail.state.history import HistoryState
 
@@ -30,7 +30,7 @@ def gather(job: Job, operator: Gather) -> Done:
     assert windows is not None
     store, records = state_store(job, operator), _records(job, operator)
     events = timeline([job.rows(0)])
-    closing_us = stream_time(job, events) - windows.grace_us
+    closing_us = clock(events, 0, job.initial_us[0]) - windows.grace_us
     open_ = events.event_time_us + windows.size_us >= closing_us[events.arrival]
     held = _held(job, records, events, open_, windows.size_us)
     made = changed(held.group, held.time_us, held.arrival, closing_us, windows.size_us)
@@ -81,22 +81,16 @@ def _held(job: Job, records: HistoryState, events: Timeline, open_: Mask, size_u
 def _touched(events: Timeline, held: _Held, made: Windows, size_us: int) -> Touched:
     """The windows as groups, each record that is added to one a touch."""
     start = made.start_us[made.window]
-    bounds = [pa.array(at, pa.int64()).cast(WINDOW_TYPE) for at in (start, start + size_us)]
     owner = made.group[made.window]
     order = np.argsort(held.number[made.record], kind="stable")
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    touches = timeline(
-        [
-            Rows(
-                keys=[*(key.take(pa.array(owner)) for key in events.keys), *bounds],
-                hash=stable_hash([pa.array(events.hash[owner]), pa.array(start)]),
-                event_time_us=held.time_us[made.record],
-                deleted=np.zeros(len(start), np.bool_),
-                partition=np.zeros(len(start), np.int64),
-                sequence=place,
-            )
-        ]
+    touches = timeline_of_windows(
+        [key.take(pa.array(owner)) for key in events.keys],
+        events.hash[owner],
+        (start, start + size_us),
+        held.time_us[made.record],
+        place,
     )
     window, record = made.window[touches.row], made.record[touches.row]
     arrival, since = held.arrival[record], made.since[window]
@@ -111,9 +105,7 @@ def _touched(events: Timeline, held: _Held, made: Windows, size_us: int) -> Touc
     order = np.lexsort((made.start_us[window[told]], moment))
     row_of = np.empty(len(events.row), np.int64)
     row_of[events.arrival] = events.row
-    return Touched(
-        touches, held.rows, held.row[record], told[order], moment[order], row_of[moment[order]]
-    )
+    return Touched(touches, held.rows, held.row[record], told[order], row_of[moment[order]])
 
 
 def _records(job: Job, operator: Gather) -> HistoryState:

@@ -8,7 +8,6 @@ objects.
 
 from __future__ import annotations
 
-import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,7 +39,7 @@ from dovetail.plan.nodes import Node, origins
 from dovetail.plan.output import Output, output_of
 from dovetail.plan.spec import Eventual, Regroup, StageSpec
 from dovetail.plan.stages import Stage
-from dovetail.runtime import delta_spark, project
+from dovetail.runtime import delta_spark, project, task
 from dovetail.runtime.job import COUNTS
 from dovetail.runtime.merge import merge
 from dovetail.runtime.pack import PACKED, Packer, packed, packing, to_ipc, unpack_piece
@@ -58,7 +57,6 @@ _PAYLOAD = StructType(
         *(StructField(name, LongType()) for name in COUNTS),
     ]
 )
-_BATCH_ID = "streaming.sql.batchId"
 _FLAT = (
     BinaryType,
     BooleanType,
@@ -269,11 +267,7 @@ def merged(results: DataFrame, spec: StageSpec, output: Output) -> DataFrame:
     schema = _in_session_timezone(results, output)
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        batch = None if context is None else context.getLocalProperty(_BATCH_ID)
-        for table in merge(_payloads(batches, "payload"), spec, int(batch or 0)):
+        for table in merge(_payloads(batches, "payload"), spec, task.micro_batch()):
             yield from output.rows(table).cast(schema).to_batches()
 
     return results.mapInArrow(rows, output.columns)
@@ -419,17 +413,15 @@ class StoreBlobs:
         self._state.removeKey((name,))
 
 
-_CACHES: dict[str, SegmentCache] = {}
+_CACHES: dict[Path, SegmentCache] = {}
 
 
 def segment_cache() -> SegmentCache:
-    """This worker process's open segments, in the application's own temporary directory."""
-    from pyspark import SparkFiles
-
-    root = SparkFiles.getRootDirectory() or tempfile.gettempdir()
-    if root not in _CACHES:
-        _CACHES[root] = SegmentCache(Path(root) / "dovetail-segments")
-    return _CACHES[root]
+    """This worker process's open segments."""
+    directory = task.directory("dovetail-segments")
+    if directory not in _CACHES:
+        _CACHES[directory] = SegmentCache(directory)
+    return _CACHES[directory]
 
 
 def session_of(node: Node) -> SparkSession:

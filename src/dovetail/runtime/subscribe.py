@@ -23,11 +23,10 @@ from dovetail.kernels.equality import rows_equal
 from dovetail.kernels.foreign_key import FRESH, MOVED, TELL, Messages, messages
 from dovetail.kernels.grouping import any_null
 from dovetail.kernels.table_join import preserved
-from dovetail.kernels.timeline import ABSENT, Ints, Mask, Timeline, timeline, versions
-from dovetail.kernels.versioning import newest
+from dovetail.kernels.timeline import ABSENT, Ints, Mask
 from dovetail.plan.spec import Subscribe
 from dovetail.runtime.job import Done, Job, picked
-from dovetail.runtime.tables import Pool, counts, keep, latest, time_of
+from dovetail.runtime.row_changes import RowChanges, told
 
 
 def run(job: Job, operator: Subscribe) -> Done:
@@ -38,63 +37,46 @@ def run(job: Job, operator: Subscribe) -> Done:
     store = job.table_store(0, schema)
     if not job.any_rows:
         return Done(None, job.manifest.stores)
-    events = timeline([job.rows(0)])
-    located = latest(store, events)
-    counted = counts(job, events, 0)
-    current = None if source.versioned_us is None else newest(events, counted, time_of(located))
-    before, after = versions(events, 0, located.present, current)
-    event = np.arange(len(events.row)) if current is None else np.flatnonzero(current)
-    old, new = before[event], after[event]
-    pool = Pool(job.batches[0].rows, located, events.groups)
-    former, present = pool.values(old, foreign), pool.values(new, foreign)
+    changes = RowChanges.of(job, store)
+    former = changes.pool.values(changes.old, foreign)
+    present = changes.pool.values(changes.new, foreign)
     said = messages(
-        old != ABSENT,
-        new != ABSENT,
-        any_null(former[1:], len(event)),
-        any_null(present[1:], len(event)),
+        changes.old != ABSENT,
+        changes.new != ABSENT,
+        any_null(former[1:], len(changes.event)),
+        any_null(present[1:], len(changes.event)),
         rows_equal(former[1:], present[1:]),
         left_preserved=preserved(operator.how)[0],
     )
-    told = _table(job, operator, events, event, said, (former, present))
-    keep(job, 0, store, events, counted)
-    return Done(told if len(told) else None, (store.runs,))
+    rows = _table(job, operator, changes, said, (former, present))
+    changes.keep(job, store)
+    return Done(rows if len(rows) else None, (store.runs,))
 
 
 def _table(
     job: Job,
     operator: Subscribe,
-    events: Timeline,
-    event: Ints,
+    changes: RowChanges,
     said: Messages,
     keys: tuple[list[pa.Array], list[pa.Array]],
 ) -> pa.Table:
-    """The messages as the second stage reads them. ``event``: of each change; ``keys``: its former
-    and its present foreign key, the hash first.
+    """The messages as the second stage reads them; ``keys``: the former and the present foreign key
+    of each change, the hash first.
     """
-    spec, schema = job.spec, job.spec.sources[0].schema
-    ends, begins = np.flatnonzero(said.ends), np.flatnonzero(said.begins)
-    change = np.concatenate((ends, begins))
-    begun = np.arange(len(change)) >= len(ends)
-    # To the former foreign key first.
-    order = np.argsort(2 * events.arrival[event[change]] + begun)
-    change, begun = change[order], begun[order]
-    told = event[change]
-    group = events.group[told]
-    hash_, *foreign = (
-        pa.concat_arrays([was.take(pa.array(ends)), is_.take(pa.array(begins))]).take(
-            pa.array(order)
-        )
-        for was, is_ in zip(*keys, strict=True)
-    )
+    spec, schema, events = job.spec, job.spec.sources[0].schema, changes.events
+    change, begun = changes.in_order(said.ends, said.begins)
+    event = changes.event[change]
+    group = events.group[event]
+    hash_, *foreign = told(*keys, change, begun)
     place = events.hash[group]
-    null = any_null(foreign, len(told))
+    null = any_null(foreign, len(event))
     route = np.where(null, place, hash_.fill_null(0).to_numpy())
     rows = job.batches[0].rows
     values = schema.names[3 + spec.keys + 1 + operator.foreign :]
-    held = picked(rows.select(values).columns, np.where(begun, events.row[told], ABSENT))
+    held = picked(rows.select(values).columns, np.where(begun, events.row[event], ABSENT))
     columns: dict[str, pa.Array] = {
         HASH: pa.array(route),
-        EVENT_TIME: pa.array(events.event_time_us[told]),
+        EVENT_TIME: pa.array(events.event_time_us[event]),
         DELETED: pa.array(~begun),
         **{foreign_name(number): column for number, column in enumerate(foreign)},
     }
@@ -102,7 +84,7 @@ def _table(
     columns |= zip(primary, (key.take(pa.array(group)) for key in events.keys), strict=True)
     columns |= zip(values, held, strict=True)
     columns[PLACE] = pa.array(place)
-    columns[EPOCH] = pa.array(1 + job.manifest.position + np.arange(len(told)))
+    columns[EPOCH] = pa.array(1 + job.manifest.position + np.arange(len(event)))
     instruction = np.where(begun, said.begin_tells[change], said.end_tells[change]) * TELL
     instruction |= np.where(begun & said.fresh[change], FRESH, 0)
     if spec.emit == "batch":
@@ -111,7 +93,7 @@ def _table(
         moves = _differ(route % spec.buckets, group)
     columns[INSTRUCTION] = pa.array(instruction | np.where(moves, MOVED, 0))
     if spec.feeds:
-        columns[SEQUENCE] = pa.array(job.sequences(events)[told])
+        columns[SEQUENCE] = pa.array(job.sequences(events)[event])
     return pa.table(columns)
 
 

@@ -1,0 +1,38 @@
+"""What a worker knows of the Spark task that it runs; outside of Spark, of none."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+
+def partition() -> int:
+    """The number of the task's partition."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()
+
+
+def micro_batch() -> int:
+    """The number of the streaming query's micro-batch."""
+    return int(_local_property("streaming.sql.batchId") or 0)
+
+
+def run() -> str:
+    """What names this run of the streaming query."""
+    return _local_property("spark.jobGroup.id") or ""
+
+
+def directory(name: str) -> Path:
+    """A directory of this name among the application's temporary files on this machine."""
+    from pyspark import SparkFiles
+
+    return Path(SparkFiles.getRootDirectory() or tempfile.gettempdir()) / name
+
+
+def _local_property(name: str) -> str | None:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty(name)
