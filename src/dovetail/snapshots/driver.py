@@ -18,9 +18,8 @@ from dovetail.snapshots.reading import (
     Scratch,
     Versions,
     counted,
-    latest_version,
+    fit_version,
     refuse_duplicates,
-    refuse_unfit,
     unreachable,
 )
 from dovetail.snapshots.target import Commit, Target
@@ -32,6 +31,8 @@ class Keeper:
     def __init__(self, session: SparkSession, root: SnapshotNode, path: str) -> None:
         refuse_without_delta(session, f"target {path}")
         self._session = apart(session)
+        # What is merged is kept already.
+        self._session.conf.set("spark.databricks.delta.merge.materializeSource", "none")
         self._root = root
         self._target = Target(self._session, path, root)
         self._path = path
@@ -39,12 +40,9 @@ class Keeper:
     def refresh(self, *, max_versions: int | None, rebuild: bool) -> list[Commit]:
         """Bring the target to the sources' present versions, step by step; the commits made."""
         with self._reading() as reader:
-            for source in tables(self._root).values():
-                refuse_unfit(self._session, reader, source)
-        latest = {
-            key: latest_version(self._session, source.path)
-            for key, source in tables(self._root).items()
-        }
+            latest = {
+                key: fit_version(reader, source) for key, source in tables(self._root).items()
+            }
         if rebuild or not self._target.exists():
             return [self._make(latest)]
         commits: list[Commit] = []

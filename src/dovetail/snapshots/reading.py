@@ -105,6 +105,7 @@ class Reader:
     session: SparkSession
     root: SnapshotNode
     scratch: Scratch
+    _snapshots: dict[tuple[str, int], DataFrame] = field(default_factory=dict)
 
     def columns(self, source: SnapshotSource) -> list[str]:
         """The source's columns that the plan uses, in the table's order of roles."""
@@ -189,8 +190,11 @@ class Reader:
 
     def _snapshot(self, source: SnapshotSource, versions: Versions) -> DataFrame:
         version = versions[source.table_id]
-        frame = self.session.read.format("delta").option("versionAsOf", version).load(source.path)
-        return frame.select(*map(quoted, self.columns(source)))
+        known = source.table_id, version
+        if known not in self._snapshots:
+            reader = self.session.read.format("delta").option("versionAsOf", version)
+            self._snapshots[known] = reader.load(source.path)
+        return self._snapshots[known].select(*map(quoted, self.columns(source)))
 
     def feed(self, source: SnapshotSource, old: Versions, new: Versions) -> DataFrame:
         """The source's changes after its old version up to its new one (``law.images``)."""
@@ -241,26 +245,37 @@ def refuse_keys(source: SnapshotSource, versions: Versions, twice: int, nulls: i
             )
 
 
-def latest_version(session: SparkSession, path: str) -> int:
-    """The table's present version."""
-    from delta.tables import DeltaTable
+@dataclass(frozen=True)
+class Present:
+    """What a table is now: its ``version``, its id, and whether it has a change feed."""
 
-    row = DeltaTable.forPath(session, path).history(1).select("version").first()
-    assert row is not None
-    return int(row["version"])
+    version: int
+    table_id: str
+    has_feed: bool
+
+    @classmethod
+    def of(cls, session: SparkSession, path: str) -> Present:
+        """Read from the table's log. ``DeltaTable`` has the same by several jobs, as rows."""
+        jvm: Any = session._jvm  # noqa: SLF001 -- the log is known to the JVM only
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, path)  # noqa: SLF001
+        snapshot = log.update(False, jvm.scala.Option.empty(), jvm.scala.Option.empty())
+        feed = snapshot.metadata().configuration().get("delta.enableChangeDataFeed")
+        has_feed = feed.isDefined() and feed.get().lower() == "true"
+        return cls(snapshot.version(), snapshot.metadata().id(), has_feed)
 
 
-def refuse_unfit(session: SparkSession, reader: Reader, source: SnapshotSource) -> None:
-    """The table is the one that was planned with, in the columns used, and has a change feed."""
+def fit_version(reader: Reader, source: SnapshotSource) -> int:
+    """The present version of a table, which must be the one that was planned with, in the columns
+    used, and have a change feed.
+    """
     from delta.tables import DeltaTable
 
     operator = f"snapshot {source.name}"
-    table = DeltaTable.forPath(session, source.path)
-    detail = table.detail().select("id", "properties").first()
-    assert detail is not None
-    if detail["id"] != source.table_id:
+    table = DeltaTable.forPath(reader.session, source.path)
+    now = Present.of(reader.session, source.path)
+    if now.table_id != source.table_id:
         raise TargetError(operator, f"the table at {source.path} has been replaced", REBUILD)
-    if str(detail["properties"].get("delta.enableChangeDataFeed")).lower() != "true":
+    if not now.has_feed:
         raise ConfigurationError(
             operator,
             "its change data feed is not enabled",
@@ -281,6 +296,7 @@ def refuse_unfit(session: SparkSession, reader: Reader, source: SnapshotSource) 
                 + REBUILD[0].lower()
                 + REBUILD[1:],
             )
+    return now.version
 
 
 def unreachable(error: Exception) -> bool:

@@ -13,7 +13,7 @@ from dovetail.plan.spans import Span, microseconds
 from dovetail.snapshots import plan
 from dovetail.snapshots.driver import Keeper, Maintenance, apart, refuse_without_delta
 from dovetail.snapshots.plan import On
-from dovetail.snapshots.reading import Reader, Scratch, latest_version
+from dovetail.snapshots.reading import Present, Reader, Scratch
 from dovetail.snapshots.target import Commit, Target
 
 if TYPE_CHECKING:
@@ -49,12 +49,10 @@ class SnapshotTable:
         from delta.tables import DeltaTable
 
         table = DeltaTable.forPath(spark, path)
-        detail = table.detail().select("id").first()
-        assert detail is not None
+        table_id = Present.of(spark, path).table_id
         schema = table.toDF().schema
         return cls(
-            spark,
-            plan.source(path=path, table_id=detail["id"], schema=schema, key=key, name=name),
+            spark, plan.source(path=path, table_id=table_id, schema=schema, key=key, name=name)
         )
 
     @property
@@ -154,7 +152,7 @@ class SnapshotTable:
         session = apart(self._session)
         chosen = {key: (versions or {}).get(one.name) for key, one in known.items()}
         present = {
-            key: latest_version(session, known[key].path) if version is None else version
+            key: Present.of(session, known[key].path).version if version is None else version
             for key, version in chosen.items()
         }
         return Reader(self._session, self.plan, Scratch()).rows(self.plan, present)

@@ -182,7 +182,7 @@ class Target:
         seen = 0
         for limit in (5, 100, None):
             history = self._table().history(limit).select("version", "operation", "userMetadata")
-            rows = history.orderBy(F.col("version").desc()).collect()
+            rows = sorted(history.collect(), key=lambda row: -row["version"])
             yield from rows[seen:]
             if limit is None or len(rows) < limit:
                 return
