@@ -105,7 +105,9 @@ class Reader:
     session: SparkSession
     root: SnapshotNode
     scratch: Scratch
-    _snapshots: dict[tuple[str, int], DataFrame] = field(default_factory=dict)
+    _snapshots: dict[tuple[str, int], DataFrame] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     def columns(self, source: SnapshotSource) -> list[str]:
         """The source's columns that the plan uses, in the table's order of roles."""
