@@ -52,8 +52,7 @@ def start_spark(scratch: Path, log: Path) -> SparkSession:
             .config("spark.ui.enabled", "false")
             .config("spark.local.dir", str(scratch))
             .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
-            # A run of a minute is over before the better compiler pays.
-            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+            .config("spark.driver.extraJavaOptions", "-XX:+UseParallelGC")
             .getOrCreate()
         )
     spark.sparkContext.setLogLevel("ERROR")

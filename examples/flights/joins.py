@@ -210,6 +210,7 @@ QUERIES = (
         reads=(Log("schedule", "flight_id"), Log("actuals", "flight_id")),
         topology=flights,
         key=("flight_id",),
+        files=2,
     ),
     # A flight changes several times a micro-batch; here only the last of them is of interest.
     Query(
@@ -224,7 +225,7 @@ QUERIES = (
         topology=network,
         key=("flight_id",),
         emit="batch",
-        files=2,
+        files=3,
     ),
     Query(
         "carriers",
@@ -237,13 +238,13 @@ QUERIES = (
         "weather",
         reads=(_DEPARTURES, Log("weather", "origin", versioned="2 days")),
         topology=weather,
-        files=2,
+        files=3,
     ),
     Query(
         "trips",
         reads=(_DEPARTURES, Log("landings", "flight_id", stream=True)),
         topology=trips,
-        files=2,
+        files=3,
     ),
     Query(
         "fleet",
