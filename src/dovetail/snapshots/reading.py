@@ -258,9 +258,8 @@ class Present:
     @classmethod
     def of(cls, session: SparkSession, path: str) -> Present:
         """Read from the table's log. ``DeltaTable`` has the same by several jobs, as rows."""
-        jvm: Any = session._jvm  # noqa: SLF001 -- the log is known to the JVM only
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, path)  # noqa: SLF001
-        snapshot = log.update(False, jvm.scala.Option.empty(), jvm.scala.Option.empty())
+        logs: Any = session._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]  # noqa: SLF001 -- only the JVM knows logs
+        snapshot = logs.forTableWithSnapshot(session._jsparkSession, path)._2()  # noqa: SLF001
         feed = snapshot.metadata().configuration().get("delta.enableChangeDataFeed")
         has_feed = feed.isDefined() and feed.get().lower() == "true"
         return cls(snapshot.version(), snapshot.metadata().id(), has_feed)
