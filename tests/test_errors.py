@@ -148,6 +148,10 @@ JOIN_MISTAKES: dict[str, tuple[Callable[[DataFrame], Any], str]] = {
         lambda f: table(f).join(cities(f), select=[F.upper("town")]),
         r"an expression in select= does not resolve: .*`town`.*Columns of the joined row are",
     ),
+    "a selection of all columns": (
+        lambda f: table(f).join(cities(f), select=[F.col("left.*")]),
+        r"an expression in select= makes 2 columns, not one. Name columns one by one",
+    ),
     "one name twice": (
         lambda f: table(f).join(cities(f), select=["name", F.col("city").alias("name")]),
         r"column 'name' occurs twice. Give each its own name",

@@ -22,7 +22,7 @@ from dovetail.plan.checks import refuse_duplicates
 from dovetail.plan.nodes import Node, Selected
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column
 
 Selection: TypeAlias = "Sequence[str | Column] | Mapping[str, str | Column]"
 
@@ -165,8 +165,9 @@ def computed_field(
     operator: str, argument: str, row: StructType, column: Column, remedy: str
 ) -> StructField:
     """What an expression over a row makes, as Spark resolves it, or its complaint."""
+    empty = _session(operator, argument).createDataFrame([], row)
     try:
-        fields = empty_row(operator, argument, row).select(column).schema.fields
+        fields = empty.select(column).schema.fields
     except AnalysisException as error:
         raise PlanError(
             operator,
@@ -180,11 +181,6 @@ def computed_field(
             "Name columns one by one",
         )
     return fields[0]
-
-
-def empty_row(operator: str, argument: str, row: StructType) -> DataFrame:
-    """A frame without rows, on which Spark resolves an argument's expressions."""
-    return _session(operator, argument).createDataFrame([], row)
 
 
 def _session(operator: str, argument: str) -> SparkSession:
