@@ -22,7 +22,7 @@ def demo(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple
     """The directory of a demo that has run, whether its check passed, and what it printed."""
     directory = tmp_path_factory.mktemp("demo")
     with redirect_stdout(io.StringIO()) as out:
-        equal = run(spark, directory, rows=3000, slices=6)
+        equal = run(spark, directory, rows=3000, slices=9)
     return directory, equal, out.getvalue()
 
 

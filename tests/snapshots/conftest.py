@@ -1,4 +1,4 @@
-"""A session for small Delta tables that record their changes; no plan is worth compiling."""
+"""A session for small Delta tables that record their changes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ SETTINGS = {
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.databricks.delta.properties.defaults.enableChangeDataFeed": "true",
     "spark.sql.shuffle.partitions": "1",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
 

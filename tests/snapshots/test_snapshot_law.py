@@ -43,11 +43,9 @@ def histories() -> Histories:
 
 @pytest.fixture(scope="module")
 def small_spark(spark: SparkSession) -> SparkSession:
-    """A session of its own that neither compiles nor adapts plans for so few rows."""
+    """A session of its own that does not adapt plans for so few rows."""
     session = spark.newSession()
     session.conf.set("spark.sql.shuffle.partitions", "1")
-    session.conf.set("spark.sql.codegen.wholeStage", "false")
-    session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     session.conf.set("spark.sql.adaptive.enabled", "false")
     return session
 
