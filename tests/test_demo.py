@@ -16,13 +16,15 @@ from examples.flights import __main__ as command
 from examples.flights import check
 from examples.flights.demo import changes, check_all, run
 
+SLICES = 9
+
 
 @pytest.fixture(scope="module")
 def demo(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bool, str]:
     """The directory of a demo that has run, whether its check passed, and what it printed."""
     directory = tmp_path_factory.mktemp("demo")
     with redirect_stdout(io.StringIO()) as out:
-        equal = run(spark, directory, rows=3000, slices=9)
+        equal = run(spark, directory, rows=3000, slices=SLICES)
     return directory, equal, out.getvalue()
 
 
@@ -83,7 +85,7 @@ def test_logs_are_cut_in_order_of_arrival(demo: tuple[Path, bool, str]) -> None:
     directory, _, _ = demo
     for table in filter(Path.is_dir, (directory / "history").iterdir()):
         files = sorted(table.iterdir(), key=lambda file: file.stat().st_mtime)
-        assert len(files) == 6
+        assert len(files) == SLICES
         offsets = pl.concat([pl.read_parquet(file) for file in files])["offset"]
         assert offsets.to_list() == list(range(len(offsets)))
 
