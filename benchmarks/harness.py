@@ -63,6 +63,7 @@ def session(cores: int = 2) -> SparkSession:
         builder.config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "6g")
+        .config("spark.driver.extraJavaOptions", "-XX:+UseParallelGC")
         .config("spark.log.level", "ERROR")
         .config("spark.jars", jars)
         .getOrCreate()

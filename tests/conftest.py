@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import small_session
 from pyspark.sql import SparkSession
 
 
@@ -18,14 +19,9 @@ def spark() -> Iterator[SparkSession]:
     cache = Path(os.environ.get("DOVETAIL_CACHE", Path.home() / ".cache" / "dovetail"))
     kafka, delta = (sorted((cache / "jars" / group).glob("*.jar")) for group in ("kafka", "delta"))
     builder = (
-        SparkSession.builder.master("local[2]")
+        small_session.builder()
         .appName("dovetail tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.sql.shuffle.partitions", "2")
-        # No plan is worth compiling for so few rows.
-        .config("spark.sql.codegen.wholeStage", "false")
-        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config(
             "spark.sql.streaming.stateStore.providerClass",
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import runners
+import small_session
 from naive import Record
 from pyspark import SparkFiles
 from pyspark.errors import StreamingQueryException
@@ -235,14 +236,7 @@ def test_a_killed_driver_loses_and_doubles_nothing(
 
 
 def main(folder: Path, kind: str) -> None:
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        .config("spark.sql.codegen.wholeStage", "false")
-        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-        .getOrCreate()
-    )
+    spark = small_session.builder().getOrCreate()
     start(spark, folder, dt.to_parquet(str(folder / "out")), kind).awaitTermination()
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from dovetail.kernels.grouping import by_group_and_time
 from dovetail.kernels.search import bisect, last_below
-from dovetail.kernels.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline
+from dovetail.kernels.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, stream_time
 
 LATEST = int(np.iinfo(np.int64).max)
 """As a time: whatever the latest version is."""
@@ -41,7 +41,7 @@ def clock(timeline: Timeline, source: int, initial_us: int) -> Ints:
     time = np.full(len(timeline.row), NO_TIME)
     own = timeline.source == source
     time[timeline.arrival[own]] = timeline.event_time_us[own]
-    return np.maximum(np.maximum.accumulate(time), initial_us)
+    return stream_time(time, initial_us)
 
 
 def within_retention(timeline: Timeline, source: int, clock_us: Ints, retention_us: int) -> Mask:

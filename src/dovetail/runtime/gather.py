@@ -31,6 +31,7 @@ from dovetail.kernels.timeline import (
     Timeline,
     arrival_order,
     last_of_source,
+    stream_time,
     timeline,
 )
 from dovetail.kernels.windows import assign, open_windows, running_max
@@ -84,7 +85,7 @@ def _touched(job: Job, operator: Gather) -> Touched:
     windows = operator.windows
     order = arrival_order([rows])
     time = rows.event_time_us[order]
-    clock_us = np.maximum(np.maximum.accumulate(time), job.initial_us[0])
+    clock_us = stream_time(time, job.initial_us[0])
     record, start = assign(time, windows.size_us, windows.advance_us)
     open_ = open_windows(start + windows.size_us, clock_us[record], windows.grace_us)
     late = len(open_) - int(np.count_nonzero(open_))

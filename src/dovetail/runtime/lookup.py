@@ -25,6 +25,7 @@ from dovetail.kernels.timeline import (
     Ints,
     Timeline,
     arrival_order,
+    stream_time,
     timeline,
     versions,
 )
@@ -142,7 +143,7 @@ def _release(job: Job, stream: int, grace_us: int) -> _Released:
     null = any_null(own.keys, len(own))
     by_arrival = np.argsort(own_place)
     time = np.where(null, NO_TIME, own.event_time_us)[by_arrival]
-    clock_us = np.maximum(np.maximum.accumulate(time), initial_us) if len(own) else time
+    clock_us = stream_time(time, initial_us)
     late = np.empty(len(own), dtype=np.bool_)
     late[by_arrival] = time < clock_us - grace_us
     at_once = late | null

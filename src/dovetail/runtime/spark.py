@@ -325,8 +325,10 @@ class Streaming(Run):
     def staged(self, packed: DataFrame, spec: StageSpec, emission: Emission) -> DataFrame:
         """What a stage emits of its packed inputs."""
         timers = self.timers and spec.align_us is not None
-        # The time of the micro-batch, which is the same when a batch is run again.
-        packed = packed.withColumn("now_us", F.unix_micros(F.current_timestamp()))
+        if spec.align_us is not None:
+            # The time of the micro-batch, which is the same when a batch is run again. Only where
+            # rows may wait: the projection copies every blob.
+            packed = packed.withColumn("now_us", F.unix_micros(F.current_timestamp()))
         return packed.groupBy("bucket").transformWithStateInPandas(
             BucketProcessor(spec, emission, timers=timers),
             emission.columns,
@@ -366,7 +368,7 @@ class BucketProcessor(StatefulProcessor):
             unpack_piece(row.source, row.partition, row.number, row.high_time_us, row.payload)
             for row in packed
         ]
-        yield from self._run(key, pieces, packed[0].now_us)
+        yield from self._run(key, pieces, getattr(packed[0], "now_us", 0))
 
     def handleExpiredTimer(  # noqa: N802
         self,

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from dovetail.columns import DELETED, EVENT_TIME, HASH, POSITION, SEQUENCE
 from dovetail.kernels.hashing import stable_hash
-from dovetail.kernels.timeline import NO_TIME, Ints, Mask, arrival_order
+from dovetail.kernels.timeline import NO_TIME, Ints, Mask, arrival_order, stream_time
 from dovetail.plan.spec import Feed, ForeignKey, SourceSpec, Step, Steps, Subscribe
 from dovetail.plan.windows import Windows
 from dovetail.runtime.job import Batch, Done, Job, whole
@@ -84,8 +84,8 @@ class _Clock:
 def _clock(event_time_us: Ints, rank: Ints, count: int, initial_us: int) -> Ints:
     """An input's stream time after each record of the batch, of whichever input."""
     time = np.full(count, initial_us)
-    time[rank] = np.maximum(event_time_us, initial_us)
-    return np.maximum.accumulate(time)
+    time[rank] = event_time_us
+    return stream_time(time, initial_us)
 
 
 def _numbered(rows: pa.Table, rank: Ints) -> pa.Table:
