@@ -34,17 +34,24 @@ class Nowhere:
 @dataclass(frozen=True)
 class Timed:
     """A finished query: rows and milliseconds of each micro-batch that read anything, and where
-    each of its sources then stood, in the source's own terms.
+    each of its sources then stood, in the source's own terms. ``start_ms``: the first one's
+    planning, in which Spark starts a Python process for each stage.
     """
 
     rows: tuple[int, ...]
     batch_ms: tuple[int, ...]
+    start_ms: int
     ends: tuple[tuple[Any, ...], ...] = ()
 
     @property
     def rate(self) -> float:
         """The whole query's records a second."""
         return 1000 * sum(self.rows) / sum(self.batch_ms)
+
+    @property
+    def running_rate(self) -> float:
+        """The whole query's records a second, once it is started."""
+        return 1000 * sum(self.rows) / (sum(self.batch_ms) - self.start_ms)
 
     @property
     def rates(self) -> list[float]:
@@ -90,6 +97,7 @@ def timed(start: Callable[[str], StreamingQuery], checkpoint: Path) -> Timed:
     return Timed(
         tuple(p["numInputRows"] for p in progress),
         tuple(p["durationMs"]["triggerExecution"] for p in progress),
+        progress[0]["durationMs"].get("queryPlanning", 0),
         tuple(tuple(json.loads(s["endOffset"]) for s in p["sources"]) for p in progress),
     )
 

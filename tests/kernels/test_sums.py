@@ -22,15 +22,17 @@ from dovetail.kernels.sums import Count, ExactMean, ExactSum, FloatMean, FloatSu
 
 LONG, DOUBLE = pa.int64(), pa.float64()
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
-LONGS = (
-    st.none()
-    | st.integers(-3, 3)
-    | st.integers(LOWEST, HIGHEST)
-    | st.sampled_from([HIGHEST, LOWEST, 2**32, -(2**32) - 1, -1])
-)
 DOUBLES = st.none() | st.floats() | st.sampled_from([0.0, -0.0, 0.1, 1e16, -1e16, 1e308, -1e308])
 DECIMALS = [(5, 2), (18, 0), (18, 18), (19, 3), (28, 28), (34, 10), (38, 0), (38, 20), (38, 38)]
 INTEGERS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
+
+
+def integers(width: int) -> st.SearchStrategy[int | None]:
+    """Integers of so many bits, often the last ones that fit it or half of it."""
+    lowest, highest = -(2 ** (width - 1)), 2 ** (width - 1) - 1
+    half = 2 ** (width // 2)
+    edges = st.sampled_from([highest, lowest, half, -half - 1, -1])
+    return st.none() | st.integers(-3, 3) | st.integers(lowest, highest) | edges
 
 
 def scaled(unscaled: int, scale: int) -> Decimal:
@@ -118,7 +120,7 @@ class FloatModel:
 @settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_count(data: st.DataObject) -> None:
-    script = data.draw(scripts(LONGS, retracts=True))
+    script = data.draw(scripts(integers(64), retracts=True))
     cut = data.draw(cuts(script))
     check(Count(), CountModel, script, [LONG], cut)
     rows = [Touch(touch.group, touch.retracted, ()) for touch in script]
@@ -188,8 +190,7 @@ def test_exact(
     if pa.types.is_decimal(type_):
         values = decimals(type_.precision, type_.scale)
     else:
-        bound = 2 ** (INTEGERS[type_] - 1)
-        values = LONGS.filter(lambda value: value is None or -bound <= value < bound)
+        values = integers(INTEGERS[type_])
     script = data.draw(scripts(values, retracts=True))
     groups: dict[int, ExactModel] = {}
     fits, last_fits = True, {}
