@@ -368,7 +368,8 @@ class BucketProcessor(StatefulProcessor):
             unpack_piece(row.source, row.partition, row.number, row.high_time_us, row.payload)
             for row in packed
         ]
-        yield from self._run(key, pieces, getattr(packed[0], "now_us", 0))
+        now_us = 0 if self._spec.align_us is None else packed[0].now_us
+        yield from self._run(key, pieces, now_us)
 
     def handleExpiredTimer(  # noqa: N802
         self,
