@@ -197,6 +197,41 @@ def test_text_and_bytes(kafka_spark: SparkSession, kafka_servers: str, new_topic
     ]
 
 
+@pytest.mark.parametrize(
+    ("options", "wait", "polled"),
+    [(None, "10", "10000"), ({"kafka.max.poll.records": "7"}, "10", "7")],
+)
+def test_ones_own_source_options_overrule_the_defaults(
+    kafka_spark: SparkSession, options: dict[str, str] | None, wait: str, polled: str
+) -> None:
+    read = read_topic(
+        kafka_spark, "any", servers="localhost:9", key="string", value="string", options=options
+    )
+    source = read._jdf.queryExecution().analyzed().collectLeaves().head().extraOptions()
+    assert source.get("kafka.fetch.max.wait.ms") == wait
+    assert source.get("kafka.max.poll.records") == polled
+
+
+def test_ones_own_sink_options_overrule_the_defaults(
+    kafka_spark: SparkSession, kafka_servers: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    source = new_topic(1)
+    produce(kafka_spark, source, kafka_servers, [utf8("k", "v")])
+    read = read_topic(kafka_spark, source, servers=kafka_servers, key="string", value="string")
+    query = (
+        write_topic(
+            read.withColumn("_change", F.lit("upsert")), key_columns=["key"],
+            value_columns=["value"], topic=new_topic(1), servers=kafka_servers,
+            options={"kafka.batch.size": "-1"},
+        )
+        .trigger(availableNow=True)
+        .option("checkpointLocation", str(tmp_path))
+        .start()
+    )  # fmt: skip
+    with pytest.raises(PySparkException, match=r"batch\.size"):
+        query.awaitTermination()
+
+
 def test_an_upsert_that_would_read_as_a_delete_fails(spark: SparkSession) -> None:
     changes = spark.sql(
         "select 'k' as k, cast(null as string) as v, _change, current_timestamp() as _timestamp "

@@ -50,6 +50,18 @@ _Declared: TypeAlias = Literal["string", "bytes"] | StructType
 TIMESTAMP_HEADER: Final = "dovetail.timestamp_us"
 PARTITION, OFFSET, MALFORMED = "_partition", "_offset", "_malformed"
 
+_SOURCE_DEFAULTS: Final = {
+    # Spark asks for records that it knows to be there. At the end of a partition Kafka would hold
+    # its next answer back for half a second, and with it the end of the task.
+    "kafka.fetch.max.wait.ms": "10",
+    # After each poll Spark asks twice more, for the partition's first and last offsets.
+    "kafka.max.poll.records": "10000",
+}
+_SINK_DEFAULTS: Final = {
+    # A micro-batch writes all it has at once: few large requests cost less, the broker most.
+    "kafka.batch.size": str(256 << 10),
+    "kafka.linger.ms": "100",
+}
 _TAKES: Final[Mapping[str, tuple[type[DataType], ...]]] = {
     "string": (StringType, IntegralType),
     "bytes": (BinaryType,),
@@ -101,7 +113,8 @@ def read_topic(
         restarts goes on from its checkpoint instead.
     :param max_per_trigger: how many records a micro-batch takes at most, over all partitions.
     :param streaming: False reads what the topic holds now, for backfills and tests.
-    :param options: further options of Spark's Kafka source; they overrule the arguments. Those that
+    :param options: further options of Spark's Kafka source; they overrule the arguments, and the
+        defaults ``kafka.fetch.max.wait.ms`` 10 and ``kafka.max.poll.records`` 10000. Those that
         divide a partition (``minPartitions``, ``maxRecordsPerPartition``) give up its order.
     :raises PlanError: two columns would have the same name, or an argument has no meaning.
     """
@@ -120,7 +133,7 @@ def read_topic(
             "Give one of the two",
         )
 
-    source = {
+    source = _SOURCE_DEFAULTS | {
         "kafka.bootstrap.servers": servers,
         "subscribe": topic,
         "startingOffsets": starting,
@@ -163,13 +176,15 @@ def write_topic(
     that fails is written again from its beginning.
 
     :param servers: the brokers, ``host:port``, separated by commas.
-    :param options: further options of Spark's Kafka sink; they overrule the arguments.
+    :param options: further options of Spark's Kafka sink; they overrule the arguments, and the
+        defaults ``kafka.batch.size`` 262144 and ``kafka.linger.ms`` 100.
     :raises PlanError: as ``to_records``.
     """
     records = to_records(
         changes, key_columns=key_columns, value_columns=value_columns, key=key, value=value
     )
-    sink = {"kafka.bootstrap.servers": servers, "topic": topic} | dict(options or {})
+    sink = _SINK_DEFAULTS | {"kafka.bootstrap.servers": servers, "topic": topic}
+    sink |= options or {}
     return records.writeStream.format("kafka").outputMode("append").options(**sink)
 
 
