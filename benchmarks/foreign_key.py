@@ -38,6 +38,7 @@ import dovetail as dt
 from benchmarks import harness
 from benchmarks.foreign_key_results import Difference, difference, owed
 from benchmarks.table_table import PAD, joined
+from dovetail.io.kafka import SINK_DEFAULTS
 
 PARTS = ("kafka", "files", "fan-out", "hot")
 ONCE, MOVING = "fku", "fk"
@@ -51,8 +52,10 @@ FAN_OUTS = (2_000, 20_000, 200_000)
 COLD_KEYS, COLD_ROWS, COLD_BATCH_RECORDS = 20_000, 200_000, 10_000
 UPDATES, WARM_UP, TURNS = 8, 2, 2
 SERVERS = "127.0.0.1:19092"
-LARGE_REQUESTS = "producer.batch.size=262144"
-"""What ``dt.to_topic`` sets; it sets the wait for a batch to 100 ms, too, as Kafka Streams does."""
+LARGE_REQUESTS = ",".join(
+    f"producer.{name.removeprefix('kafka.')}={value}" for name, value in SINK_DEFAULTS.items()
+)
+"""For Kafka Streams what ``dt.to_topic`` sets for Spark's sink."""
 PEER = Path(__file__).resolve().parent.parent.parent / "shared" / "kafka-streams"
 
 

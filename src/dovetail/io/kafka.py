@@ -57,7 +57,7 @@ _SOURCE_DEFAULTS: Final = {
     # After each poll Spark asks twice more, for the partition's first and last offsets.
     "kafka.max.poll.records": "10000",
 }
-_SINK_DEFAULTS: Final = {
+SINK_DEFAULTS: Final = {
     # A micro-batch writes all it has at once: few large requests cost less, the broker most.
     "kafka.batch.size": str(256 << 10),
     "kafka.linger.ms": "100",
@@ -183,7 +183,7 @@ def write_topic(
     records = to_records(
         changes, key_columns=key_columns, value_columns=value_columns, key=key, value=value
     )
-    sink = _SINK_DEFAULTS | {"kafka.bootstrap.servers": servers, "topic": topic}
+    sink = SINK_DEFAULTS | {"kafka.bootstrap.servers": servers, "topic": topic}
     sink |= options or {}
     return records.writeStream.format("kafka").outputMode("append").options(**sink)
 

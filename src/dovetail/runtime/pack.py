@@ -22,6 +22,7 @@ from dovetail.kernels.timeline import NO_TIME
 from dovetail.plan.spec import SourceSpec
 from dovetail.runtime import task
 from dovetail.runtime.stage import Piece
+from dovetail.state.ipc import COMPRESSED
 
 PACKED = (
     "bucket int, source int, partition int, number int, high_time_us long, dropped long, "
@@ -30,8 +31,6 @@ PACKED = (
 
 _PACKED_NAMES = [column.split()[0] for column in PACKED.split(", ")]
 _FLUSH_BYTES = 32 << 20
-_TRAVELS = pa.ipc.IpcWriteOptions(compression="lz4")
-"""A blob is copied some ten times on its way through the JVM; small, it costs less in all."""
 
 
 @dataclass(frozen=True)
@@ -187,20 +186,12 @@ def split(table: pa.Table, buckets: int, by: str = HASH) -> pa.BinaryArray:
     ends = []
     for start, end in pairwise(edges):
         if end > start:
-            with pa.ipc.new_stream(sink, schema, options=_TRAVELS) as writer:
+            with pa.ipc.new_stream(sink, schema, options=COMPRESSED) as writer:
                 writer.write_table(table.slice(start, end - start))
         ends.append(sink.tell())
     offsets = pa.py_buffer(np.array([0, *ends], dtype=np.int32))
     present = pa.array(edges[1:] > edges[:-1]).buffers()[1]
     return pa.Array.from_buffers(pa.binary(), buckets, [present, offsets, sink.getvalue()])
-
-
-def to_ipc(table: pa.Table) -> bytes:
-    """The table as an Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=_TRAVELS) as writer:
-        writer.write_table(table)
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
 def unpack_piece(

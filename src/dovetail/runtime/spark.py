@@ -42,9 +42,10 @@ from dovetail.plan.stages import Stage
 from dovetail.runtime import delta_spark, project, task
 from dovetail.runtime.job import COUNTS
 from dovetail.runtime.merge import merge
-from dovetail.runtime.pack import PACKED, Packer, packed, packing, to_ipc, unpack_piece
+from dovetail.runtime.pack import PACKED, Packer, packed, packing, unpack_piece
 from dovetail.runtime.stage import Piece, Processed, process
 from dovetail.runtime.wire import wire_rows
+from dovetail.state.ipc import to_ipc
 from dovetail.state.segment import SegmentCache
 
 if TYPE_CHECKING:

@@ -24,12 +24,12 @@ import pyarrow as pa
 
 from dovetail.columns import EVENT_TIME
 from dovetail.errors import StateError
+from dovetail.state.ipc import to_ipc
 
 Ints = npt.NDArray[np.int64]
 
 FORMAT_VERSION = 1
 
-_STORED = pa.ipc.IpcWriteOptions(compression="lz4")
 _OPEN_SEGMENTS_MAX = 4096
 
 
@@ -69,10 +69,7 @@ def describe(table: pa.Table, order: str, expiry: str = EVENT_TIME) -> Segment:
 
 def encode(table: pa.Table) -> bytes:
     """The stored form of a segment."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=_STORED) as writer:
-        writer.write_table(table)
-    return bytes([FORMAT_VERSION]) + sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+    return bytes([FORMAT_VERSION]) + to_ipc(table)
 
 
 def decode(blob: bytes) -> pa.Table:
