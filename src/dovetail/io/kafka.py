@@ -61,6 +61,8 @@ SINK_DEFAULTS: Final = {
     # A micro-batch writes all it has at once: few large requests cost less, the broker most.
     "kafka.batch.size": str(256 << 10),
     "kafka.linger.ms": "100",
+    # A join's results repeat what they are made of: an update of one row, in each row it joins.
+    "kafka.compression.type": "lz4",
 }
 _TAKES: Final[Mapping[str, tuple[type[DataType], ...]]] = {
     "string": (StringType, IntegralType),
@@ -177,7 +179,8 @@ def write_topic(
 
     :param servers: the brokers, ``host:port``, separated by commas.
     :param options: further options of Spark's Kafka sink; they overrule the arguments, and the
-        defaults ``kafka.batch.size`` 262144 and ``kafka.linger.ms`` 100.
+        defaults ``kafka.batch.size`` 262144, ``kafka.linger.ms`` 100 and
+        ``kafka.compression.type`` lz4.
     :raises PlanError: as ``to_records``.
     """
     records = to_records(

@@ -22,7 +22,7 @@ from dovetail.kernels.timeline import NO_TIME
 from dovetail.plan.spec import SourceSpec
 from dovetail.runtime import task
 from dovetail.runtime.stage import Piece
-from dovetail.state.ipc import COMPRESSED
+from dovetail.state.ipc import COMPRESSED, from_ipc
 
 PACKED = (
     "bucket int, source int, partition int, number int, high_time_us long, dropped long, "
@@ -198,7 +198,7 @@ def unpack_piece(
     source: int, partition: int, number: int, high_time_us: int, payload: bytes | None
 ) -> Piece:
     """A packed row as the stage reads it."""
-    rows = None if payload is None else pa.ipc.open_stream(payload).read_all()
+    rows = None if payload is None else from_ipc(payload)
     return Piece(source, partition, number, high_time_us, rows)
 
 
@@ -206,6 +206,7 @@ def packing(packer: Packer) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
     """The function for ``mapInArrow``."""
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return packer(batches, task.partition())
+        yield from packer(batches, task.partition())
+        task.freeze_imports()
 
     return pack

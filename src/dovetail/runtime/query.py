@@ -26,6 +26,15 @@ _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _PARTITIONS = "spark.sql.shuffle.partitions"
 
+_LOCAL_CHECKPOINT = {
+    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming"
+    ".checkpointing.FileSystemBasedCheckpointFileManager",
+    # The one that Spark finds by itself is Hive's, which refuses to rename over a file: a
+    # micro-batch that is run again would leave the state of its first run where it is.
+    "fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+}
+
 
 class Sink(Protocol):
     """Where a changelog goes."""
@@ -78,7 +87,7 @@ def start(
     binding = _binding(node, session, buckets, bound)
     plan_stage(node, buckets=binding["buckets"], emit=emit)
     partitions = binding["partitions"]
-    with _settings(session, settings(partitions)):
+    with _settings(session, settings(partitions) | file.settings()):
         timers = "availableNow" not in triggered
         changes = _changelog(node, emit, binding["buckets"], partitions, timers=timers)
         writer = sink.writer(changes, node).option("checkpointLocation", checkpoint)
@@ -196,9 +205,20 @@ class CheckpointFile:
     def __init__(self, session: SparkSession, checkpoint: str) -> None:
         jvm: Any = session._jvm  # noqa: SLF001 -- Hadoop's file systems have no Python face
         self._path = jvm.org.apache.hadoop.fs.Path(checkpoint, "dovetail.json")
-        configuration = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
-        self._fs = self._path.getFileSystem(configuration)
+        self._configuration = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
+        self._fs = self._path.getFileSystem(self._configuration)
         self._io = jvm.org.apache.commons.io.IOUtils
+
+    def settings(self) -> dict[str, str]:
+        """Further settings of the query, where the directory is one of this machine's and the
+        session has none of them.
+
+        Spark writes a file of a checkpoint, then renames it. Its usual way to do so starts five
+        processes on a local disk, a ``chmod`` and a ``readlink`` for each end of each renaming; its
+        other way starts one, and replaces a file at once instead of deleting it first.
+        """
+        chosen = any(self._configuration.get(key) for key in _LOCAL_CHECKPOINT)
+        return {} if chosen or self._fs.getScheme() != "file" else _LOCAL_CHECKPOINT
 
     def read(self) -> dict[str, Any] | None:
         """The binding, or None in a new checkpoint."""

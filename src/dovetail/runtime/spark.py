@@ -45,7 +45,7 @@ from dovetail.runtime.merge import merge
 from dovetail.runtime.pack import PACKED, Packer, packed, packing, unpack_piece
 from dovetail.runtime.stage import Piece, Processed, process
 from dovetail.runtime.wire import wire_rows
-from dovetail.state.ipc import to_ipc
+from dovetail.state.ipc import from_ipc, to_ipc
 from dovetail.state.segment import SegmentCache
 
 if TYPE_CHECKING:
@@ -89,11 +89,9 @@ class Rows(Emission):
         self.columns = self.output.columns
 
     def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
-        """Pandas columns of Arrow types."""
-        import pandas as pd
-
+        """Pieces of at most ``_OUTPUT_ROWS_MAX`` rows."""
         for rows in _slices(done.changes):
-            yield self.output.rows(rows).to_pandas(types_mapper=pd.ArrowDtype)
+            yield _frame(self.output.rows(rows))
 
 
 @dataclass
@@ -132,10 +130,16 @@ class ToBuckets(Emission):
         """Rows of ``PACKED``."""
         # The first piece has no rows; it brings the time, and what the bucket has counted.
         ungrouped = done.counts["ungrouped"]
-        yield packed(None, self.labels, 0, bucket, 0, high_time_us, ungrouped).to_pandas()
+        yield _frame(packed(None, self.labels, 0, bucket, 0, high_time_us, ungrouped))
         for number, rows in enumerate(done.changes, start=1):
-            told = packed(rows, self.labels, 0, bucket, number, high_time_us, by=self.by)
-            yield told.to_pandas()
+            yield _frame(packed(rows, self.labels, 0, bucket, number, high_time_us, by=self.by))
+
+
+def _frame(rows: pa.Table | pa.RecordBatch) -> pd.DataFrame:
+    """Pandas columns of Arrow types, which copies nothing."""
+    import pandas as pd
+
+    return rows.to_pandas(types_mapper=pd.ArrowDtype, use_threads=False)
 
 
 def _slices(changes: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -259,6 +263,7 @@ def unpack(staged: DataFrame, output: Output) -> DataFrame:
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for table in _payloads(batches, "changes"):
             yield from table.cast(schema).to_batches()
+        task.freeze_imports()
 
     return staged.mapInArrow(rows, output.columns)
 
@@ -270,6 +275,7 @@ def merged(results: DataFrame, spec: StageSpec, output: Output) -> DataFrame:
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for table in merge(_payloads(batches, "payload"), spec, task.micro_batch()):
             yield from output.rows(table).cast(schema).to_batches()
+        task.freeze_imports()
 
     return results.mapInArrow(rows, output.columns)
 
@@ -279,7 +285,7 @@ def _payloads(batches: Iterator[pa.RecordBatch], column: str) -> Iterator[pa.Tab
     for batch in batches:
         for payload in batch.column(column):
             if payload.is_valid:
-                yield pa.ipc.open_stream(payload.as_buffer()).read_all()
+                yield from_ipc(payload.as_buffer())
 
 
 def _in_session_timezone(frame: DataFrame, output: Output) -> pa.Schema:
@@ -390,6 +396,7 @@ class BucketProcessor(StatefulProcessor):
 
     def close(self) -> None:
         """Nothing to release: what is open belongs to the worker process."""
+        task.freeze_imports()
 
 
 def high_time_us(pieces: Sequence[Piece]) -> int:

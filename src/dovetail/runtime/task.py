@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
+from functools import cache
 from pathlib import Path
 
 
@@ -29,6 +31,17 @@ def directory(name: str) -> Path:
     from pyspark import SparkFiles
 
     return Path(SparkFiles.getRootDirectory() or tempfile.gettempdir()) / name
+
+
+@cache
+def freeze_imports() -> None:
+    """At the end of this worker process's first task: take all objects that it has by now out of
+    the garbage collector's sight.
+
+    Spark's workers collect garbage after each task, and would go through every imported library
+    each time.
+    """
+    gc.freeze()
 
 
 def _local_property(name: str) -> str | None:

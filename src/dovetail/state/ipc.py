@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
+# Without threads: the columns of such small tables take less time than handing them over, and the
+# cores are Spark's to share out.
+COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+ONE_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
 
 
 def to_ipc(table: pa.Table) -> bytes:
@@ -15,3 +18,8 @@ def to_ipc(table: pa.Table) -> bytes:
     with pa.ipc.new_stream(sink, table.schema, options=COMPRESSED) as writer:
         writer.write_table(table)
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def from_ipc(stream: pa.Buffer | bytes) -> pa.Table:
+    """The table that one stream holds."""
+    return pa.ipc.open_stream(stream, options=ONE_THREAD).read_all()

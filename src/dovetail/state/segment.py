@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from dovetail.columns import EVENT_TIME
 from dovetail.errors import StateError
-from dovetail.state.ipc import to_ipc
+from dovetail.state.ipc import ONE_THREAD, from_ipc, to_ipc
 
 Ints = npt.NDArray[np.int64]
 
@@ -80,7 +80,7 @@ def decode(blob: bytes) -> pa.Table:
             f"format version {blob[0]}, this version of dovetail reads {FORMAT_VERSION}",
             "Run the version that wrote the checkpoint, or start from a new checkpoint",
         )
-    return pa.ipc.open_stream(pa.py_buffer(blob)[1:]).read_all()
+    return from_ipc(pa.py_buffer(blob)[1:])
 
 
 class SegmentCache:
@@ -128,7 +128,8 @@ class SegmentCache:
         if self._directory is None:
             return None
         try:
-            return pa.ipc.open_file(pa.memory_map(str(self._directory / name))).read_all()
+            file = pa.memory_map(str(self._directory / name))
+            return pa.ipc.open_file(file, options=ONE_THREAD).read_all()
         except FileNotFoundError:
             return None
 

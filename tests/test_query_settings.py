@@ -1,0 +1,64 @@
+"""The settings of a query whose checkpoint is on a local disk, and what it leaves of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import dovetail as dt
+
+MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing."
+BY_FILE_SYSTEM = MANAGERS + "FileSystemBasedCheckpointFileManager"
+BY_FILE_CONTEXT = MANAGERS + "FileContextBasedCheckpointFileManager"
+FILE_SYSTEM = "fs.file.impl"
+
+
+def run(spark: SparkSession, folder: Path) -> StreamingQuery:
+    spark.range(3).selectExpr("id", "current_timestamp() at").write.parquet(str(folder / "in"))
+    stream = spark.readStream.schema("id long, at timestamp").parquet(str(folder / "in"))
+    users = dt.Table.from_changelog(stream, key="id", timestamp="at", name="user")
+    sink = dt.to_parquet(str(folder / "out"))
+    query = users.write_stream(sink, checkpoint=str(folder / "checkpoint"), trigger="available now")
+    query.awaitTermination()
+    return query
+
+
+def own(query: StreamingQuery) -> SparkSession:
+    """The session that a query has for itself."""
+    return query._jsq.streamingQuery().sparkSessionForStream()
+
+
+def test_a_query_renames_over_files_of_a_local_checkpoint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The query's own session has the settings, the user's is left without."""
+    query = run(spark, tmp_path)
+    assert own(query).conf().get(MANAGER) == BY_FILE_SYSTEM
+    assert spark.conf.get(MANAGER, None) is None
+    assert spark.conf.get(FILE_SYSTEM, None) is None
+    assert spark.read.parquet(str(tmp_path / "out")).count() == 3
+
+    jvm = spark._jvm
+    kept = str(tmp_path / "checkpoint" / "offsets" / "0")
+    path = jvm.org.apache.hadoop.fs.Path(kept)
+    manager = getattr(jvm, BY_FILE_SYSTEM)
+    files = manager(path.getParent(), own(query).sessionState().newHadoopConf())
+    for text in ("first", "second"):
+        stream = files.createAtomic(path, True)
+        stream.write(text.encode())
+        stream.close()
+        assert Path(kept).read_text() == text
+
+
+def test_the_sessions_own_file_manager_stays(spark: SparkSession, tmp_path: Path) -> None:
+    spark.conf.set(MANAGER, BY_FILE_CONTEXT)
+    try:
+        query = run(spark, tmp_path)
+        assert own(query).conf().get(MANAGER) == BY_FILE_CONTEXT
+        assert own(query).conf().get(FILE_SYSTEM, "none") == "none"
+        assert spark.conf.get(MANAGER) == BY_FILE_CONTEXT
+    finally:
+        spark.conf.unset(MANAGER)
