@@ -42,15 +42,14 @@ def test_a_query_renames_over_files_of_a_local_checkpoint(
     assert spark.read.parquet(str(tmp_path / "out")).count() == 3
 
     jvm = spark._jvm
-    kept = str(tmp_path / "checkpoint" / "offsets" / "0")
-    path = jvm.org.apache.hadoop.fs.Path(kept)
+    path = jvm.org.apache.hadoop.fs.Path(str(tmp_path / "checkpoint" / "offsets" / "0"))
     manager = getattr(jvm, BY_FILE_SYSTEM)
     files = manager(path.getParent(), own(query).sessionState().newHadoopConf())
     for text in ("first", "second"):
-        stream = files.createAtomic(path, True)
-        stream.write(text.encode())
-        stream.close()
-        assert Path(kept).read_text() == text
+        written = files.createAtomic(path, True)
+        written.write(text.encode())
+        written.close()
+        assert jvm.org.apache.commons.io.IOUtils.toString(files.open(path), "UTF-8") == text
 
 
 def test_the_sessions_own_file_manager_stays(spark: SparkSession, tmp_path: Path) -> None:

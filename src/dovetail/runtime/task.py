@@ -1,4 +1,6 @@
-"""What a worker knows of the Spark task that it runs; outside of Spark, of none."""
+"""What a worker knows of the Spark task that it runs, outside of Spark of none, and what it does at
+its end.
+"""
 
 from __future__ import annotations
 
