@@ -89,9 +89,11 @@ class Rows(Emission):
         self.columns = self.output.columns
 
     def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
-        """Pieces of at most ``_OUTPUT_ROWS_MAX`` rows."""
+        """Pandas columns of Arrow types."""
+        import pandas as pd
+
         for rows in _slices(done.changes):
-            yield _frame(self.output.rows(rows))
+            yield self.output.rows(rows).to_pandas(types_mapper=pd.ArrowDtype)
 
 
 @dataclass
@@ -130,16 +132,10 @@ class ToBuckets(Emission):
         """Rows of ``PACKED``."""
         # The first piece has no rows; it brings the time, and what the bucket has counted.
         ungrouped = done.counts["ungrouped"]
-        yield _frame(packed(None, self.labels, 0, bucket, 0, high_time_us, ungrouped))
+        yield packed(None, self.labels, 0, bucket, 0, high_time_us, ungrouped).to_pandas()
         for number, rows in enumerate(done.changes, start=1):
-            yield _frame(packed(rows, self.labels, 0, bucket, number, high_time_us, by=self.by))
-
-
-def _frame(rows: pa.Table | pa.RecordBatch) -> pd.DataFrame:
-    """Pandas columns of Arrow types, which copies nothing."""
-    import pandas as pd
-
-    return rows.to_pandas(types_mapper=pd.ArrowDtype, use_threads=False)
+            told = packed(rows, self.labels, 0, bucket, number, high_time_us, by=self.by)
+            yield told.to_pandas()
 
 
 def _slices(changes: Iterable[pa.Table]) -> Iterator[pa.Table]:
