@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -50,6 +51,16 @@ def test_a_query_renames_over_files_of_a_local_checkpoint(
         written.write(text.encode())
         written.close()
         assert jvm.org.apache.commons.io.IOUtils.toString(files.open(path), "UTF-8") == text
+
+
+def test_queries_that_start_at_once_leave_the_session_as_it_was(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    before = spark.conf.getAll
+    with ThreadPoolExecutor(4) as threads:
+        queries = list(threads.map(lambda n: run(spark, tmp_path / str(n)), range(4)))
+    assert [own(query).conf().get(MANAGER) for query in queries] == [BY_FILE_SYSTEM] * 4
+    assert spark.conf.getAll == before
 
 
 def test_the_sessions_own_file_manager_stays(spark: SparkSession, tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from dovetail.plan.spans import Span, microseconds
 from dovetail.plan.spec import Emit
 from dovetail.plan.stages import plan_stage
 from dovetail.runtime.local import Hash, LocalStage
+from dovetail.state.ipc import from_ipc, to_ipc
 from dovetail.stream import Stream
 from dovetail.table import Table
 from dovetail.topology import Topology
@@ -247,10 +248,7 @@ class Driver:
         )
         told = {"buckets": self._root.stage.spec.buckets, "batches": self._batches}
         stored = stored.replace_schema_metadata({name: str(n) for name, n in told.items()})
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, stored.schema) as writer:
-            writer.write_table(stored)
-        return bytes([_SNAPSHOT_VERSION]) + sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+        return bytes([_SNAPSHOT_VERSION]) + to_ipc(stored)
 
     @classmethod
     def restore(
@@ -272,7 +270,7 @@ class Driver:
                 "these bytes are not one of this version's",
                 "Give restore() what cut() returned",
             )
-        stored = pa.ipc.open_stream(pa.py_buffer(snapshot)[1:]).read_all()
+        stored = from_ipc(pa.py_buffer(snapshot)[1:])
         buckets = int(stored.schema.metadata[b"buckets"])
         driver = cls(topology, emit=emit, buckets=buckets, key_hash=key_hash)
         driver._batches = int(stored.schema.metadata[b"batches"])

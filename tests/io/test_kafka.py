@@ -232,6 +232,30 @@ def test_ones_own_sink_options_overrule_the_defaults(
         query.awaitTermination()
 
 
+def test_topics_are_compressed_unless_one_says_otherwise(
+    kafka_spark: SparkSession, kafka_servers: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    source = new_topic(1)
+    produce(kafka_spark, source, kafka_servers, [utf8(f"k{n}", "v" * 100) for n in range(1000)])
+    read = read_topic(kafka_spark, source, servers=kafka_servers, key="string", value="string")
+    topics = {}
+    for kind, options in {"default": {}, "none": {"kafka.compression.type": "none"}}.items():
+        topics[kind] = new_topic(1)
+        write_topic(
+            read.withColumn("_change", F.lit("upsert")), key_columns=["key"],
+            value_columns=["value"], key="string", value="string", topic=topics[kind],
+            servers=kafka_servers, options=options,
+        ).trigger(availableNow=True).option(
+            "checkpointLocation", str(tmp_path / kind)
+        ).start().awaitTermination()  # fmt: skip
+    sizes = log_sizes(kafka_spark, kafka_servers)
+    assert 0 < 4 * sizes[topics["default"]] < sizes[topics["none"]]
+    compressed, plain = (
+        stored(kafka_spark, topic, kafka_servers, "string", "string") for topic in topics.values()
+    )
+    assert rows(compressed, "key", "value") == rows(plain, "key", "value")
+
+
 def test_an_upsert_that_would_read_as_a_delete_fails(spark: SparkSession) -> None:
     changes = spark.sql(
         "select 'k' as k, cast(null as string) as v, _change, current_timestamp() as _timestamp "
@@ -321,6 +345,23 @@ def produce(spark: SparkSession, topic: str, servers: str, records: Sequence[Rec
 def append(records: DataFrame, topic: str, servers: str) -> None:
     options = {"kafka.bootstrap.servers": servers, "topic": topic}
     records.write.format("kafka").options(**options).save()
+
+
+def log_sizes(spark: SparkSession, servers: str) -> dict[str, int]:
+    """The bytes that the broker keeps of each topic of one partition."""
+    jvm: Any = spark._jvm
+    admin = jvm.org.apache.kafka.clients.admin.Admin.create({"bootstrap.servers": servers})
+    nodes = jvm.java.util.ArrayList(admin.describeCluster().nodes().get())
+    brokers = [node.id() for node in nodes]
+    described = admin.describeLogDirs(brokers).allDescriptions().get()
+    sizes = {
+        partition.topic(): replica.size()
+        for of_broker in described.values()
+        for directory in of_broker.values()
+        for partition, replica in directory.replicaInfos().items()
+    }
+    admin.close()
+    return sizes
 
 
 def utf8(key: str, value: str | None) -> Record:

@@ -38,6 +38,7 @@ def by_primary_key(
     by primary key.
     """
 
+    @task.mapping
     def settle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pieces = list(_pieces(batches))
         table = last_rows(spec, 0, batch_of(spec.sources[0], pieces, 0))
@@ -71,6 +72,7 @@ def joined(
             "Use emit='change', which gives each key at most one change per micro-batch",
         )
 
+    @task.mapping
     def changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         asking = Asking(spec, query) if live else None
         pieces = list(_pieces(batches))

@@ -6,7 +6,7 @@ largest timestamp (a heartbeat where it gets no rows), so that no bucket's strea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
@@ -202,11 +202,11 @@ def unpack_piece(
     return Piece(source, partition, number, high_time_us, rows)
 
 
-def packing(packer: Packer) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def packing(packer: Packer) -> task.BatchFunction:
     """The function for ``mapInArrow``."""
 
+    @task.mapping
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from packer(batches, task.partition())
-        task.freeze_imports()
+        return packer(batches, task.partition())
 
     return pack

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dovetail.errors import CheckpointError, ConfigurationError, PlanError
@@ -27,13 +28,17 @@ _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProv
 _PARTITIONS = "spark.sql.shuffle.partitions"
 
 _LOCAL_CHECKPOINT = {
-    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming"
-    ".checkpointing.FileSystemBasedCheckpointFileManager",
-    # The one that Spark finds by itself is Hive's, which refuses to rename over a file: a
-    # micro-batch that is run again would leave the state of its first run where it is.
+    # The one that Spark finds by itself is Hive's, which refuses to rename over a file: under the
+    # manager below a micro-batch that is run again would leave the state of its first run where it
+    # is. So these come first, and go last.
     "fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
     "fs.file.impl.disable.cache": "true",
+    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming"
+    ".checkpointing.FileSystemBasedCheckpointFileManager",
 }
+
+_STARTING = Lock()
+"""Held while a query starts: its session has the query's settings meanwhile."""
 
 
 class Sink(Protocol):
@@ -82,21 +87,22 @@ def start(
     """Start the query, bound to its checkpoint."""
     session = streaming_session(node)
     triggered = parse_trigger(trigger)
-    file = CheckpointFile(session, checkpoint)
-    bound = file.read()
-    binding = _binding(node, session, buckets, bound)
-    plan_stage(node, buckets=binding["buckets"], emit=emit)
-    partitions = binding["partitions"]
-    with _settings(session, settings(partitions) | file.settings()):
-        timers = "availableNow" not in triggered
-        changes = _changelog(node, emit, binding["buckets"], partitions, timers=timers)
-        writer = sink.writer(changes, node).option("checkpointLocation", checkpoint)
-        if name is not None:
-            writer = writer.queryName(name)
-        writer = writer.trigger(**triggered)
-        if bound is None:
-            file.write(binding)
-        return writer.start()
+    with _STARTING:
+        file = CheckpointFile(session, checkpoint)
+        bound = file.read()
+        binding = _binding(node, session, buckets, bound)
+        plan_stage(node, buckets=binding["buckets"], emit=emit)
+        partitions = binding["partitions"]
+        with _settings(session, settings(partitions) | file.settings()):
+            timers = "availableNow" not in triggered
+            changes = _changelog(node, emit, binding["buckets"], partitions, timers=timers)
+            writer = sink.writer(changes, node).option("checkpointLocation", checkpoint)
+            if name is not None:
+                writer = writer.queryName(name)
+            writer = writer.trigger(**triggered)
+            if bound is None:
+                file.write(binding)
+            return writer.start()
 
 
 def streaming_session(node: Node) -> SparkSession:
@@ -192,7 +198,7 @@ def _settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None
     try:
         yield
     finally:
-        for key, old in before.items():
+        for key, old in reversed(before.items()):
             if old is None:
                 session.conf.unset(key)
             else:

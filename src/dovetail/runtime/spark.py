@@ -256,10 +256,10 @@ def unpack(staged: DataFrame, output: Output) -> DataFrame:
     """A stage's rows from the blobs that it emits."""
     schema = _in_session_timezone(staged, output)
 
+    @task.mapping
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for table in _payloads(batches, "changes"):
             yield from table.cast(schema).to_batches()
-        task.freeze_imports()
 
     return staged.mapInArrow(rows, output.columns)
 
@@ -268,10 +268,10 @@ def merged(results: DataFrame, spec: StageSpec, output: Output) -> DataFrame:
     """The rows of a join by foreign key from its packed results, each primary key's in order."""
     schema = _in_session_timezone(results, output)
 
+    @task.mapping
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for table in merge(_payloads(batches, "payload"), spec, task.micro_batch()):
             yield from output.rows(table).cast(schema).to_batches()
-        task.freeze_imports()
 
     return results.mapInArrow(rows, output.columns)
 

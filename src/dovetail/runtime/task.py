@@ -6,8 +6,14 @@ from __future__ import annotations
 
 import gc
 import tempfile
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, wraps
 from pathlib import Path
+
+import pyarrow as pa
+
+BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""A function for ``mapInArrow``."""
 
 
 def partition() -> int:
@@ -33,6 +39,17 @@ def directory(name: str) -> Path:
     from pyspark import SparkFiles
 
     return Path(SparkFiles.getRootDirectory() or tempfile.gettempdir()) / name
+
+
+def mapping(function: BatchFunction) -> BatchFunction:
+    """A decorator of functions for ``mapInArrow``: what their tasks do at their end."""
+
+    @wraps(function)
+    def batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from function(given)
+        freeze_imports()
+
+    return batches
 
 
 @cache
