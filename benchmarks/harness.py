@@ -82,6 +82,7 @@ def session(cores: int = 2) -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "6g")
         .config("spark.driver.extraJavaOptions", f"-XX:+UseParallelGC {JVM}")
+        .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.log.level", "ERROR")
         .config("spark.jars", jars)
     )

@@ -75,6 +75,13 @@ def by_group_and_time(group: Ints, time_us: Ints) -> Ints:
     return np.lexsort((time_us, group))
 
 
+def bucket_of(hash_: Ints, buckets: int) -> npt.NDArray[np.unsignedinteger]:
+    """Each hash's bucket, as the least type that holds their numbers: numpy sorts small ones by
+    counting.
+    """
+    return np.mod(hash_, buckets).astype(np.min_scalar_type(buckets - 1))
+
+
 def stable_argsort(values: Ints) -> Ints:
     """``np.argsort(values, kind="stable")`` by two unstable sorts, which numpy vectorises."""
     order = np.argsort(values)

@@ -24,7 +24,7 @@ from dovetail.kernels.foreign_key import (
     fan_out,
     low_half,
 )
-from dovetail.kernels.grouping import rank_of_keys
+from dovetail.kernels.grouping import bucket_of, rank_of_keys, stable_argsort
 from dovetail.kernels.table_join import preserved
 from dovetail.kernels.timeline import (
     ABSENT,
@@ -68,7 +68,7 @@ def join(job: Job, operator: ForeignKey) -> Done:
             *([] if initial is None else [_alone(events, table, *counted)]),
         ]
     )
-    results = results.of(np.lexsort((results.rank, events.arrival[results.event])))
+    results = results.of(stable_argsort((events.arrival[results.event] << 32) + results.rank))
     if job.spec.emit == "batch":
         results = _net(operator, events, table, subscriptions, initial, results)
     chunks = _chunks(job, operator, events, table, subscriptions, results)
@@ -282,16 +282,24 @@ def _chunks(
     subscriptions: Subscriptions,
     results: _Results,
 ) -> Iterator[pa.Table]:
-    """The results as tables: ``StageSpec.output_schema``, then ``_place`` and ``_epoch``."""
+    """The results as tables: ``StageSpec.output_schema``, then ``_place`` and ``_epoch``; bucket by
+    bucket, as they are dealt out.
+    """
     sequence = job.sequences(events)
-    for start in range(0, len(results.event), _ROWS_MAX):
-        part = results.of(slice(start, start + _ROWS_MAX))
+    place = np.where(
+        results.subscription == ABSENT,
+        low_half(events.hash[events.group[results.event]]),
+        np.append(subscriptions.place, 0)[results.subscription],
+    )
+    dealt = np.argsort(bucket_of(place, job.spec.buckets), kind="stable")
+    for start in range(0, len(dealt), _ROWS_MAX):
+        which = dealt[start : start + _ROWS_MAX]
+        part = results.of(which)
         left = np.append(subscriptions.reference, ABSENT)[part.subscription]
         group = events.group[part.event]
-        alone = part.subscription == ABSENT
         keys = subscriptions.pool.values(left, subscriptions.primary)
         if preserved(operator.how)[1]:
-            own = pa.array(group, mask=~alone)
+            own = pa.array(group, mask=part.subscription != ABSENT)
             keys += [key.take(own) for key in events.keys]
         held = _held(table, subscriptions, part)
         width = len(subscriptions.values)
@@ -306,9 +314,5 @@ def _chunks(
             position=0,
             sequence=sequence[part.event],
         )
-        place = np.where(
-            alone,
-            low_half(events.hash[group]),
-            np.append(subscriptions.place, 0)[part.subscription],
-        )
-        yield told.append_column(PLACE, pa.array(place)).append_column(EPOCH, pa.array(part.epoch))
+        told = told.append_column(PLACE, pa.array(place[which]))
+        yield told.append_column(EPOCH, pa.array(part.epoch))

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from dovetail.columns import DELETED, EVENT_TIME, HASH, PLACE
 from dovetail.errors import DataError
+from dovetail.kernels.grouping import bucket_of
 from dovetail.kernels.hashing import stable_hash
 from dovetail.kernels.timeline import NO_TIME
 from dovetail.plan.spec import SourceSpec
@@ -178,10 +179,11 @@ def split(table: pa.Table, buckets: int, by: str = HASH) -> pa.BinaryArray:
     order.
     """
     schema = table.schema
-    bucket = np.mod(table.column(by).to_numpy(), buckets).astype(np.uint16)
-    order = np.argsort(bucket, kind="stable")
-    edges = np.searchsorted(bucket[order], np.arange(buckets + 1))
-    table = table.take(pa.array(order))
+    bucket = bucket_of(table.column(by).to_numpy(), buckets)
+    if np.any(bucket[1:] < bucket[:-1]):
+        order = np.argsort(bucket, kind="stable")
+        table, bucket = table.take(pa.array(order)), bucket[order]
+    edges = np.searchsorted(bucket, np.arange(buckets + 1))
     sink = pa.BufferOutputStream()
     ends = []
     for start, end in pairwise(edges):

@@ -142,7 +142,7 @@ def _in_order(source: SourceSpec, rows: pa.Table, partition: Ints) -> Batch:
         partition = rows.column(LOG_PARTITION).to_numpy()
         order = np.lexsort((rows.column(SEQUENCE).to_numpy(), partition))
         return Batch(rows.take(pa.array(order)), partition[order])
-    return Batch(rows, partition)
+    return Batch(rows.combine_chunks(), partition)
 
 
 def _advance(read_us: tuple[int | None, ...], pieces: Sequence[Piece]) -> tuple[int | None, ...]:

@@ -111,15 +111,17 @@ class Pool:
 
     def values(self, refs: Ints, columns: Sequence[int]) -> list[pa.Array]:
         """Some columns for these references, null where ABSENT."""
-        rows = self.rows.select(columns)
         old = refs < self.base
         used = np.zeros(self.base + 1, dtype=np.bool_)
         used[refs[old]] = True
         stored = np.flatnonzero(used[: self.base])
+        rows = self.rows.select(columns)
+        index = refs - self.base
         if len(stored):
-            rows = pa.concat_tables([self.located.fetch(stored, columns), rows])
-        index = refs - self.base + len(stored)
-        index[old] = (np.cumsum(used) - 1)[refs[old]]
+            found, place = self.located.gathered(stored, columns)
+            index[~old] += len(found)
+            index[old] = np.append(place, ABSENT)[(np.cumsum(used) - 1)[refs[old]]]
+            rows = pa.concat_tables([found, rows])
         index[refs == ABSENT] = ABSENT
         return picked(rows.columns, index)
 

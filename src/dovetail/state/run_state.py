@@ -68,18 +68,23 @@ class Located:
 
     def fetch(self, which: Ints, columns: Sequence[int]) -> pa.Table:
         """Some columns of the rows of the queries ``which``, in that order."""
-        parts, order = [], []
+        rows, place = self.gathered(which, columns)
+        return rows.combine_chunks().take(pa.array(place))
+
+    def gathered(self, which: Ints, columns: Sequence[int]) -> tuple[pa.Table, Ints]:
+        """Some columns of the rows of the queries ``which``, segment by segment, and where among
+        them each query's is.
+        """
+        parts, order = [self.schema.empty_table().select(columns)], [np.zeros(0, np.int64)]
         segment = self.segment[which]
         for number in np.unique(segment):
             at = np.flatnonzero(segment == number)
             rows = pa.array(self.row[which[at]])
             parts.append(self.tables[number].select(columns).take(rows))
             order.append(at)
-        if not parts:
-            return self.schema.empty_table().select(columns)
         place = np.empty(len(which), dtype=np.int64)
         place[np.concatenate(order)] = np.arange(len(which))
-        return pa.concat_tables(parts).combine_chunks().take(pa.array(place))
+        return pa.concat_tables(parts), place
 
 
 class RunState(ABC):
