@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def foreign_key() -> Column:
-    """What a left value begins with, as in Kafka Streams' benchmark."""
+    """The right key that a left value begins with, as in Kafka Streams' benchmark."""
     return F.left("value", F.lit(8))
 
 
@@ -285,7 +285,7 @@ def show_kafka(
     found: Sequence[Difference],
     peers: Mapping[str, Any],
 ) -> None:
-    rows = [("", "records/s", "x the first", "start s", "results owed", "emitted", "dropped")]
+    rows = [("", "records/s", "x Kafka Streams", "start s", "results owed", "emitted", "dropped")]
     first = next(iter(peers.values()))["in_per_s"]
 
     def show(name: str, rate: float, start: str, *counts: int) -> None:
