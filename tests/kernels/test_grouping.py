@@ -11,6 +11,7 @@ import pytest
 
 from dovetail.kernels.grouping import (
     any_null,
+    bucket_of,
     by_group_and_time,
     by_key,
     rank_of_keys,
@@ -131,6 +132,13 @@ def test_stable_argsort() -> None:
     for length in (0, 1, 2, 50, 3_000):
         values = np.array(random_.choices(extremes, k=length), dtype=np.int64)
         assert stable_argsort(values).tolist() == np.argsort(values, kind="stable").tolist()
+
+
+@pytest.mark.parametrize("buckets", [1, 2, 8, 256, 257, 65_536, 65_537, 70_000])
+def test_bucket_of(buckets: int) -> None:
+    hashes = [int(np.iinfo(np.int64).min), -1, 0, 1, 255, 256, 65_535, 65_536, 69_999, 1 << 62]
+    found = bucket_of(np.array(hashes, np.int64), buckets)
+    assert found.tolist() == [hash_ % buckets for hash_ in hashes]
 
 
 def test_nulls_of_different_hashes_stay_apart_where_others_collide() -> None:

@@ -68,6 +68,7 @@ def join(job: Job, operator: ForeignKey) -> Done:
             *([] if initial is None else [_alone(events, table, *counted)]),
         ]
     )
+    # By arrival, then by rank, as one number: a rank of -1 still follows the arrival before.
     results = results.of(stable_argsort((events.arrival[results.event] << 32) + results.rank))
     if job.spec.emit == "batch":
         results = _net(operator, events, table, subscriptions, initial, results)

@@ -34,9 +34,7 @@ END_OF_TIME = 2**62
 
 @dataclass(frozen=True)
 class Batch:
-    """The rows of one source in the order they were read, each column in one piece, and the input
-    partition of each.
-    """
+    """The rows of one source in the order they were read, and the input partition of each."""
 
     rows: pa.Table
     partition: Ints

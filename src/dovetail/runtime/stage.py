@@ -137,7 +137,9 @@ def _after_gate(source: SourceSpec, waited: pa.Table, came: Batch, passing: Mask
 
 
 def _in_order(source: SourceSpec, rows: pa.Table, partition: Ints) -> Batch:
-    """The rows in the order of their log, where they have one of their own."""
+    """The rows in the order of their log, where they have one of their own; each column in one
+    piece, for rows are picked from them again and again.
+    """
     if source.log_partition:
         partition = rows.column(LOG_PARTITION).to_numpy()
         order = np.lexsort((rows.column(SEQUENCE).to_numpy(), partition))
