@@ -102,13 +102,13 @@ Stage 1
     )
 
 
-@pytest.mark.parametrize(("buckets", "partitions"), [(8, 2), (3, 3), (8, 200), (1, 1), (64, 5)])
-def test_buckets_are_dealt_out_evenly(spark: SparkSession, buckets: int, partitions: int) -> None:
-    labels = bucket_labels(spark, buckets, partitions)
-    assert len(set(labels)) == buckets
+@pytest.mark.parametrize("partitions", [1, 2, 3, 5, 12, 200])
+def test_buckets_are_dealt_out_evenly(spark: SparkSession, partitions: int) -> None:
+    """By labels that say nothing of partitions, so that state is found again under others."""
+    labels = bucket_labels(300)
     dealt = spark.createDataFrame([(n,) for n in labels], "bucket int")
     placed = dealt.select(F.pmod(F.hash("bucket"), F.lit(partitions))).collect()
-    assert [row[0] for row in placed] == [bucket % partitions for bucket in range(buckets)]
+    assert [row[0] for row in placed] == [bucket % partitions for bucket in range(300)]
 
 
 def test_windows_are_explained(capsys: pytest.CaptureFixture[str]) -> None:

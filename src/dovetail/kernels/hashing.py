@@ -1,4 +1,6 @@
-"""A hash of keys that needs no Spark: where the test driver places them."""
+"""Hashes without Spark: one of keys, by which the test driver places them; and the way back from
+the one by which Spark's shuffle places a number.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ import pyarrow.compute as pc
 
 _Words: TypeAlias = "npt.NDArray[np.uint64]"
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_INT32 = 1 << 32
 
 
 def stable_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
@@ -82,3 +85,30 @@ def _hash_bytes(array: pa.Array) -> _Words:
     for word in padded.view("<u8").T:
         words = _mix(words + word)
     return words
+
+
+def spark_preimage(hashed: int) -> int:
+    """The int32 whose hash, as Spark's shuffle hashes an integer, is ``hashed``.
+
+    Spark takes Murmur3 (32 bits, seed 42), of which each step has an inverse: a permutation.
+
+    >>> [spark_preimage(n) for n in range(4)]
+    [-1693959553, -1910889132, -1382833682, -876271479]
+    """
+    mixed = _unshifted(hashed % _INT32, 16) * pow(0xC2B2AE35, -1, _INT32) % _INT32
+    mixed = _unshifted(mixed, 13) * pow(0x85EBCA6B, -1, _INT32) % _INT32
+    mixed = _unshifted(mixed, 16) ^ 4
+    word = _rotated((mixed - 0xE6546B64) * pow(5, -1, _INT32) % _INT32, 13) ^ 42
+    word = _rotated(word * pow(0x1B873593, -1, _INT32) % _INT32, 15)
+    number = word * pow(0xCC9E2D51, -1, _INT32) % _INT32
+    return number - _INT32 if number >= _INT32 // 2 else number
+
+
+def _unshifted(mixed: int, bits: int) -> int:
+    """What gave ``mixed`` by ``word ^ (word >> bits)``; at least 11 bits."""
+    return mixed ^ (mixed >> bits) ^ (mixed >> 2 * bits)
+
+
+def _rotated(word: int, bits: int) -> int:
+    """A word of 32 bits rotated to the right."""
+    return (word >> bits | word << (32 - bits)) % _INT32

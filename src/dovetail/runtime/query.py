@@ -134,7 +134,7 @@ def parse_trigger(trigger: str | None) -> dict[str, Any]:
 
 def _changelog(node: Node, emit: Emit, buckets: int, partitions: int, *, timers: bool) -> DataFrame:
     stage = plan_stage(node, buckets=buckets, emit=emit)
-    labels = spark.bucket_labels(spark.session_of(node), buckets, partitions)
+    labels = spark.bucket_labels(buckets)
     return spark.changelog(stage, spark.Streaming(labels, partitions, timers))
 
 

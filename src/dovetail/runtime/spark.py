@@ -34,6 +34,7 @@ from pyspark.sql.types import (
 )
 
 from dovetail.columns import HASH, PLACE
+from dovetail.kernels.hashing import spark_preimage
 from dovetail.kernels.timeline import NO_TIME
 from dovetail.plan.nodes import Node, origins
 from dovetail.plan.output import Output, output_of
@@ -76,7 +77,9 @@ class Emission(ABC):
 
     @abstractmethod
     def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
-        """What one bucket has made of a batch; ``high_time_us``: the largest time it has read."""
+        """What one bucket, known by its label, has made of a batch; ``high_time_us``: the largest
+        time it has read.
+        """
 
 
 @dataclass
@@ -131,7 +134,7 @@ class ToBuckets(Emission):
     def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
         """Rows of ``PACKED``."""
         # The first piece has no rows; it brings the time, and what the bucket has counted.
-        ungrouped = done.counts["ungrouped"]
+        bucket, ungrouped = self.labels.index(bucket), done.counts["ungrouped"]
         yield packed(None, self.labels, 0, bucket, 0, high_time_us, ungrouped).to_pandas()
         for number, rows in enumerate(done.changes, start=1):
             told = packed(rows, self.labels, 0, bucket, number, high_time_us, by=self.by)
@@ -239,17 +242,14 @@ def _settled_by(stage: Stage, number: int) -> tuple[str, ...]:
     return tuple(stage.inputs[number].source.key.names) if moving else ()
 
 
-def bucket_labels(spark: SparkSession, buckets: int, partitions: int) -> list[int]:
-    """A number per bucket such that Spark's hash partitioning deals buckets out evenly.
+def bucket_labels(buckets: int) -> list[int]:
+    """The number under which each bucket is shuffled and its state is kept: the one whose hash is
+    the bucket's own number.
 
-    Bucket b goes to partition ``b % partitions``; the numbers are the smallest that do so.
+    So bucket b goes to partition ``b % partitions``, as evenly as can be for any number of
+    partitions, and a bucket's state is found again whatever the session says of them.
     """
-    numbers = spark.range(32 * max(buckets, partitions)).select(F.col("id").cast("int"))
-    placed = numbers.select("id", F.pmod(F.hash("id"), F.lit(partitions))).collect()
-    free: dict[int, list[int]] = {partition: [] for partition in range(partitions)}
-    for number, partition in sorted(placed):
-        free[partition].append(number)
-    return [free[bucket % partitions].pop(0) for bucket in range(buckets)]
+    return [spark_preimage(bucket) for bucket in range(buckets)]
 
 
 def unpack(staged: DataFrame, output: Output) -> DataFrame:
