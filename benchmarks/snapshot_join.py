@@ -164,21 +164,14 @@ def change(
 
 def full_merge(spark: SparkSession, joined: dt.SnapshotTable, path: str) -> None:
     """The join computed anew, merged into the target where rows differ."""
-    from delta.tables import DeltaTable
-
     keys, values = joined.plan.key.names, joined.plan.values.names
     apart = " OR ".join(f"NOT stored.{name} <=> made.{name}" for name in values)
-    (
-        DeltaTable.forPath(spark, path)
-        .alias("stored")
-        .merge(
-            joined.to_batch().alias("made"),
-            " AND ".join(f"stored.{name} <=> made.{name}" for name in keys),
-        )
-        .whenMatchedUpdateAll(apart)
-        .whenNotMatchedInsertAll()
-        .whenNotMatchedBySourceDelete()
-        .execute()
+    same = " AND ".join(f"stored.{name} <=> made.{name}" for name in keys)
+    spark.sql(
+        f"MERGE INTO delta.`{path}` AS stored USING {{made}} AS made ON {same} "
+        f"WHEN MATCHED AND ({apart}) THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT * "
+        "WHEN NOT MATCHED BY SOURCE THEN DELETE",
+        made=joined.to_batch(),
     )
 
 

@@ -42,20 +42,16 @@ class Lake:
         """One version: by key, the row to insert or to put in its place (under any key), or None
         to delete.
         """
-        from delta.tables import DeltaTable
-
         columns = [part.split()[0] for part in self._schemas[name].split(", ")]
         rows = [(key, row is None, *(row or [None] * len(columns))) for key, row in changes.items()]
         frame = self.spark.createDataFrame(rows, f"at long, gone boolean, {self._schemas[name]}")
-        values: dict[str, Any] = {column: f"new.{column}" for column in columns}
-        (
-            DeltaTable.forPath(self.spark, self.path(name))
-            .alias("old")
-            .merge(frame.coalesce(1).alias("new"), f"old.{columns[0]} = new.at")
-            .whenMatchedDelete("new.gone")
-            .whenMatchedUpdate(set=values)
-            .whenNotMatchedInsert("NOT new.gone", values)
-            .execute()
+        assigned = ", ".join(f"old.{column} = new.{column}" for column in columns)
+        self.spark.sql(
+            f"MERGE INTO delta.`{self.path(name)}` AS old USING {{new}} AS new "
+            f"ON old.{columns[0]} = new.at WHEN MATCHED AND new.gone THEN DELETE "
+            f"WHEN MATCHED THEN UPDATE SET {assigned} WHEN NOT MATCHED AND NOT new.gone "
+            f"THEN INSERT ({', '.join(columns)}) VALUES (new.{', new.'.join(columns)})",
+            new=frame.coalesce(1),
         )
 
     def table(self, name: str) -> dt.SnapshotTable:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from dovetail.columns import CHANGE, DELETE, POSITION, TIMESTAMP, UPSERT, quoted
-from dovetail.errors import ConfigurationError
+from dovetail import lake
+from dovetail.columns import CHANGE, DELETE, POSITION, TIMESTAMP, key_name, quoted
 from dovetail.plan.nodes import Node, has_null_keys, is_current
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
@@ -27,20 +27,13 @@ class DeltaSink:
     def writer(self, changes: DataFrame, node: Node) -> DataStreamWriter:
         """The configured writer; creates the table where there is none."""
         session = changes.sparkSession
-        if "DeltaSparkSessionExtension" not in str(session.conf.get("spark.sql.extensions", "")):
-            raise ConfigurationError(
-                f"to_delta({self.path!r})",
-                "the session does not know Delta Lake",
-                "Build it with delta.configure_spark_with_delta_pip, its extension and catalog",
-            )
+        lake.refuse_without_delta(session, f"to_delta({self.path!r})")
         if not is_current(node):
             appended = changes.writeStream.format("delta").outputMode("append")
             return appended.option("path", self.path)
-        from delta.tables import DeltaTable
-
         columns = [*node.key.names, *node.values.names, TIMESTAMP]
-        creation = DeltaTable.createIfNotExists(session).location(self.path)
-        creation.addColumns(changes.select(*map(quoted, columns)).schema).execute()
+        empty = session.createDataFrame([], changes.select(*map(quoted, columns)).schema)
+        empty.write.format("delta").mode("ignore").save(self.path)
         keys, nulls = node.key.names, has_null_keys(node)
         path = self.path
 
@@ -54,25 +47,16 @@ def merge_changes(changes: DataFrame, path: str, keys: list[str], *, nulls: bool
     """Bring the table at ``path`` to the state after ``changes``; merging them again changes
     nothing. ``nulls``: keys may have nulls in them.
     """
-    from delta.tables import DeltaTable
-
-    last = (
-        changes.groupBy(*map(quoted, keys))
-        .agg(F.max_by(F.struct("*"), POSITION).alias("last"))
-        .select("last.*")
-    )
-    equals = "<=>" if nulls else "="
-    same_key = " AND ".join(f"stored.{quoted(k)} {equals} last.{quoted(k)}" for k in keys)
-    columns = [c for c in changes.columns if c not in (CHANGE, POSITION)]
-    values: dict[str, str | Column] = {quoted(c): f"last.{quoted(c)}" for c in columns}
-    (
-        DeltaTable.forPath(changes.sparkSession, path)
-        .alias("stored")
-        .merge(last.alias("last"), same_key)
-        .whenMatchedDelete(f"last.{CHANGE} = '{DELETE}'")
-        .whenMatchedUpdate(set=values)
-        .whenNotMatchedInsert(f"last.{CHANGE} = '{UPSERT}'", values)
-        .execute()
+    key = [F.col(quoted(name)).alias(key_name(i)) for i, name in enumerate(keys)]
+    last = changes.groupBy(*key).agg(F.max_by(F.struct("*"), POSITION).alias("last"))
+    values = [name for name in changes.columns if name not in (*keys, CHANGE, POSITION)]
+    lake.merge(
+        last,
+        lake.named(path),
+        key={name: F.col(key_name(i)) for i, name in enumerate(keys)},
+        values={name: F.col(f"last.{quoted(name)}") for name in values},
+        gone=F.col(f"last.{CHANGE}") == DELETE,
+        nulls=nulls,
     )
 
 

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pyspark.sql import SparkSession
 
 from dovetail.columns import foreign_name, quoted
-from dovetail.errors import ConfigurationError, DovetailError, TargetError
+from dovetail.errors import DovetailError, TargetError
+from dovetail.lake import refuse_without_delta
 from dovetail.snapshots.deltas import Deltas
 from dovetail.snapshots.plan import SnapshotNode, tables
 from dovetail.snapshots.reading import (
@@ -146,16 +147,6 @@ def apart(session: SparkSession) -> SparkSession:
     """A session with the same settings, functions and views, and changes to them its own."""
     cloned = session._jsparkSession.cloneSession()  # noqa: SLF001 -- streaming queries do the same
     return SparkSession(session.sparkContext, cloned)
-
-
-def refuse_without_delta(session: SparkSession, operator: str) -> None:
-    """The session must know Delta Lake."""
-    if "DeltaSparkSessionExtension" not in str(session.conf.get("spark.sql.extensions", "")):
-        raise ConfigurationError(
-            operator,
-            "the session does not know Delta Lake",
-            "Build it with delta.configure_spark_with_delta_pip, its extension and catalog",
-        )
 
 
 def _next(covered: Versions, latest: Versions, max_versions: int | None) -> Versions:

@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DecimalType, IntegralType, StringType
 
+from dovetail import lake
 from dovetail.columns import foreign_name, quoted
 from dovetail.errors import ConfigurationError, DataError, TargetError
 from dovetail.snapshots import law
@@ -257,7 +258,7 @@ class Present:
 
     @classmethod
     def of(cls, session: SparkSession, path: str) -> Present:
-        """Read from the table's log. ``DeltaTable`` has the same by several jobs, as rows."""
+        """Read from the table's log. SQL has the same by several jobs, as rows."""
         logs: Any = session._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]  # noqa: SLF001 -- only the JVM knows logs
         snapshot = logs.forTableWithSnapshot(session._jsparkSession, path)._2()  # noqa: SLF001
         feed = snapshot.metadata().configuration().get("delta.enableChangeDataFeed")
@@ -269,10 +270,7 @@ def fit_version(reader: Reader, source: SnapshotSource) -> int:
     """The present version of a table, which must be the one that was planned with, in the columns
     used, and have a change feed.
     """
-    from delta.tables import DeltaTable
-
     operator = f"snapshot {source.name}"
-    table = DeltaTable.forPath(reader.session, source.path)
     now = Present.of(reader.session, source.path)
     if now.table_id != source.table_id:
         raise TargetError(operator, f"the table at {source.path} has been replaced", REBUILD)
@@ -280,10 +278,10 @@ def fit_version(reader: Reader, source: SnapshotSource) -> int:
         raise ConfigurationError(
             operator,
             "its change data feed is not enabled",
-            f"Run ALTER TABLE delta.`{source.path}` SET TBLPROPERTIES "
+            f"Run ALTER TABLE {lake.named(source.path)} SET TBLPROPERTIES "
             "(delta.enableChangeDataFeed = true)",
         )
-    schema = table.toDF().schema
+    schema = lake.read(reader.session, source.path).schema
     for name in reader.columns(source):
         planned = (source.key if name in source.key.names else source.values)[name].dataType
         present = schema[name].dataType if name in schema.names else None

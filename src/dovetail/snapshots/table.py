@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
+from dovetail import lake
 from dovetail.errors import PlanError
 from dovetail.plan.select import Selection
 from dovetail.plan.spans import Span, microseconds
 from dovetail.snapshots import plan
-from dovetail.snapshots.driver import Keeper, Maintenance, apart, refuse_without_delta
+from dovetail.snapshots.driver import Keeper, Maintenance, apart
 from dovetail.snapshots.plan import On
 from dovetail.snapshots.reading import Present, Reader, Scratch
 from dovetail.snapshots.target import Commit, Target
@@ -45,12 +46,9 @@ class SnapshotTable:
         Raises ``PlanError`` for unknown columns and for types that cannot be keys.
         Source: FLIP-486, "What is Delta Join" (snapshots of the source table).
         """
-        refuse_without_delta(spark, f"snapshot {name or path}")
-        from delta.tables import DeltaTable
-
-        table = DeltaTable.forPath(spark, path)
+        lake.refuse_without_delta(spark, f"snapshot {name or path}")
+        schema = lake.read(spark, path).schema
         table_id = Present.of(spark, path).table_id
-        schema = table.toDF().schema
         return cls(
             spark, plan.source(path=path, table_id=table_id, schema=schema, key=key, name=name)
         )
@@ -135,7 +133,7 @@ class SnapshotTable:
         """The commits of a target that its history still has, the last one first, each with the
         versions of the sources that it covers.
         """
-        refuse_without_delta(self._session, f"target {target}")
+        lake.refuse_without_delta(self._session, f"target {target}")
         return list(Target(self._session, target, self.plan).commits())
 
     def to_batch(self, versions: Mapping[str, int] | None = None) -> DataFrame:

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
+from dovetail import lake
 from dovetail.columns import quoted
 from dovetail.errors import TargetError
-from dovetail.snapshots.law import AFTER, all_of
+from dovetail.snapshots.law import AFTER
 from dovetail.snapshots.plan import SnapshotNode, describe, differences, tables
 from dovetail.snapshots.reading import REBUILD, Keys, Versions, within
 
 if TYPE_CHECKING:
-    from delta.tables import DeltaTable
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 FORMAT = 1
 METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -77,9 +77,7 @@ class Target:
 
     def exists(self) -> bool:
         """Whether there is a Delta table at the path."""
-        from delta.tables import DeltaTable
-
-        return bool(DeltaTable.isDeltaTable(self._session, self._path))
+        return lake.exists(self._session, self._path)
 
     def standing(self) -> Standing:
         """What the target covers. Raises ``TargetError`` where it is not this plan's or not as the
@@ -125,25 +123,15 @@ class Target:
         ``changes``: ``law.pair`` of the root; ``keys``: its keys, by whose ranges files are
         skipped. The transaction's number is refused by Delta where another writer has come first.
         """
-        names = self._root.key.names
-        stored = [f"stored.{quoted(name)}" for name in names]
-        same = [
-            F.col(column).eqNullSafe(F.col(f"changed.{quoted(name)}"))
-            for column, name in zip(stored, names, strict=True)
-        ]
-        condition = all_of([*same, *within([F.col(column) for column in stored], keys)])
-        values: dict[str, str | Column] = {
-            quoted(name): f"changed.{AFTER}.{quoted(name)}" for name in self._root.columns
-        }
+        names, values = self._root.key.names, self._root.values.names
         with self._committing(versions, base):
-            (
-                self._table()
-                .alias("stored")
-                .merge(changes.alias("changed"), condition)
-                .whenMatchedDelete(f"changed.{AFTER} IS NULL")
-                .whenMatchedUpdate(set=values)
-                .whenNotMatchedInsert(f"changed.{AFTER} IS NOT NULL", values)
-                .execute()
+            lake.merge(
+                changes,
+                lake.named(self._path),
+                key={name: F.col(quoted(name)) for name in names},
+                values={name: F.col(f"{AFTER}.{quoted(name)}") for name in values},
+                gone=F.col(AFTER).isNull(),
+                where=within([F.col(quoted(name)) for name in names], keys),
             )
         return self._committed(count, base)
 
@@ -153,7 +141,7 @@ class Target:
         literal = told.replace("\\", "\\\\").replace("'", "\\'")
         with self._committing(versions, base):
             self._session.sql(
-                f"ALTER TABLE delta.{quoted(self._path)} "
+                f"ALTER TABLE {lake.named(self._path)} "
                 f"SET TBLPROPERTIES ('dovetail.unchanged_until' = '{literal}')"
             )
         return self._committed(0, base)
@@ -169,11 +157,6 @@ class Target:
     def _operator(self) -> str:
         return f"target {self._path}"
 
-    def _table(self) -> DeltaTable:
-        from delta.tables import DeltaTable
-
-        return DeltaTable.forPath(self._session, self._path)
-
     def _version(self) -> int:
         return int(next(iter(self._commits()))["version"])
 
@@ -181,8 +164,7 @@ class Target:
         """The history from the present backwards; as a rule the first few commits say enough."""
         seen = 0
         for limit in (5, 100, None):
-            history = self._table().history(limit).select("version", "operation", "userMetadata")
-            rows = sorted(history.collect(), key=lambda row: -row["version"])
+            rows = lake.history(self._session, self._path, limit)
             yield from rows[seen:]
             if limit is None or len(rows) < limit:
                 return
