@@ -1,23 +1,41 @@
-"""count, sum and mean against plain Python: whole numbers, and floats added in order."""
+"""count, sum and mean against plain Python: whole numbers, fractions, and ``math.fsum``."""
 
 from __future__ import annotations
 
+import collections
+import math
 import pickle
+import struct
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from aggregate_model import Touch, bits, by_group, check, check_merged, columns, cuts, run, scripts
+from aggregate_model import (
+    Touch,
+    bits,
+    by_group,
+    check,
+    check_merged,
+    columns,
+    cuts,
+    final,
+    run,
+    same,
+    scripts,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dovetail.kernels import exact_floats
 from dovetail.kernels.aggregates import Aggregate, AggregateOverflowError, Touches, nulls
 from dovetail.kernels.exact import limbs_of, normal, quotients
-from dovetail.kernels.scans import any_so_far, running_sum, scan_in_order
+from dovetail.kernels.exact_floats import loaded, sums_at_the_end, to_quotients
+from dovetail.kernels.scans import any_so_far, running_sum, scan
 from dovetail.kernels.sums import Count, ExactMean, ExactSum, FloatMean, FloatSum
 
 LONG, DOUBLE = pa.int64(), pa.float64()
@@ -87,13 +105,20 @@ class ExactModel:
         return self.read(self.values) if self.values else None
 
 
+def nearest(number: Fraction) -> float:
+    """The double nearest to a fraction, infinite beyond the largest."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+
+
 class FloatModel:
-    """The definition, one addition after the other."""
+    """The definition: the exact sum of the rows that are there, or its quotient, rounded once."""
 
     def __init__(self, *, mean: bool) -> None:
         self.mean = mean
         self.values: list[float] = []
-        self.total = 0.0
 
     def touch(self, retracted: bool, *values: Any) -> None:
         for value in values:
@@ -104,17 +129,15 @@ class FloatModel:
                 del self.values[at]
             else:
                 self.values.append(value)
-            if np.isfinite(value):
-                self.total += -value if retracted else value
-            if not any(np.isfinite(self.values)):
-                self.total = 0.0
 
     def result(self) -> float | None:
         if not self.values:
             return None
         strange = [value for value in self.values if not np.isfinite(value)]
-        total = sum(strange) if strange else self.total
-        return total / len(self.values) if self.mean else total
+        if strange:
+            return sum(strange)
+        exact = sum(map(Fraction, self.values), Fraction(0))
+        return nearest(exact / len(self.values) if self.mean else exact)
 
 
 @settings(max_examples=80, deadline=None)
@@ -243,13 +266,15 @@ def test_a_sum_that_fits_to_the_last_digit(type_: pa.DataType) -> None:
 
 
 @pytest.mark.parametrize("aggregate", [FloatSum(), FloatMean()], ids=str)
-@settings(max_examples=80, deadline=None)
+@pytest.mark.parametrize("block", [1, 3, 2**15])
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_floats_are_added_in_order(data: st.DataObject, aggregate: Aggregate) -> None:
-    """Each addition rounds, so another order would give other bits."""
+def test_floats(data: st.DataObject, block: int, aggregate: Aggregate) -> None:
+    """Bit for bit, however many sums are worked on at a time."""
     script = data.draw(scripts(DOUBLES, retracts=True))
     mean = isinstance(aggregate, FloatMean)
-    check(aggregate, lambda: FloatModel(mean=mean), script, [DOUBLE], data.draw(cuts(script)))
+    with mock.patch.object(exact_floats, "_BLOCK", block):
+        check(aggregate, lambda: FloatModel(mean=mean), script, [DOUBLE], data.draw(cuts(script)))
 
 
 @settings(max_examples=30, deadline=None)
@@ -263,30 +288,110 @@ def test_floats_are_summed_as_doubles(data: st.DataObject) -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_merged_floats(data: st.DataObject) -> None:
-    """Of whole numbers, whose sums are exact."""
-    whole = st.none() | st.integers(-9, 9).map(float) | st.sampled_from([np.inf, -np.inf, np.nan])
     for aggregate in (FloatSum(), FloatMean()):
-        left, right = (data.draw(scripts(whole, retracts=True, size=9)) for _ in range(2))
-        check_merged(aggregate, left, right, [DOUBLE])
+        left, right = (data.draw(scripts(DOUBLES, retracts=True, size=9)) for _ in range(2))
+        with mock.patch.object(exact_floats, "_BLOCK", 2):
+            check_merged(aggregate, left, right, [DOUBLE])
 
 
-def test_long_groups_are_added_in_order() -> None:
+def test_every_running_sum_is_what_fsum_gives() -> None:
+    """Of long groups and short ones, of all sizes of doubles, through rows that come and go."""
+    random = np.random.default_rng(5)
+    group = np.sort(random.choice([0, 1, 2, 3], 3000, p=[0.8, 0.1, 0.09, 0.01]))
+    exponent = np.array([1, 9, 300, 2])[group]
+    value = random.normal(size=len(group)) * 10.0 ** random.integers(-exponent, exponent + 1)
+    there: dict[int, list[float]] = {number: [] for number in range(4)}
+    retracted, expected = np.zeros(len(group), np.bool_), []
+    for row, number in enumerate(group.tolist()):
+        rows = there[number]
+        if rows and random.random() < 0.45:
+            retracted[row] = True
+            value[row] = rows.pop(int(random.integers(len(rows))))
+        else:
+            rows.append(float(value[row]))
+        expected.append(math.fsum(rows) if rows else None)
+    touches = Touches(group, 4, retracted)
+    initial = nulls(FloatSum().state, 4)
+    for block in (7, 1000, 2**15):
+        with mock.patch.object(exact_floats, "_BLOCK", block):
+            told = FloatSum().running(touches, initial, [pa.array(value)])
+            assert bits(told.to_pylist()) == bits(expected)
+
+
+@pytest.mark.parametrize(
+    ("come", "go"),
+    [
+        ([1e17, 1.0], [1e17]),
+        ([1e308, 1e308], [1e308]),
+        ([2.0**-1074, 1e308, 0.1], [0.1, 1e308]),
+        ([math.inf, 0.1, math.nan, -math.inf], [math.nan, -math.inf, math.inf]),
+        ([0.1, 0.2] * 500, [0.1, 0.2] * 499),
+        ([-0.0, -0.0], [-0.0]),
+    ],
+    ids=str,
+)
+def test_what_has_left_leaves_nothing_behind(come: list[float], go: list[float]) -> None:
+    """The faults of adding up in doubles, each in one batch and in as many as there are rows."""
+    stays = collections.Counter(map(bits, come)) - collections.Counter(map(bits, go))
+    left = math.fsum(struct.unpack("<d", value)[0] for value in stays.elements())
+    script = [Touch(0, False, (value,)) for value in come]
+    script += [Touch(0, True, (value,)) for value in go]
+    for cut in ([], [*range(len(script))]):
+        told, state = run(FloatSum(), script, [DOUBLE], cut)
+        assert bits(told[-1]) == bits(left)
+        fresh = final(FloatSum(), [Touch(0, False, (left,))], [DOUBLE])
+        if len(come) - len(go) == 1:
+            assert same([column.slice(0, 1) for column in state], [c.slice(0, 1) for c in fresh])
+
+
+def test_a_mean_of_what_is_too_large_to_be_summed() -> None:
+    told, _ = run(FloatMean(), [Touch(0, False, (1.5e308,))] * 3, [DOUBLE])
+    assert told == [1.5e308] * 3
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(allow_nan=False, allow_infinity=False)
+            | st.sampled_from([5e-324, 2.0**-1022]),
+            st.integers(1, 9) | st.integers(1, 2**47) | st.sampled_from([2**32 - 1, 2**32, 2**47]),
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_quotients_of_floats(cases: list[tuple[float, int]]) -> None:
+    """The doubles nearest to them, subnormal ones included."""
+    values = [value for value, _ in cases]
+    stored = sums_at_the_end(
+        Touches(np.arange(len(values)), len(values), np.zeros(len(values), np.bool_)),
+        nulls(exact_floats.STORED, len(values)),
+        np.array(values),
+    )
+    divisors = np.array([divisor for _, divisor in cases], dtype=np.int64)
+    (sums,) = loaded(stored)
+    found = to_quotients(sums, divisors).tolist()
+    expected = [float(Fraction(value) / divisor) for value, divisor in cases]
+    assert bits(found) == bits(expected)
+
+
+def test_a_stored_float_sum_is_short() -> None:
+    """Four words of 32 bits at most for amounts of money, however many there were."""
+    amounts = np.round(np.random.default_rng(2).lognormal(3, 2, 20_000), 2)
+    touches = Touches(np.zeros(len(amounts), np.int64), 1, np.zeros(len(amounts), np.bool_))
+    state = FloatSum().final(touches, nulls(FloatSum().state, 1), [pa.array(amounts)])
+    assert len(state[2][0]) <= 4
+    assert FloatSum().results(state).to_pylist() == [math.fsum(amounts)]
+
+
+def test_scans() -> None:
     """Longer than what advances together, of all lengths around it, against a loop."""
-    random = np.random.default_rng(1)
     lengths = np.array([1, 2, 63, 64, 65, 66, 1, 500, 3])
     start = np.cumsum(lengths) - lengths
-    values = random.normal(size=lengths.sum()) * 10.0 ** random.integers(-9, 9, lengths.sum())
-    expected = []
-    for first, length in zip(start, lengths, strict=True):
-        total = None
-        for value in values[first : first + length].tolist():
-            total = value if total is None else total + value
-            expected.append(total)
-    assert scan_in_order(np.add, start, values).tolist() == expected
-    whole = np.rint(values).astype(np.int64)
-    lowest = scan_in_order(np.minimum, start, whole)
-    parts = [np.minimum.accumulate(part) for part in np.split(whole, start[1:])]
-    assert lowest.tolist() == np.concatenate(parts).tolist()
+    values = np.random.default_rng(1).integers(-999, 999, lengths.sum())
+    parts = [np.minimum.accumulate(part) for part in np.split(values, start[1:])]
+    assert scan(np.minimum, start, values).tolist() == np.concatenate(parts).tolist()
 
 
 @pytest.mark.parametrize("aggregate", [Count(), ExactSum(LONG), ExactMean(LONG), FloatSum()])

@@ -5,7 +5,8 @@ and is replaced or deleted, taken out again (retracted). An aggregate keeps an *
 group, some Arrow columns, from which its result is read; the accumulator alone crosses batches.
 
 The law of all aggregates: the answer does not depend on how the touches are cut into batches, bit
-for bit. So sums of floats are added strictly in order, and everything else is exact.
+for bit, nor on rows that have left again. So all sums are exact, those of floats too
+(``exact_floats``), and rounded only when a result is read.
 
 The kinds: ``sums`` (count, sum, mean), ``extremes`` (min, max), ``ends`` (first, last),
 ``collecting`` (collect_list, collect_set), ``sketch`` (approx_count_distinct), ``user_defined``.

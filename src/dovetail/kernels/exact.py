@@ -86,26 +86,34 @@ def quotients(limbs: Limbs, factor: int, divisor: Ints) -> Limbs:
     wider = _extended(magnitude, len(limbs) + 1)
     dividend = _extended([limb * factor for limb in wider], len(limbs) + 2)
     small = int(divisor.max(initial=1)) <= _LOW
-    quotient, remainder = _long_division(dividend, divisor, _BITS if small else 16)
+    quotient, remainder = long_division(dividend, divisor, _BITS if small else 16)
     quotient[0] = quotient[0] + (remainder >= divisor - remainder)
     return normal([np.where(negative, -limb, limb) for limb in quotient])
 
 
-def _long_division(dividend: Limbs, divisor: Ints, bits: int) -> tuple[Limbs, Ints]:
-    """Digit by digit of ``bits`` bits: quotient and remainder of normal numbers above zero."""
-    by = divisor.astype(np.uint64)
-    remainder = np.zeros(len(by), dtype=np.uint64)
+def long_division(dividend: Limbs, divisor: Ints, bits: int) -> tuple[Limbs, Ints]:
+    """Digit by digit of ``bits`` bits, 16 or 32: quotient and remainder of normal numbers, none
+    negative, by divisors that leave so many bits of a long.
+
+    A quotient of doubles is at most one off, which the remainder tells. (Long integers are divided
+    one by one, several times slower.)
+    """
+    by = divisor.astype(np.float64)
+    remainder = np.zeros_like(divisor)
     quotient = []
     for limb in reversed(dividend):
-        digits = np.zeros(len(by), dtype=np.uint64)
+        digits = np.zeros_like(divisor)
         for shift in range(_BITS - bits, -1, -bits):
-            digit = (limb.astype(np.uint64) >> np.uint64(shift)) & np.uint64((1 << bits) - 1)
-            current = (remainder << np.uint64(bits)) | digit
-            digit = current // by
-            remainder = current - digit * by
-            digits |= digit << np.uint64(shift)
-        quotient.append(digits.astype(np.int64))
-    return quotient[::-1], remainder.astype(np.int64)
+            digit = (limb >> shift) & ((1 << bits) - 1)
+            near = (remainder * float(1 << bits) + digit) / by
+            digit = (remainder << bits) + digit  # may wrap round, the difference does not
+            found = near.astype(np.int64)
+            remainder = digit - found * divisor
+            off = (remainder >= divisor).astype(np.int64) - (remainder < 0)
+            remainder -= off * divisor
+            digits |= (found + off) << shift
+        quotient.append(digits)
+    return quotient[::-1], remainder
 
 
 def _split(longs: Ints) -> Limbs:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from dovetail.kernels.aggregates import Accumulating, Aggregate, Columns, Ints, Touches, valid
 from dovetail.kernels.multiset import list_of, sizes, spans, stored_lists
 from dovetail.kernels.ordering import keyed
-from dovetail.kernels.scans import any_so_far, lowest_over, scan_in_order
+from dovetail.kernels.scans import any_so_far, lowest_over, scan
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Extreme(Accumulating):
         operation = np.maximum if self.largest else np.minimum
         first = touches.bounds[touches.touched]
         now[first] = operation(now[first], before[touches.touched])
-        return scan_in_order(operation, first, now)
+        return scan(operation, first, now)
 
 
 @dataclass(frozen=True)

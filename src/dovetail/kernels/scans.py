@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import numpy as np
-import numpy.typing as npt
 
 from dovetail.kernels.aggregates import Ints, Mask, Touches
-
-Floats = npt.NDArray[np.float64]
-Numbers = TypeVar("Numbers", Ints, Floats)
 
 _SHORT = 64
 """Segments up to this length are scanned together, longer ones each for itself."""
@@ -34,18 +28,17 @@ def any_so_far(touches: Touches, flags: Mask, initial: Mask) -> Mask:
     return (latest >= touches.bounds[touches.group]) | initial[touches.group]
 
 
-def scan_in_order(operation: np.ufunc, start: Ints, values: Numbers) -> Numbers:
-    """``operation`` accumulated within each segment, one element after the other, as a loop does.
+def scan(operation: np.ufunc, start: Ints, values: Ints) -> Ints:
+    """``operation`` accumulated within each segment.
 
-    ``start``: where segments begin, ascending, the first at 0. Of floats the order of additions
-    decides the last bits, so this is exactly sequential: segments of up to 64 elements advance
-    together, one element a step, and each longer one is accumulated for itself. So there are at
-    most 64 steps and n/64 calls.
+    ``start``: where segments begin, ascending, the first at 0. Segments of up to 64 elements
+    advance together, one element a step, and each longer one is accumulated for itself. So there
+    are at most 64 steps and n/64 calls.
 
-    >>> scan_in_order(np.add, np.array([0, 2]), np.array([1.0, 2.0, 3.0, 4.0])).tolist()
-    [1.0, 3.0, 3.0, 7.0]
+    >>> scan(np.maximum, np.array([0, 2]), np.array([2, 1, 3, 4])).tolist()
+    [2, 2, 3, 4]
     """
-    scanned: Numbers = values.copy()
+    scanned: Ints = values.copy()
     length = np.diff(start, append=len(values))
     for segment in np.flatnonzero(length > _SHORT):
         own = slice(start[segment], start[segment] + length[segment])

@@ -18,7 +18,7 @@ from dovetail.kernels.aggregates import Aggregate, Columns, Ints, Touches, valid
 from dovetail.kernels.grouping import stable_argsort
 from dovetail.kernels.hashing import stable_hash
 from dovetail.kernels.ordering import canonical
-from dovetail.kernels.scans import running_sum, scan_in_order
+from dovetail.kernels.scans import running_sum, scan
 
 _INDEX_BITS = 9
 _REGISTERS = 1 << _INDEX_BITS
@@ -68,7 +68,7 @@ class ApproxCountDistinct(Aggregate):
         stored = _places(initial[0], place[first])
         after = rank[order]
         after[first] = np.maximum(after[first], stored)
-        after = scan_in_order(np.maximum, first, after)
+        after = scan(np.maximum, first, after)
         before = np.append(0, after)[: len(after)]
         before[first] = stored
         rest = np.zeros(len(touches), dtype=np.int64)

@@ -1,14 +1,12 @@
-"""count, sum and mean.
+"""count, sum and mean. All are exact until a result is read, which rounds once.
 
-Longs and decimals are summed exactly. Floats are added strictly in order, the finite ones apart
-from infinities and NaNs, which are counted, so that these can be taken out again. A finite sum
-starts anew at 0.0 when the last finite value is gone, so what rounding leaves behind does not
-outlive the rows that it came from.
+Infinities and NaNs are counted apart from what is finite, so that these can be taken out again.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +14,7 @@ import pyarrow as pa
 
 from dovetail.kernels.aggregates import (
     Accumulating,
+    Aggregate,
     AggregateOverflowError,
     Columns,
     Ints,
@@ -33,10 +32,23 @@ from dovetail.kernels.exact import (
     to_doubles,
     to_longs,
 )
-from dovetail.kernels.scans import Floats, running_sum, scan_in_order
+from dovetail.kernels.exact_floats import (
+    STORED,
+    Floats,
+    Limbs,
+    added,
+    loaded,
+    sums_after_each,
+    sums_at_the_end,
+    to_nearest,
+    to_quotients,
+)
+from dovetail.kernels.scans import running_sum
 
 _LONG = pa.int64()
 _DOUBLE = pa.float64()
+_COUNTS = (0, 3, 4, 5)
+"""Where a float's accumulator has its counts: of values, NaNs, infinities of either sign."""
 
 
 @dataclass(frozen=True)
@@ -181,100 +193,109 @@ class ExactMean(_Exact):
         return pa.array(mean, mask=count == 0), np.ones(len(mean), dtype=np.bool_)
 
 
-class _Float(Accumulating):
-    """What is read from a sum of floats or doubles, null where no value is not null.
+class _Float(Aggregate):
+    """What is read from the exact sum of floats or doubles, null where no value is not null.
 
-    Accumulator: the count of values; the sum of the finite ones; how many are NaN, infinite, and
-    minus infinite. A sum of finite values that grows beyond the largest double is infinite, and
-    stays so until the last of them is gone.
+    Accumulator: the count of values; the sum of the finite ones (``kernels.exact_floats``); how
+    many are NaN, infinite, and minus infinite.
     """
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
         """The count, the finite sum, three counts."""
-        return (_LONG, _DOUBLE, _LONG, _LONG, _LONG)
+        return (_LONG, *STORED, _LONG, _LONG, _LONG)
 
     @property
     def result(self) -> pa.DataType:
         """A double."""
         return _DOUBLE
 
-    def accumulated(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
-        """Counts and sums after each touch."""
-        column = values[0].cast(_DOUBLE).fill_null(0.0).to_numpy(zero_copy_only=False)
-        finite = np.isfinite(column)
-        counted = [valid(values[0]), np.isnan(column), column == np.inf, column == -np.inf]
-        starts = [numbers(initial[i]) for i in (0, 2, 3, 4)]
-        n, *others = [
-            running_sum(touches, touches.sign * c, s) if c.any() else s[touches.group]
-            for c, s in zip(counted, starts, strict=True)
-        ]
-        exhausted = n == sum(others)
-        added: Floats = np.where(finite, column, 0.0) * touches.sign.astype(np.float64)
-        total = _in_order(touches, added, _floats(initial[1]), exhausted)
-        return [pa.array(c) for c in (n, total, *others)]
+    def running(self, touches: Touches, initial: Columns, values: Columns) -> pa.Array:
+        """The results after each touch."""
+        summands, *counts = self._summands(touches, initial, values)
+        sums = sums_after_each(touches, initial[1:3], summands)
+        return self._read_all(sums, counts)
+
+    def after(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
+        """The accumulators after the last touches."""
+        if len(touches) == 0:
+            return list(initial)
+        summands, *counts = self._summands(touches, initial, values)
+        n, *others = [pa.array(count[touches.last]) for count in counts]
+        state = [n, *sums_at_the_end(touches, initial[1:3], summands), *others]
+        if len(touches.touched) == touches.groups:
+            return state
+        index = np.zeros(touches.groups, dtype=np.int64)
+        index[touches.touched] = np.arange(len(touches.touched))
+        return [column.take(pa.array(index)) for column in state]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Counts and sums added."""
-        counts = [numbers(left[i]) + numbers(right[i]) for i in (0, 2, 3, 4)]
-        with np.errstate(over="ignore"):
-            total = _floats(left[1]) + _floats(right[1])
-        return [pa.array(c) for c in (counts[0], total, *counts[1:])]
+        n, *others = [pa.array(numbers(left[i]) + numbers(right[i])) for i in _COUNTS]
+        return [n, *added(left[1:3], right[1:3]), *others]
 
     def results(self, state: Columns) -> pa.Array:
         """The results: infinities and NaN as if all values were added up."""
-        n, nan, above, below = [numbers(state[i]) for i in (0, 2, 3, 4)]
-        total = _floats(state[1])
-        total = np.where(above > 0, np.inf, np.where(below > 0, -np.inf, total))
-        total = np.where((nan > 0) | ((above > 0) & (below > 0)), np.nan, total)
-        return pa.array(self._read(total, np.where(n == 0, 1, n)), mask=n == 0)
+        return self._read_all(loaded(state[1:3]), [numbers(state[i]) for i in _COUNTS])
+
+    def _summands(
+        self, touches: Touches, initial: Columns, values: Columns
+    ) -> tuple[Floats, Ints, Ints, Ints, Ints]:
+        """What each touch adds to the finite sum, and the counts after it."""
+        column = values[0].cast(_DOUBLE).fill_null(0.0).to_numpy(zero_copy_only=False)
+        n, *others = (numbers(initial[i]) for i in _COUNTS)
+        n = running_sum(touches, touches.sign * valid(values[0]), n)
+        kinds = (np.isnan(column), column == np.inf, column == -np.inf)
+        nan, above, below = (
+            running_sum(touches, touches.sign * kind, start)
+            if kind.any() or start.any()
+            else np.zeros(len(column), np.int64)
+            for kind, start in zip(kinds, others, strict=True)
+        )
+        finite = np.where(np.isfinite(column), column, 0.0)
+        return finite * touches.sign, n, nan, above, below
+
+    def _read_all(self, sums: Iterable[Limbs], counts: Sequence[Ints]) -> pa.Array:
+        """The results from finite sums, some at a time, and all counts."""
+        n, nan, above, below = counts
+        divisor = np.where(n == 0, 1, n)
+        total = np.empty(len(n))
+        start = 0
+        for limbs in sums:
+            stop = start + limbs.rows.shape[1]
+            total[start:stop] = self._read(limbs, divisor[start:stop])
+            start = stop
+        if any(count.any() for count in (nan, above, below)):
+            total[above > 0] = np.inf
+            total[below > 0] = -np.inf
+            total[(nan > 0) | ((above > 0) & (below > 0))] = np.nan
+        return pa.array(total, mask=n == 0)
 
     @abstractmethod
-    def _read(self, total: Floats, count: Ints) -> Floats:
-        """The results from sums and counts of 1 or more."""
+    def _read(self, sums: Limbs, count: Ints) -> Floats:
+        """The results from finite sums and counts of 1 or more."""
 
 
 @dataclass(frozen=True)
 class FloatSum(_Float):
-    """The sum of floats or doubles as a double."""
+    """The sum of floats or doubles: the double nearest to the exact one, infinite beyond the
+    largest. Zero is never negative.
+    """
 
-    def _read(self, total: Floats, count: Ints) -> Floats:
-        return total
+    def _read(self, sums: Limbs, count: Ints) -> Floats:
+        return to_nearest(sums)
 
 
 @dataclass(frozen=True)
 class FloatMean(_Float):
-    """The mean of floats or doubles as a double."""
+    """The mean of floats or doubles: the double nearest to the quotient of the exact sum, even
+    where the sum itself is too large for one.
+    """
 
-    def _read(self, total: Floats, count: Ints) -> Floats:
-        return total / count
+    def _read(self, sums: Limbs, count: Ints) -> Floats:
+        return to_quotients(sums, count)
 
 
 def _stored(sums: list[Ints]) -> list[pa.Array]:
     """A count and the limbs of a sum as the accumulator has them."""
     return [pa.array(column) for column in (sums[0], *normal(sums[1:]))]
-
-
-def _in_order(touches: Touches, added: Floats, initial: Floats, exhausted: Mask) -> Floats:
-    """The running sums of each group, over ``initial``, 0.0 again after an ``exhausted`` touch.
-
-    No sum is -0.0, as none begins with it, so adding a 0.0 in place of what is not summed changes
-    nothing.
-    """
-    if len(added) == 0:
-        return added
-    begins = np.zeros(len(added), dtype=np.bool_)
-    begins[1:] = exhausted[:-1]
-    first = touches.bounds[touches.touched]
-    begins[first] = True
-    added = added + 0.0
-    with np.errstate(over="ignore", invalid="ignore"):
-        added[first] += initial[touches.touched]
-        total = scan_in_order(np.add, np.flatnonzero(begins), added)
-    total[exhausted] = 0.0
-    return total
-
-
-def _floats(column: pa.Array) -> Floats:
-    """A column of doubles, 0.0 for null."""
-    return column.fill_null(0.0).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]

@@ -75,14 +75,15 @@ def count(column: str | None = None) -> AggregateCall:
 
 def sum(column: str) -> AggregateCall:  # noqa: A001
     """The sum of a column's values, null where it has none: of integers a long, of floats a
-    double, of decimals one with ten more digits. A sum that does not fit its type is an error.
+    double, of decimals one with ten more digits. It is exact; of floats the double nearest to the
+    exact sum, infinite beyond the largest. Otherwise one that does not fit its type is an error.
     """
     return AggregateCall("sum", (column,))
 
 
 def mean(column: str) -> AggregateCall:
     """The mean of a column's values, null where it has none: of decimals one with four more
-    digits, otherwise a double.
+    digits, otherwise a double; of floats the one nearest to the exact mean.
     """
     return AggregateCall("mean", (column,))
 
