@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 import dovetail as dt
 
@@ -69,3 +70,77 @@ def test_state_is_found_again_under_other_shuffle_partitions(
     run(then)
     rows = session.read.parquet(str(tmp_path / "out")).orderBy("k").select("k", "v").collect()
     assert [tuple(row) for row in rows] == [*((k, f"user {k}") for k in range(40)), (99, None)]
+
+
+def bound(folder: Path, topology: dt.Table | dt.Stream, **options: Any) -> None:
+    """Run all there is, with the checkpoint of the folder."""
+    sink = options.pop("sink", dt.to_parquet(str(folder / "out")))
+    options = {"trigger": "available now", "buckets": 2} | options
+    checkpoint = str(folder / "checkpoint")
+    topology.write_stream(sink, checkpoint=checkpoint, **options).awaitTermination()
+
+
+def tables(spark: SparkSession, folder: Path, *names: str | None) -> list[dt.Table]:
+    """Tables over a folder each, with the columns of ``ROWS``."""
+    return [
+        dt.Table.from_changelog(
+            read(spark, folder / f"table{number}"), key="k", timestamp="t", name=name
+        )
+        for number, name in enumerate(names)
+    ]
+
+
+def test_another_expression_under_an_aggregate_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its total would be of rows by the one and rows by the other."""
+    write(tmp_path / "table0", 0, [(1, "a", 100, 0)])
+    write(tmp_path / "table1", 0, [(1, "x", 0, 0)])
+
+    def total(net: Column) -> dt.Table:
+        orders, items = tables(spark, tmp_path, "orders", "items")
+        joined = orders.join(items, select={"net": net, "kind": "right.v"})
+        return joined.group_by("kind").agg(total=dt.sum("net"))
+
+    bound(tmp_path, total(F.col("left.n") * 1.25))
+    write(tmp_path / "table0", 1, [(1, "a", 200, 1)])
+    message = r"plan.of.result.select was .* \* 1.25D\).* and is .* \* 2.0D\)"
+    with pytest.raises(dt.CheckpointError, match=message):
+        bound(tmp_path, total(F.col("left.n") * 2.0))
+    bound(tmp_path, total(F.col("left.n") * 1.25))
+    rows = spark.read.parquet(str(tmp_path / "out")).orderBy("_timestamp", "_position")
+    assert [row["total"] for row in rows.collect()][-1] == 250.0
+
+
+def test_another_last_selection_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    """Rows that were written before stay as they are; all that is stored is still there."""
+    write(tmp_path / "table0", 0, [(1, "a", 100, 0), (2, "b", 200, 0)])
+    write(tmp_path / "table1", 0, [(1, "x", 1, 0), (2, "y", 2, 0)])
+
+    def told(select: Any) -> list[tuple[Any, ...]]:
+        orders, items = tables(spark, tmp_path, "orders", "items")
+        rows: list[tuple[Any, ...]] = []
+        sink = dt.to_function(lambda batch, _: rows.extend(map(tuple, batch.collect())))
+        bound(tmp_path, orders.join(items, select=select), sink=sink)
+        return sorted(row[: -len(("_change", "_timestamp", "_position"))] for row in rows)
+
+    assert told({"v": "left.v"}) == [(1, "a"), (2, "b")]
+    write(tmp_path / "table1", 1, [(1, "xx", 3, 1)])
+    assert told({"sum": F.col("left.n") + F.col("right.n"), "v": "left.v"}) == [(1, 103, "a")]
+    write(tmp_path / "table0", 1, [(2, "bb", 300, 1)])
+    assert told(["right.v"]) == [(2, "y")]
+
+
+def test_sides_that_change_places_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    chosen = {"x": "left.v", "y": "right.v"}
+    write(tmp_path / "table0", 0, [(1, "a", 0, 0)])
+    a, b = tables(spark, tmp_path, "a", "b")
+    bound(tmp_path, a.join(b, how="outer", select=chosen))
+    with pytest.raises(dt.CheckpointError, match=r'left.table was "a" and is "b"; .*right.table'):
+        bound(tmp_path, b.join(a, how="outer", select=chosen))
+    unnamed, other = tables(spark, tmp_path, None, None)
+    joined = unnamed.join(other, how="outer", select=chosen)
+    with pytest.raises(dt.PlanError, match=r"tell them apart. Give each a name of its own"):
+        bound(tmp_path / "unnamed", joined)
+    with pytest.raises(dt.PlanError, match=r"table table\[k\]: another one has the same name"):
+        joined.changelog()

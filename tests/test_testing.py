@@ -192,8 +192,7 @@ def test_a_cut_driver_goes_on(orders: Table, payments: Table, buckets: int) -> N
 
 def test_a_snapshot_of_another_topology_is_refused(orders: Table, payments: Table) -> None:
     driver = Driver(orders.join(payments))
-    driver.pipe(orders, {"id": 1}, timestamp=1)
-    with pytest.raises(CheckpointError, match="holds topology"):
+    with pytest.raises(CheckpointError, match=r'plan.join was "inner" and is "left". Start'):
         Driver.restore(orders.join(payments, how="left"), driver.cut())
     with pytest.raises(CheckpointError, match="not one of this version's"):
         Driver.restore(orders.join(payments), b"")
@@ -204,8 +203,7 @@ def test_which_tables_are_one_table_is_part_of_the_topology(orders: Table) -> No
     other = table("other", key="id", schema=ORDER)
     chosen = {"a": "left.amount", "b": "right.amount"}
     driver = Driver(orders.join(orders, select=chosen))
-    driver.pipe(orders, {"id": 1, "amount": 5}, timestamp=1)
-    with pytest.raises(CheckpointError, match="holds topology"):
+    with pytest.raises(CheckpointError, match=r'right.table was "orders" and is "other"; .*input'):
         Driver.restore(orders.join(other, select=chosen), driver.cut())
 
 

@@ -17,6 +17,7 @@ run, on the same stored bytes; what a query does with a record, the driver does 
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ from dovetail.columns import DELETED, EVENT_TIME, POSITION, SEQUENCE
 from dovetail.errors import CheckpointError, DataError, PlanError
 from dovetail.kernels.hashing import stable_hash
 from dovetail.plan.arrow import arrow_schema
+from dovetail.plan.fingerprint import describe, fingerprint, refuse_alike, refuse_other
 from dovetail.plan.nodes import Node, Source, is_stream, joins, origins
 from dovetail.plan.output import held_columns
 from dovetail.plan.spans import Span, microseconds
@@ -53,7 +55,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SNAPSHOT = pa.schema(
     [("stage", pa.int32()), ("bucket", pa.int32()), ("name", pa.string()), ("blob", pa.binary())]
 )
-_SNAPSHOT_VERSION = 2
+_SNAPSHOT_VERSION = 3
 
 
 def table(
@@ -246,8 +248,13 @@ class Driver:
         stored = pa.Table.from_pylist(
             [dict(zip(_SNAPSHOT.names, row, strict=True)) for row in rows], schema=_SNAPSHOT
         )
-        told = {"buckets": self._root.stage.spec.buckets, "batches": self._batches}
-        stored = stored.replace_schema_metadata({name: str(n) for name, n in told.items()})
+        told = {
+            "buckets": self._root.stage.spec.buckets,
+            "batches": self._batches,
+            "topology": fingerprint(self._node),
+            "plan": describe(self._node),
+        }
+        stored = stored.replace_schema_metadata({"driver": json.dumps(told)})
         return bytes([_SNAPSHOT_VERSION]) + to_ipc(stored)
 
     @classmethod
@@ -261,8 +268,9 @@ class Driver:
     ) -> Driver:
         """A driver that goes on from a snapshot as a restarted query does, in any process.
 
-        ``topology`` may be built anew from tables of the same types; if it is not the one that was
-        cut, ``CheckpointError`` is raised. Unread changes and ``dropped`` do not travel.
+        ``topology`` may be built anew from tables of the same names and columns; if it is not the
+        one that was cut, ``CheckpointError`` names the differences. Its last ``select=`` may be
+        another. Unread changes and ``dropped`` do not travel.
         """
         if snapshot[:1] != bytes([_SNAPSHOT_VERSION]):
             raise CheckpointError(
@@ -271,15 +279,14 @@ class Driver:
                 "Give restore() what cut() returned",
             )
         stored = from_ipc(pa.py_buffer(snapshot)[1:])
-        buckets = int(stored.schema.metadata[b"buckets"])
-        driver = cls(topology, emit=emit, buckets=buckets, key_hash=key_hash)
-        driver._batches = int(stored.schema.metadata[b"batches"])
+        told = json.loads(stored.schema.metadata[b"driver"])
+        refuse_alike(topology.plan)
+        refuse_other(topology.plan, told["topology"], told["plan"])
+        driver = cls(topology, emit=emit, buckets=told["buckets"], key_hash=key_hash)
+        driver._batches = told["batches"]
         stages = driver._root.buckets
         for row in stored.to_pylist():
-            if row["stage"] < len(stages):
-                stages[row["stage"]].blobs[row["bucket"]].put(row["name"], row["blob"])
-        for buckets_of in stages:
-            buckets_of.check()
+            stages[row["stage"]].blobs[row["bucket"]].put(row["name"], row["blob"])
         return driver
 
     def _source(self, table: Topology) -> Source:

@@ -1,15 +1,24 @@
-"""The part of a plan that gives stored state its meaning, and its hash."""
+"""The part of a plan that gives stored state its meaning, and its hash.
+
+What is stored depends on all that rows go through before: how inputs are read, joins with their
+options, the selections between stages. The last selection comes after all state.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from dovetail.errors import CheckpointError, PlanError
 from dovetail.kernels.aggregates import Aggregate
 from dovetail.kernels.user_defined import UserDefined
+from dovetail.plan.expressions import text_of
 from dovetail.plan.nodes import (
     Aggregation,
     DeltaJoin,
@@ -26,79 +35,213 @@ from dovetail.plan.nodes import (
     WindowJoin,
     origins,
 )
+from dovetail.plan.select import row_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_KINDS = {
+    TableJoin: "tables by key",
+    ForeignKeyJoin: "tables by foreign key",
+    DeltaJoin: "tables by look-ups",
+    StreamTableJoin: "a stream with a table",
+    StreamJoin: "streams",
+    WindowJoin: "windowed tables",
+}
 
 
 def fingerprint(node: Node) -> str:
-    """A short hash of all that gives stored state its meaning: types, joins, and which of its
-    inputs are one input; not their names.
-    """
+    """A short hash of what ``describe`` tells."""
     text = json.dumps(describe(node), separators=(",", ":"), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def describe(node: Node) -> dict[str, Any]:
-    """The part of a node that stored state depends on, as plain data."""
-    return _describe(node, origins(node))
+    """All of a node that stored state depends on, as JSON's own data: its inputs with their names
+    and how each is read, and what is made of them, expressions by their text.
+
+    Not part of it: the selection that comes last, the names of joins, how results are emitted, how
+    long ``align=`` waits, look-up sources and caches, and what the inputs' frames do themselves.
+    """
+    told = _Description(origins(node)).of(node.node if isinstance(node, Derived) else node)
+    return json.loads(json.dumps(told))  # type: ignore[no-any-return]
 
 
-def _describe(node: Node, inputs: Sequence[Source]) -> dict[str, Any]:
-    if isinstance(node, Derived):
-        return {"result": _describe(node.node, inputs)}
-    if isinstance(node, Materialized):
-        return {"materialized": _describe(node.table, inputs)}
-    if isinstance(node, Unwindowed):
-        return {"windows": _describe(node.input, inputs), "final": node.final}
-    if isinstance(node, Aggregation):
+def refuse_other(node: Node, fingerprint_then: str, then: Mapping[str, Any]) -> None:
+    """Refuse to go on with what another topology stored, whose description is ``then``."""
+    if fingerprint(node) != fingerprint_then:
+        raise CheckpointError(
+            node.name,
+            "the checkpoint belongs to another topology: "
+            + "; ".join(_differences(then, describe(node))),
+            "Start with a new checkpoint, or restore the topology it was written by",
+        )
+
+
+def refuse_alike(node: Node) -> None:
+    """Refuse inputs that differ in nothing that a checkpoint knows them by: exchanged, each would
+    go on with the state of the other.
+    """
+    sources = origins(node)
+    description = _Description(sources)
+    told = [description.of(source) | {"input": 0} for source in sources]
+    for number, source in enumerate(sources):
+        if told[number] in told[:number]:
+            raise PlanError(
+                source.title,
+                "another one has the same name and the same columns, so a checkpoint could not "
+                "tell them apart",
+                "Give each a name of its own with name=",
+            )
+
+
+class _Description:
+    """``inputs``: all inputs of the whole plan; which of a node's inputs are one is part of it."""
+
+    def __init__(self, inputs: Sequence[Source]) -> None:
+        self._inputs = inputs
+
+    def of(self, node: Node, *, whole: bool = False) -> dict[str, Any]:
+        """``whole``: with the columns that the node's selections make."""
+        if isinstance(node, Source):
+            return self._source(node)
+        if isinstance(node, Derived):
+            made = self.of(node.node, whole=True)
+            return {"result": made, "key": _columns(node.key), "values": _columns(node.values)}
+        if isinstance(node, Materialized):
+            return {"materialized": self.of(node.table)}
+        if isinstance(node, Aggregation):
+            return self._aggregation(node)
+        if isinstance(node, Unwindowed):
+            return self._unwindowed(node, whole=whole)
+        return self._join(node, whole=whole)
+
+    def _source(self, source: Source) -> dict[str, Any]:
+        read = ("timestamp", "deleted", "sequence", "log_partition")
+        columns = {name: getattr(source, name) for name in read}
+        return {
+            "stream" if source.stream else "table": source.name,
+            "input": self._inputs.index(source) + 1,
+            "key": _columns(source.key),
+            "values": _columns(source.values),
+            "versioned_us": source.versioned_us,
+        } | {
+            name: None if column is None else text_of(source, column, lambda: _frame(source))
+            for name, column in columns.items()
+        }
+
+    def _aggregation(self, node: Aggregation) -> dict[str, Any]:
         return {
             "aggregate": [[c.name, list(c.columns), _kernel(c.kernel)] for c in node.columns],
             "by": list(node.by),
             "over": None if node.windows is None else asdict(node.windows),
-            "of": _describe(node.input, inputs),
+            "of": self.of(node.input),
         }
-    if isinstance(node, Source):
-        told = {
-            "stream" if node.stream else "table": inputs.index(node) + 1,
-            "key": [f.dataType.simpleString() for f in node.key],
-            "values": [[f.name, f.dataType.simpleString()] for f in node.values],
+
+    def _unwindowed(self, node: Unwindowed, *, whole: bool) -> dict[str, Any]:
+        told: dict[str, Any] = {
+            "windows": self.of(node.input.node, whole=whole or node.final),
+            "as": "a stream" if node.stream else "a table",
+            "final": node.final,
         }
-        return told if node.versioned_us is None else told | {"versioned_us": node.versioned_us}
-    return {
-        "join": node.how,
-        **_options(node),
-        "left": _describe(node.left, inputs),
-        "right": _describe(node.right, inputs),
-    }
+        if whole:
+            row = StructType([*node.input.key, *node.input.values])
+            told["columns"] = [self._text(node, item, row) for item in node.columns]
+        return told
+
+    def _join(self, node: JoinNode, *, whole: bool) -> dict[str, Any]:
+        told: dict[str, Any] = {
+            "join": node.how,
+            "of": _KINDS[type(node)],
+            "align": node.align_us is not None,
+            **self._options(node),
+            "left": self.of(node.left, whole=whole),
+            "right": self.of(node.right, whole=whole),
+        }
+        if whole:
+            row, _ = row_columns(node.left, node.right)
+            told["select"] = [
+                [s.name, s.ref if s.column is None else self._text(node, s.column, row)]
+                for s in node.select
+            ]
+        return told
+
+    def _options(self, node: JoinNode) -> dict[str, Any]:
+        """What a join is besides its kind."""
+        left = StructType([*node.left.key, *node.left.values])
+        if isinstance(node, TableJoin):
+            return {"late": node.late}
+        if isinstance(node, DeltaJoin):
+            return {"on": [list(pair) for pair in node.on], "form": node.form}
+        if isinstance(node, ForeignKeyJoin):
+            return {"on": [self._text(node, item, left) for item in node.on]}
+        if isinstance(node, WindowJoin):
+            looks = node.window_of
+            return {
+                "shift_us": node.shift_us,
+                "window_of": None if looks is None else self._text(node, looks, left),
+            }
+        if isinstance(node, StreamTableJoin):
+            return {"on": list(node.on), "grace_us": node.grace_us}
+        return {
+            "before_us": node.before_us,
+            "after_us": node.after_us,
+            "grace_us": node.grace_us,
+            "unmatched": node.unmatched,
+        }
+
+    def _text(self, node: Node, item: str | Column, row: StructType) -> str:
+        return text_of(node, item, lambda: self._empty(row))
+
+    def _empty(self, row: StructType) -> DataFrame:
+        frame = self._inputs[0].frame
+        session = SparkSession.getActiveSession() if frame is None else frame.sparkSession
+        assert session is not None, "an expression without a session"
+        return session.createDataFrame([], row)
+
+
+def _frame(source: Source) -> DataFrame:
+    assert source.frame is not None
+    return source.frame
+
+
+def _columns(fields: StructType) -> list[list[str]]:
+    return [[f.name, f.dataType.simpleString()] for f in fields]
 
 
 def _kernel(kernel: Aggregate) -> str:
-    """What an accumulator is the accumulator of; a user's functions have no lasting name."""
-    if isinstance(kernel, UserDefined):
-        return f"user-defined: {', '.join(map(str, kernel.state))} to {kernel.result}"
-    return repr(kernel)
+    """What an accumulator is the accumulator of; a user's functions are told by their names."""
+    if not isinstance(kernel, UserDefined):
+        return repr(kernel)
+    functions = kernel.functions
+    made = (functions.init, functions.add, functions.merge, functions.retract, functions.finish)
+    names = [getattr(f, "__qualname__", type(f).__name__) for f in made if f is not None]
+    state = ", ".join(f"{name} {type_}" for name, type_ in functions.columns)
+    return f"user-defined by {', '.join(names)}: {state} to {kernel.result}"
 
 
-def _options(node: JoinNode) -> dict[str, Any]:
-    """What a join is besides its kind, where it is more than the plainest."""
-    options: dict[str, Any] = {}
-    if node.align_us is not None:
-        options["align"] = True
-    if isinstance(node, TableJoin) and node.late != "ignore":
-        options["late"] = node.late
-    elif isinstance(node, DeltaJoin):
-        options["looked up"] = [list(pair) for pair in node.on]
-    elif isinstance(node, ForeignKeyJoin):
-        options["on"] = [item if isinstance(item, str) else "an expression" for item in node.on]
-    elif isinstance(node, WindowJoin):
-        looks = node.window_of
-        options |= {
-            "shift_us": node.shift_us,
-            "window_of": looks if looks is None or isinstance(looks, str) else "an expression",
-        }
-    elif isinstance(node, StreamTableJoin):
-        options |= {"on": list(node.on), "grace_us": node.grace_us}
-    elif isinstance(node, StreamJoin):
-        options |= {
-            "within_us": [node.before_us, node.after_us, node.grace_us],
-            "unmatched": node.unmatched,
-        }
-    return options
+def _differences(then: Any, now: Any, where: str = "plan") -> Iterator[str]:
+    """The places where two plans differ, each with what was and what is."""
+    if isinstance(then, dict) and isinstance(now, dict) and then.keys() == now.keys():
+        for part in then:
+            yield from _differences(then[part], now[part], f"{where}.{part}")
+    elif then != now:
+        yield f"{where} was {_short(then)} and is {_short(now)}"
+
+
+def _short(part: Any) -> str:
+    """A part of a plan in a few words."""
+    if not isinstance(part, dict):
+        return json.dumps(part)
+    if "join" in part:
+        article = "an" if part["join"] in ("inner", "outer") else "a"
+        return f"{article} {part['join']} join of {part['of']}"
+    if "aggregate" in part:
+        return f"an aggregate by {', '.join(part['by'])}"
+    for kind in ("stream", "table"):
+        if kind in part:
+            return f"{kind} {part[kind]}"
+    for made in ("result", "materialized", "windows"):
+        if made in part:
+            return f"the result of {_short(part[made])}"
+    return json.dumps(part)

@@ -32,10 +32,8 @@ from dovetail.plan.output import held_columns
 from dovetail.plan.spec import Eventual, StageSpec
 from dovetail.plan.stages import Stage
 from dovetail.runtime.merge import merge
-from dovetail.runtime.operators import store_count
 from dovetail.runtime.pack import Packer, packed, unpack_piece
 from dovetail.runtime.stage import Piece, process
-from dovetail.state import manifest
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import SegmentCache
 
@@ -51,12 +49,6 @@ class Buckets:
         self.blobs = [MemoryBlobs() for _ in range(spec.buckets)]
         self.counts: Counter[str] = Counter()
         self._cache = SegmentCache()
-
-    def check(self) -> None:
-        """Refuse blobs of another stage."""
-        spec = self.spec
-        for blobs in self.blobs:
-            manifest.load(blobs, spec.topology, spec.buckets, len(spec.sources), store_count(spec))
 
     def process(self, pieces: Pieces, now_us: int) -> Iterator[tuple[int, pa.Table]]:
         """One micro-batch: the changes, each table with its bucket."""

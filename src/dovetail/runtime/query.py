@@ -9,7 +9,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dovetail.errors import CheckpointError, ConfigurationError, PlanError
-from dovetail.plan.fingerprint import describe, fingerprint
+from dovetail.plan.fingerprint import describe, fingerprint, refuse_alike, refuse_other
 from dovetail.plan.nodes import Node, origins
 from dovetail.plan.spec import Emit
 from dovetail.plan.stages import plan_stage
@@ -106,7 +106,7 @@ def start(
 
 
 def streaming_session(node: Node) -> SparkSession:
-    """The session of a node whose inputs are all streaming frames."""
+    """The session of a node whose inputs are all streaming frames that can be told apart."""
     for source in origins(node):
         if source.frame is None or not source.frame.isStreaming:
             raise PlanError(
@@ -114,6 +114,7 @@ def streaming_session(node: Node) -> SparkSession:
                 "its frame is not a streaming one",
                 "Read it with spark.readStream, or compute the topology with to_batch()",
             )
+    refuse_alike(node)
     return spark.session_of(node)
 
 
@@ -157,13 +158,7 @@ def _binding(
             f"the checkpoint has format {bound['version']}, this version reads {BINDING_VERSION}",
             "Run the version that wrote it, or start with a new checkpoint",
         )
-    if bound["topology"] != fingerprint(node):
-        raise CheckpointError(
-            node.name,
-            "the checkpoint belongs to another topology: "
-            + "; ".join(_differences(bound["plan"], describe(node))),
-            "Start with a new checkpoint, or restore the topology it was written by",
-        )
+    refuse_other(node, bound["topology"], bound["plan"])
     if buckets is not None and buckets != bound["buckets"]:
         raise CheckpointError(
             node.name,
@@ -172,21 +167,6 @@ def _binding(
             "another number needs a new checkpoint",
         )
     return dict(bound)
-
-
-def _differences(then: Any, now: Any, where: str = "plan") -> Iterator[str]:
-    """The places where two plans differ, each with what was and what is."""
-    if isinstance(then, dict) and isinstance(now, dict) and then.keys() == now.keys():
-        for part in then:
-            yield from _differences(then[part], now[part], f"{where}.{part}")
-    elif then != now:
-        yield f"{where} was {_short(then)} and is {_short(now)}"
-
-
-def _short(part: Any) -> str:
-    if isinstance(part, dict):
-        return f"a {part['join']} join" if "join" in part else "a table"
-    return json.dumps(part)
 
 
 @contextmanager
