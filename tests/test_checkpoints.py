@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +14,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import dovetail as dt
+from dovetail.io.sinks import FormatSink
+from dovetail.runtime import query
+from dovetail.runtime.checkpoint import CheckpointFile
 
 ROWS = pa.schema(
     [("k", pa.int64()), ("v", pa.string()), ("n", pa.int64()), ("t", pa.timestamp("us", "UTC"))]
@@ -144,3 +152,115 @@ def test_sides_that_change_places_are_refused(spark: SparkSession, tmp_path: Pat
         bound(tmp_path / "unnamed", joined)
     with pytest.raises(dt.PlanError, match=r"table table\[k\]: another one has the same name"):
         joined.changelog()
+
+
+def test_a_start_that_fails_binds_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """Not its topology, not its number of buckets."""
+    write(tmp_path / "table0", 0, [(1, "a", 0, 0)])
+    users, others = tables(spark, tmp_path, "users", "others")
+    with pytest.raises(Exception, match="nowhere"):
+        bound(tmp_path, users, buckets=4, sink=FormatSink("nowhere"))
+    chosen = users.join(others, how="left", select=["left.v"])
+    bound(tmp_path, chosen, buckets=2)
+    with pytest.raises(dt.CheckpointError, match="another topology"):
+        bound(tmp_path, users)
+    with pytest.raises(dt.CheckpointError, match="has 2 buckets, the query asks for 4"):
+        bound(tmp_path, chosen, buckets=4)
+
+
+def test_a_checkpoint_is_bound_before_anything_is_stored(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """From the first micro-batch on, though it fails; and already by what a source remembers."""
+    write(tmp_path / "table0", 0, [(1, "a", 0, 0)])
+    users, others = tables(spark, tmp_path, "users", "others")
+
+    def failing(batch: DataFrame, _: int) -> None:
+        raise RuntimeError("the sink fails")
+
+    with pytest.raises(StreamingQueryException, match="the sink fails"):
+        bound(tmp_path, users, sink=dt.to_function(failing))
+    checkpoint = tmp_path / "checkpoint"
+    assert not any((checkpoint / "commits").iterdir())
+    with pytest.raises(dt.CheckpointError, match=r'plan.table was "users" and is "others"'):
+        bound(tmp_path, others)
+    for begun in ("offsets", "state"):
+        shutil.rmtree(checkpoint / begun)
+    with pytest.raises(dt.CheckpointError, match=r'plan.table was "users" and is "others"'):
+        bound(tmp_path, others)
+    shutil.rmtree(checkpoint / "sources")
+    bound(tmp_path, others)
+
+
+@pytest.mark.parametrize("torn", [None, "", '{"version": 2, "topo', '{"version": 99}'])
+def test_a_checkpoint_that_nothing_binds_is_refused(
+    spark: SparkSession, tmp_path: Path, torn: str | None
+) -> None:
+    write(tmp_path / "table0", 0, [(1, "a", 0, 0)])
+    (users,) = tables(spark, tmp_path, "users")
+    file = tmp_path / "checkpoint" / "dovetail.json"
+    if torn is not None:
+        # What a start left that came no further is not read.
+        file.parent.mkdir()
+        file.write_text(torn)
+    bound(tmp_path, users)
+    whole = file.read_text()
+    file.unlink()
+    if torn is not None:
+        # A file that is written without its checksum.
+        file.with_name(".dovetail.json.crc").unlink(missing_ok=True)
+        file.write_text(torn)
+    message = {None: "has no dovetail.json", '{"version": 99}': "has format 99, this version"}
+    with pytest.raises(dt.CheckpointError, match=message.get(torn, "json cannot be read")):
+        bound(tmp_path, users)
+    file.write_text(whole)
+    bound(tmp_path, users)
+
+
+def test_there_is_never_a_part_of_a_binding(spark: SparkSession, tmp_path: Path) -> None:
+    file = CheckpointFile(spark, str(tmp_path / "checkpoint"))
+    path = tmp_path / "checkpoint" / "dovetail.json"
+    with query._settings(spark, file.settings()):
+        file.write({"plan": "x" * 1_000_000})
+    seen, done = [], threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            seen.append(len(json.loads(path.read_text())["plan"]))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    with query._settings(spark, file.settings()):
+        for _ in range(10):
+            file.write({"plan": "x" * 1_000_000})
+    done.set()
+    thread.join()
+    assert set(seen) == {1_000_000}
+    assert [p.name for p in path.parent.iterdir() if not p.name.startswith(".")] == [path.name]
+
+
+def test_a_session_with_sparks_leak_is_told_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the version of its JVM, with the sockets of a micro-batch: two tasks per stage."""
+    joined = by_foreign_key(spark.newSession(), tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert joined.changelog().isStreaming
+    monkeypatch.setattr(query, "spark_version", lambda _: "4.2.0")
+    message = r"a socket of each task with state: 4 per micro-batch.* Spark 4\.2\.1 or later"
+    with pytest.warns(dt.DovetailWarning, match=message) as told:
+        joined.changelog()
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        joined.group_by("v").agg(n=dt.count()).changelog()
+    with pytest.warns(dt.DovetailWarning, match=r"state: 8 per micro-batch"):
+        by_foreign_key(spark.newSession(), tmp_path).group_by("v").agg(n=dt.count()).changelog()
+
+
+def by_foreign_key(session: SparkSession, folder: Path) -> dt.Table:
+    for name, value in dt.settings(partitions=2).items():
+        session.conf.set(name, value)
+    left, right = tables(session, folder, "left", "right")
+    return left.join(right, on="n", select={"v": "left.v"})

@@ -231,8 +231,7 @@ def test_a_query_that_cannot_start_and_rows_that_cannot_be_placed(
         match=r"another topology: plan.join was \"inner\" and is \"left\". Start",
     ):
         start(other)
-    # Without the file that binds the checkpoint, the state itself refuses.
-    (tmp_path / "checkpoint" / "dovetail.json").unlink()
+    # changelog() knows nothing of the file that binds the checkpoint: the state itself refuses.
     path = tmp_path / "user"
     spark.createDataFrame([(9, "x", "z")], "id long, part string, user string").withColumn(
         "at", F.timestamp_seconds(F.lit(9))
@@ -240,7 +239,9 @@ def test_a_query_that_cannot_start_and_rows_that_cannot_be_placed(
     with pytest.raises(
         StreamingQueryException, match=r"the checkpoint holds topology \w+ in 2 buckets"
     ):
-        start(other)
+        other.changelog(buckets=2).writeStream.format("noop").option(
+            "checkpointLocation", checkpoint
+        ).trigger(availableNow=True).start().awaitTermination()
 
     with pytest.raises(
         StreamingQueryException,

@@ -7,6 +7,7 @@
     - ``DataError``            a row that no rule of the topology can place
     - ``StateError``           stored state that this version cannot read
     - ``TargetError``          a target table that cannot be brought up to date
+- ``DovetailWarning``          what a query runs in spite of; a ``UserWarning``
 
 Every message names the operator, what is wrong and what to do about it.
 """
@@ -55,3 +56,7 @@ class TargetError(DovetailError):
     """The target is another join's, was changed by others, or its sources no longer have the
     changes since the versions that it covers.
     """
+
+
+class DovetailWarning(UserWarning):
+    """Something that a query runs in spite of, and that will do harm in time."""

@@ -73,6 +73,8 @@ class Table(Topology):
         then joins the version of its record's own time, records may come out of order, and one
         older than the history is ignored.
 
+        ``name``: what errors, metrics and checkpoints call the table, ``table[<key>]`` by default.
+
         Raises ``PlanError`` for unknown or duplicate columns and for types that cannot serve.
         Source: Kafka Streams join design, "KTable"; KIP-914.
         """

@@ -83,7 +83,8 @@ class Topology(Planned):
         ``buckets``: into how many parts the key space is cut (8 by default), fixed by the
         checkpoint.
 
-        Raises ``CheckpointError`` where the checkpoint is another topology's.
+        Raises ``CheckpointError`` where the checkpoint is another topology's, ``PlanError`` where
+        two inputs have one name and the same columns.
         """
         return query.start(
             self.plan,

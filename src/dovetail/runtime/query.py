@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakSet
 
-from dovetail.errors import CheckpointError, ConfigurationError, PlanError
-from dovetail.plan.fingerprint import describe, fingerprint, refuse_alike, refuse_other
+from dovetail.errors import ConfigurationError, DovetailWarning, PlanError
+from dovetail.plan.fingerprint import refuse_alike
 from dovetail.plan.nodes import Node, origins
 from dovetail.plan.spec import Emit
 from dovetail.plan.stages import plan_stage
 from dovetail.runtime import spark
+from dovetail.runtime.checkpoint import CheckpointFile, binding_of, refuse_unfit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,24 +23,15 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 BUCKETS_DEFAULT = 8
-BINDING_VERSION = 1
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _PARTITIONS = "spark.sql.shuffle.partitions"
 
-_LOCAL_CHECKPOINT = {
-    # The one that Spark finds by itself is Hive's, which refuses to rename over a file: under the
-    # manager below a micro-batch that is run again would leave the state of its first run where it
-    # is. So these come first, and go last.
-    "fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
-    "fs.file.impl.disable.cache": "true",
-    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming"
-    ".checkpointing.FileSystemBasedCheckpointFileManager",
-}
-
 _STARTING = Lock()
 """Held while a query starts: its session has the query's settings meanwhile."""
+_WARNED: WeakSet[SparkSession] = WeakSet()
+"""The sessions that have been told of Spark's leak."""
 
 
 class Sink(Protocol):
@@ -89,8 +82,9 @@ def start(
     triggered = parse_trigger(trigger)
     with _STARTING:
         file = CheckpointFile(session, checkpoint)
-        bound = file.read()
-        binding = _binding(node, session, buckets, bound)
+        bound = file.read(node)
+        binding = _new_binding(node, session, buckets) if bound is None else bound
+        refuse_unfit(binding, node, buckets)
         plan_stage(node, buckets=binding["buckets"], emit=emit)
         partitions = binding["partitions"]
         with _settings(session, settings(partitions) | file.settings()):
@@ -101,8 +95,16 @@ def start(
                 writer = writer.queryName(name)
             writer = writer.trigger(**triggered)
             if bound is None:
+                # Before Spark writes anything there, so that nothing is ever stored unbound.
                 file.write(binding)
             return writer.start()
+
+
+def _new_binding(node: Node, session: SparkSession, buckets: int | None) -> dict[str, Any]:
+    """What ties a new checkpoint to its query."""
+    count = BUCKETS_DEFAULT if buckets is None else buckets
+    partitions = min(count, session.sparkContext.defaultParallelism)
+    return binding_of(node, buckets=count, partitions=partitions)
 
 
 def streaming_session(node: Node) -> SparkSession:
@@ -136,37 +138,30 @@ def parse_trigger(trigger: str | None) -> dict[str, Any]:
 def _changelog(node: Node, emit: Emit, buckets: int, partitions: int, *, timers: bool) -> DataFrame:
     stage = plan_stage(node, buckets=buckets, emit=emit)
     labels = spark.bucket_labels(buckets)
-    return spark.changelog(stage, spark.Streaming(labels, partitions, timers))
+    run = spark.Streaming(labels, partitions, timers)
+    changes = spark.changelog(stage, run)
+    _warn_of_leak(spark.session_of(node), run.stateful * partitions)
+    return changes
 
 
-def _binding(
-    node: Node, session: SparkSession, buckets: int | None, bound: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """What ties a checkpoint to its query; a known one must fit."""
-    if bound is None:
-        count = BUCKETS_DEFAULT if buckets is None else buckets
-        return {
-            "version": BINDING_VERSION,
-            "topology": fingerprint(node),
-            "plan": describe(node),
-            "buckets": count,
-            "partitions": min(count, session.sparkContext.defaultParallelism),
-        }
-    if bound["version"] != BINDING_VERSION:
-        raise CheckpointError(
-            node.name,
-            f"the checkpoint has format {bound['version']}, this version reads {BINDING_VERSION}",
-            "Run the version that wrote it, or start with a new checkpoint",
-        )
-    refuse_other(node, bound["topology"], bound["plan"])
-    if buckets is not None and buckets != bound["buckets"]:
-        raise CheckpointError(
-            node.name,
-            f"the checkpoint has {bound['buckets']} buckets, the query asks for {buckets}",
-            f"Use buckets={bound['buckets']} or leave it out; "
-            "another number needs a new checkpoint",
-        )
-    return dict(bound)
+def spark_version(session: SparkSession) -> str:
+    """The version of the session's JVM; that of the installed package may be another."""
+    return session.version
+
+
+def _warn_of_leak(session: SparkSession, tasks: int) -> None:
+    """Say once per session that its Spark leaks sockets, where it does: one per ``tasks`` of a
+    micro-batch that have state (SPARK-58932).
+    """
+    if session in _WARNED or tasks == 0 or not spark_version(session).startswith("4.2.0"):
+        return
+    _WARNED.add(session)
+    warnings.warn(
+        f"Spark 4.2.0 never closes a socket of each task with state: {tasks} per micro-batch of "
+        "this query, until the process may open no more. Run it on Spark 4.2.1 or later",
+        DovetailWarning,
+        stacklevel=5,
+    )
 
 
 @contextmanager
@@ -183,43 +178,3 @@ def _settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None
                 session.conf.unset(key)
             else:
                 session.conf.set(key, old)
-
-
-class CheckpointFile:
-    """``dovetail.json`` in a checkpoint directory, on any file system that Spark can write."""
-
-    def __init__(self, session: SparkSession, checkpoint: str) -> None:
-        jvm: Any = session._jvm  # noqa: SLF001 -- Hadoop's file systems have no Python face
-        self._path = jvm.org.apache.hadoop.fs.Path(checkpoint, "dovetail.json")
-        self._configuration = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
-        self._fs = self._path.getFileSystem(self._configuration)
-        self._io = jvm.org.apache.commons.io.IOUtils
-
-    def settings(self) -> dict[str, str]:
-        """Further settings of the query, where the directory is one of this machine's and the
-        session has none of them.
-
-        Spark writes a file of a checkpoint, then renames it. Its usual way to do so starts five
-        processes on a local disk, a ``chmod`` and a ``readlink`` for each end of each renaming; its
-        other way starts one, and replaces a file at once instead of deleting it first.
-        """
-        chosen = any(self._configuration.get(key) for key in _LOCAL_CHECKPOINT)
-        return {} if chosen or self._fs.getScheme() != "file" else _LOCAL_CHECKPOINT
-
-    def read(self) -> dict[str, Any] | None:
-        """The binding, or None in a new checkpoint."""
-        if not self._fs.exists(self._path):
-            return None
-        stream = self._fs.open(self._path)
-        try:
-            return json.loads(self._io.toString(stream, "UTF-8"))  # type: ignore[no-any-return]
-        finally:
-            stream.close()
-
-    def write(self, binding: Mapping[str, Any]) -> None:
-        """Bind a new checkpoint."""
-        stream = self._fs.create(self._path, True)
-        try:
-            stream.write(json.dumps(binding, indent=1).encode())
-        finally:
-            stream.close()

@@ -319,14 +319,17 @@ class Streaming(Run):
 
     ``timers``: rows that wait for another source are let through when their time has come even if
     no data does. A query with timers runs micro-batches without end, so it never stops by itself.
+    ``stateful``: how many stages with state have been made.
     """
 
     timers: bool
+    stateful: int = field(default=0, init=False)
 
     flat = True
 
     def staged(self, packed: DataFrame, spec: StageSpec, emission: Emission) -> DataFrame:
         """What a stage emits of its packed inputs."""
+        self.stateful += 1
         timers = self.timers and spec.align_us is not None
         if spec.align_us is not None:
             # The time of the micro-batch, which is the same when a batch is run again. Only where

@@ -1,0 +1,143 @@
+"""What binds a checkpoint to its query: ``dovetail.json`` beside what Spark writes there.
+
+It is written whole, before Spark writes anything, and is in force once Spark has: so no state is
+ever unbound, and what a start leaves that came no further binds nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from dovetail.errors import CheckpointError
+from dovetail.plan.fingerprint import describe, fingerprint, refuse_other
+from dovetail.plan.nodes import Node
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FORMAT_VERSION = 2
+NAME = "dovetail.json"
+
+_MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing."
+_LOCAL_CHECKPOINT = {
+    # The one that Spark finds by itself is Hive's, which refuses to rename over a file: under the
+    # manager below a micro-batch that is run again would leave the state of its first run where it
+    # is. So these come first, and go last.
+    "fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+    "spark.sql.streaming.checkpointFileManagerClass": _MANAGERS
+    + "FileSystemBasedCheckpointFileManager",
+}
+
+
+def binding_of(node: Node, *, buckets: int, partitions: int) -> dict[str, Any]:
+    """What ties a checkpoint to a query of ``node``."""
+    return {
+        "version": FORMAT_VERSION,
+        "topology": fingerprint(node),
+        "plan": describe(node),
+        "buckets": buckets,
+        "partitions": partitions,
+    }
+
+
+def refuse_unfit(binding: Mapping[str, Any], node: Node, buckets: int | None) -> None:
+    """Refuse to run a node, or so many buckets, where the binding is of others."""
+    refuse_other(node, binding["topology"], binding["plan"])
+    if buckets is not None and buckets != binding["buckets"]:
+        raise CheckpointError(
+            node.name,
+            f"the checkpoint has {binding['buckets']} buckets, the query asks for {buckets}",
+            f"Use buckets={binding['buckets']} or leave it out; "
+            "another number needs a new checkpoint",
+        )
+
+
+class CheckpointFile:
+    """``dovetail.json`` in a checkpoint directory, on any file system that Spark can write."""
+
+    def __init__(self, session: SparkSession, checkpoint: str) -> None:
+        self._session = session
+        jvm: Any = session._jvm  # noqa: SLF001 -- Hadoop's file systems have no Python face
+        self._jvm = jvm
+        self._root = self._jvm.org.apache.hadoop.fs.Path(checkpoint)
+        self._path = self._inside(self._root, NAME)
+        self._fs = self._root.getFileSystem(self._configuration())
+
+    def settings(self) -> dict[str, str]:
+        """Further settings of the query, where the directory is one of this machine's and the
+        session has none of them.
+
+        Spark writes a file of a checkpoint, then renames it. Its usual way to do so starts five
+        processes on a local disk, a ``chmod`` and a ``readlink`` for each end of each renaming; its
+        other way starts one, and replaces a file at once instead of deleting it first.
+        """
+        configuration = self._configuration()
+        chosen = any(configuration.get(key) for key in _LOCAL_CHECKPOINT)
+        return {} if chosen or self._fs.getScheme() != "file" else _LOCAL_CHECKPOINT
+
+    def read(self, node: Node) -> dict[str, Any] | None:
+        """The binding, or None in a checkpoint that has not begun; ``CheckpointError`` for one that
+        has begun without a binding, or with one that cannot be read.
+        """
+        if not self._has_begun():
+            return None
+        problem = f"the checkpoint {self._root} has no {NAME}, which says whose it is"
+        if self._fs.exists(self._path):
+            problem = f"{self._path} cannot be read"
+            stream = self._fs.open(self._path)
+            try:
+                text = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+            finally:
+                stream.close()
+            try:
+                binding = json.loads(text)
+            except ValueError:
+                binding = {}
+            if binding.get("version") == FORMAT_VERSION:
+                return binding  # type: ignore[no-any-return]
+            if "version" in binding:
+                problem = (
+                    f"the checkpoint has format {binding['version']}, this version reads "
+                    f"{FORMAT_VERSION}"
+                )
+        raise CheckpointError(
+            node.name,
+            problem,
+            "Run what wrote it (changelog() writes no such file), or start with a new checkpoint",
+        )
+
+    def write(self, binding: Mapping[str, Any]) -> None:
+        """Bind a checkpoint that has not begun, at once: there is never a part of the file."""
+        text = json.dumps(binding, indent=1)
+        managers: Any = getattr(self._jvm, f"{_MANAGERS}CheckpointFileManager$")
+        manager = getattr(managers, "MODULE$").create(self._root, self._configuration())
+        manager.mkdirs(self._root)
+        stream = manager.createAtomic(self._path, True)
+        try:
+            stream.write(text.encode())
+        except BaseException:
+            stream.cancel()
+            raise
+        stream.close()
+
+    def _has_begun(self) -> bool:
+        """Whether Spark has planned a micro-batch, or a source what will be its first."""
+        logs = [self._inside(self._root, "offsets")]
+        logs += self._entries(self._inside(self._root, "sources"))
+        return any(True for log in logs for _ in self._entries(log))
+
+    def _entries(self, folder: Any) -> Iterator[Any]:
+        """What is in a folder, if it is there; no hidden files, which are yet to be renamed."""
+        if self._fs.exists(folder):
+            paths = (status.getPath() for status in self._fs.listStatus(folder))
+            yield from (path for path in paths if not path.getName().startswith("."))
+
+    def _inside(self, folder: Any, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(folder, name)
+
+    def _configuration(self) -> Any:
+        """Hadoop's, with the session's settings of the moment."""
+        return self._session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
