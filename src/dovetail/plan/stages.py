@@ -374,7 +374,7 @@ def _tree(node: Node, inputs: Sequence[Input]) -> Tree:
 
 
 def _leaf(node: Node, inputs: Sequence[Input]) -> Leaf:
-    return Leaf(next(i for i, input_ in enumerate(inputs) if input_.source is node))
+    return Leaf(next(i for i, input_ in enumerate(inputs) if input_.source == node))
 
 
 def _align(node: Node) -> int | None:

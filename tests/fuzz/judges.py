@@ -1,0 +1,34 @@
+"""Drawing a case by its number, and saying whether it holds."""
+
+from __future__ import annotations
+
+import random
+import traceback
+
+from fuzz import families, graphs
+from fuzz.case import Case
+
+WEIGHTS = {"graph": 10, "tree": 2, "matrix": 3, "foreign": 2, "windows": 3}
+
+
+LARGEST = 40_000
+
+
+def drawn(seed: int, number: int, *, only: str | None = None, largest: int = LARGEST) -> Case:
+    """Case ``number`` of a seed, the same for the same code; ``only``: of one family; ``largest``:
+    of at most so many records.
+    """
+    random_ = random.Random(f"{seed} {number}")
+    family = random_.choices([*WEIGHTS], [*WEIGHTS.values()])[0] if only is None else only
+    return graphs.drawn(random_, largest) if family == "graph" else families.drawn(random_, family)
+
+
+def difference(case: Case) -> str | None:
+    """What is wrong with what dovetail makes of a case, None for nothing. A case that dovetail took
+    and then fails on is wrong, whatever the error.
+    """
+    try:
+        return (graphs if case.family == "graph" else families).difference(case)
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"

@@ -1,0 +1,219 @@
+"""Graphs on Spark: files, several a micro-batch and an input, partitions, buckets, a restart; as a
+batch and as a stream, both judged by DuckDB.
+
+Where the order between inputs matters to the result, ``sequence=`` says it. Where it does not, the
+files' times do: then rows come in the order of the files.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import small_session
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+import dovetail as dt
+from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
+from fuzz import columns, graphs, topologies
+from fuzz.case import Case
+from fuzz.runs import Answers, Change, inputs
+
+EVERY = 150
+"""One case in so many runs on Spark, too."""
+
+_FIRST_FILE_S = 1_700_000_000
+
+
+def drawn(seed: int, number: int) -> Case:
+    """A graph of up to some hundred records in a few micro-batches; ``limits`` says how many files
+    an input has in each.
+    """
+    random_ = random.Random(f"{seed} {number} on Spark")
+    while True:
+        case = graphs.drawn(random_, 400)
+        stages = sum(node["op"] not in ("table", "stream") for node in case.topology)
+        if stages <= 3 and len(case.records) <= 400:
+            break
+    count, batches = len(case.records), []
+    while count:
+        batches.append(min(count, random_.randint(1 + count // 3, count)))
+        count -= batches[-1]
+    return replace(
+        case,
+        batches=batches,
+        buckets=random_.choice([1, 2, 8]),
+        hash="own",
+        limits={"files": random_.choice([1, 2, 5])},
+        restarts=[n for n in range(1, len(batches)) if random_.random() < 0.4],
+    )
+
+
+@cache
+def _session() -> SparkSession:
+    """The session; what its processes say on the way goes nowhere."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        return _made_session()
+    finally:
+        os.dup2(kept, 2)
+
+
+def _made_session() -> SparkSession:
+    session = (
+        small_session.builder()
+        .appName("dovetail fuzz")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.files.openCostInBytes", "1")
+        .config(
+            "spark.sql.streaming.stateStore.providerClass",
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        )
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def difference(case: Case) -> str | None:
+    """What is wrong with what dovetail makes of a case on Spark, None for nothing."""
+    tables = inputs(case)
+    with tempfile.TemporaryDirectory(prefix="dovetail-fuzz-") as folder:
+        try:
+            told = _judged(case, tables, "stream", _stream(case, tables, Path(folder)))
+            if told is None and not any(n.get("emit") == "final" for n in case.topology):
+                told = _judged(case, tables, "batch", [_static(case, tables, Path(folder))])
+        except Exception as error:
+            return f"{type(error).__name__}: {str(error)[:800]}"
+    return told
+
+
+def _judged(case: Case, tables: Mapping[int, pa.Table], how: str, answers: Answers) -> str | None:
+    told = graphs.of_sql(case, tables, len(case.records), answers)
+    return told and f"{how}: {told}"
+
+
+def ordered_by_files(case: Case) -> bool:
+    """Whether the result needs no order between the inputs, so that files alone are tried."""
+    ops = {node["op"] for node in case.topology}
+    return ops <= {"table", "join", "foreign", "group"} and not any(
+        node.get("versioned") is not None for node in case.topology
+    )
+
+
+def _stream(case: Case, tables: Mapping[int, pa.Table], folder: Path) -> Answers:
+    """What a query emits, started anew before each of ``restarts``."""
+    answers: dict[int, list[Change]] = {}
+
+    def collect(changes: DataFrame, batch: int) -> None:
+        answers[batch] = list(_plain(case, changes))
+
+    files = max(1, case.limits.get("files", 1))
+    for number in tables:
+        (folder / f"s{number}").mkdir()
+    topology = _over(case, tables, folder, files)
+    start = 0
+    for number, length in enumerate(case.batches):
+        _write(tables, folder, range(start, start + length), number, files)
+        start += length
+        if number + 1 in [*case.restarts, len(case.batches)]:
+            query = topology.write_stream(
+                dt.to_function(collect),
+                checkpoint=str(folder / "checkpoint"),
+                trigger="available now",
+                emit=case.emit,
+                buckets=case.buckets,
+            )
+            query.awaitTermination()
+            topology = _over(case, tables, folder, files)
+    return [answers[batch] for batch in sorted(answers)]
+
+
+def _static(case: Case, tables: Mapping[int, pa.Table], folder: Path) -> list[Change]:
+    """What a batch run over the same files gives."""
+    topology = _over(case, tables, folder, None)
+    return list(_plain(case, topology.to_batch(emit=case.emit, buckets=case.buckets)))
+
+
+def _over(case: Case, tables: Mapping[int, pa.Table], folder: Path, files: int | None) -> Any:
+    """The topology over these files, as a stream of so many files a micro-batch."""
+    session, given = _session(), {}
+    for number, table in tables.items():
+        node, name = case.topology[number], f"s{number}"
+        reader: Any = session.read if files is None else session.readStream
+        if files is not None:
+            reader = reader.option("maxFilesPerTrigger", files)
+        frame = reader.schema(from_arrow_schema(_stored(table).schema)).parquet(str(folder / name))
+        options: dict[str, Any] = {"timestamp": "t", "deleted": "d", "name": name}
+        options["key"] = [key for key, _ in node["key"]]
+        if ordered_by_files(case):
+            frame = frame.drop("s")
+        else:
+            options["sequence"] = "s"
+        if node["op"] == "stream":
+            given[number] = dt.Stream.from_df(frame, **options)
+        else:
+            options |= topologies.versioned(node)
+            given[number] = dt.Table.from_changelog(frame, **options)
+    return topologies.over(case.topology, given)
+
+
+def _stored(table: pa.Table) -> pa.Table:
+    names = {EVENT_TIME: "t", DELETED: "d", SEQUENCE: "s"}
+    at = table.column_names.index(EVENT_TIME)
+    table = table.set_column(
+        at, EVENT_TIME, table.column(EVENT_TIME).cast(pa.timestamp("us", "UTC"))
+    )
+    return table.rename_columns([names.get(name, name) for name in table.column_names])
+
+
+def _write(
+    tables: Mapping[int, pa.Table], folder: Path, places: range, batch: int, files: int
+) -> None:
+    """The files of a micro-batch: of each input as many, some of them empty. Their names say
+    nothing of their order, their times do.
+    """
+    for number, table in tables.items():
+        own = _stored(table)
+        place = own.column("s").to_numpy()
+        low, high = place.searchsorted((places.start, places.stop))
+        for part, rows in enumerate(_parts(own.slice(low, high - low), files)):
+            age = batch * files + part
+            path = folder / f"s{number}" / f"{(age * 7919) % 10007:05}.parquet"
+            pq.write_table(rows, path)
+            os.utime(path, (_FIRST_FILE_S + age, _FIRST_FILE_S + age))
+
+
+def _parts(rows: pa.Table, count: int) -> Iterator[pa.Table]:
+    length = -(-len(rows) // count)
+    for part in range(count):
+        yield rows.slice(part * length, length)
+
+
+def _plain(case: Case, changes: DataFrame) -> Iterator[Change]:
+    """Changes as the runs in process tell them, in the order of their positions."""
+    rows = changes.toArrow()
+    rows = rows.sort_by("_position")
+    shape = topologies.shapes(case.topology)[-1]
+    key = [columns.plain(rows.column(name)) for name, _ in shape.key]
+    values = [columns.plain(rows.column(name)) for name, _ in shape.values]
+    times = columns.plain(rows.column("_timestamp"))
+    stream = shape.kind == "stream"
+    changed: Sequence[str] = rows.column("_change").to_pylist()
+    for one, row, time, change in zip(
+        zip(*key, strict=True), zip(*values, strict=True), times, changed, strict=True
+    ):
+        gone = change == "delete"
+        yield Change(one, None if gone and not stream else row, time, gone and stream)

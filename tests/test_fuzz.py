@@ -1,0 +1,81 @@
+"""Cases that once failed, replayed; and the fuzz itself: that a seed gives the same cases, that a
+case survives its file, that it shrinks, and that its faults can be put in.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from fuzz import faults, judges, runs, shrink, sql, topologies
+from fuzz.case import CASES, Case
+
+FAMILIES = [*judges.WEIGHTS]
+
+
+@pytest.mark.parametrize("path", sorted(CASES.glob("*.json")), ids=lambda path: path.stem)
+def test_cases_that_failed(path: object) -> None:
+    assert judges.difference(Case.from_json(path.read_text())) is None  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_seed_gives_the_same_cases_and_they_hold(family: str) -> None:
+    for number in range(4):
+        case = judges.drawn(7, number, only=family, largest=40)
+        assert judges.drawn(7, number, only=family, largest=40) == case
+        assert Case.from_json(case.to_json()) == case
+        assert json.loads(case.to_json())["records"] == case.records
+        assert sum(case.batches) == len(case.records)
+        assert judges.difference(case) is None
+
+
+@pytest.mark.parametrize("fault", faults.FAULTS, ids=lambda fault: fault.name)
+def test_every_fault_can_be_put_in(fault: faults.Fault) -> None:
+    compile(faults.mutated(fault), fault.module, "exec")
+
+
+def test_a_case_shrinks() -> None:
+    """To the one record that matters, and the plainest settings."""
+    case = next(
+        case
+        for case in (judges.drawn(3, number, only="tree") for number in range(99))
+        if len(case.records) > 20 and any(record[4] for record in case.records)
+    )
+    case = replace(case, buckets=8, hash="one", limits={"fanout": 2})
+    small = shrink.shrunk(case, lambda one: any(record[4] for record in one.records))
+    assert len(small.records) == 1
+    assert (small.buckets, small.hash, small.limits, small.batches) == (1, "own", {}, [1])
+
+
+def test_a_topology_shrinks() -> None:
+    """To a join, where a join is what matters."""
+    case = next(
+        case
+        for case in (judges.drawn(3, number, only="graph", largest=40) for number in range(999))
+        if len(case.topology) > 4 and _joins(case) and case.topology[-1]["op"] != "join"
+    )
+    small = shrink.shrunk(case, _joins)
+    assert [node["op"] for node in small.topology] in (
+        ["table", "join"],
+        ["table", "table", "join"],
+    )
+    assert small.records == []
+    topologies.build(small.topology)
+
+
+def _joins(case: Case) -> bool:
+    return any(node["op"] == "join" for node in case.topology)
+
+
+def test_every_operator_is_judged() -> None:
+    assert set(sql.SQL) == {*topologies.BUILD, "table", "stream"}
+
+
+def test_sizes_and_hashes_are_forced() -> None:
+    module, constant = runs.LIMITS["fanout"]
+    with runs.forced("one", {"fanout": 3}):
+        assert getattr(module, constant) == 3
+        assert runs.dovetail.runtime.pack.stable_hash is runs.HASHES["one"]
+    assert getattr(module, constant) == 8
+    assert runs.dovetail.runtime.pack.stable_hash is runs.stable_hash
