@@ -65,9 +65,13 @@ class VersionedTables:
 Join: TypeAlias = StreamTable | StreamStream | VersionedTables
 
 
-def each_record(join: Join, records: Sequence[Record]) -> Iterator[list[Result]]:
-    """What each record makes the join emit."""
+def each_record(
+    join: Join, records: Sequence[Record], *, kafka: bool = False
+) -> Iterator[list[Result]]:
+    """What each record makes the join emit; ``kafka``: by Kafka Streams' rules for two streams."""
     running = _running(join)
+    if kafka and isinstance(join, StreamStream):
+        running = _KafkaStreams(join)
     for record in records:
         yield running.step(record)
 
@@ -203,18 +207,18 @@ class _Row:
 
 @dataclass
 class _StreamStream:
-    """Both sides join what the other has stored.
+    """Both sides join what the other has stored and still keeps.
 
-    Every record advances the clock, one without key or value too; only records that are stored
-    advance the clock of their side, which says what of it is still retained.
+    Every record advances the clock, one without key or value too. A row is kept until the clock is
+    past its time by ``before + after + grace``, where a negative bound counts as none.
 
     ``unmatched="on_close"``: an unmatched row waits until the clock is past the end of its window
-    by the grace; one that comes when the clock is past the end of its window does not wait.
+    by the grace; one that comes when it is already does not wait. A row that has been emitted alone
+    joins nothing.
     """
 
     join: StreamStream
     clock: int = NEVER
-    side_clock: dict[str, int] = field(default_factory=lambda: {"L": NEVER, "R": NEVER})
     rows: dict[str, list[_Row]] = field(default_factory=lambda: {"L": [], "R": []})
 
     def step(self, record: Record) -> list[Result]:
@@ -227,24 +231,23 @@ class _StreamStream:
 
     def arrive(self, side: str, record: Record) -> list[Result]:
         self.clock = max(self.clock, record.time)
-        emitted = self.close(lambda row: self.window_end(row) + self.join.grace < self.clock)
+        emitted = self.close(lambda row: self.last_moment(row) < self.clock)
         if record.deleted:
             return emitted
         row = _Row(side, record)
         preserved = preserves(self.join.how, side)
         if record.key is None:
             return emitted + [row.unmatched] * preserved
-        self.side_clock[side] = max(self.side_clock[side], record.time)
         matches = self.matches(row)
         self.rows[side].append(row)
         if not matches and preserved:
-            if self.join.unmatched == "on_close" and self.window_end(row) >= self.clock:
+            if self.join.unmatched == "on_close" and self.waits(row):
                 row.pending = True
             else:
-                row.alone = self.join.unmatched == "retract"
+                row.alone = True
                 emitted.append(row.unmatched)
         for other in matches:
-            if other.alone:
+            if other.alone and self.join.unmatched == "retract":
                 emitted.append(other.unmatched._replace(withdrawn=True))
             other.pending = other.alone = False
             values = tuple(r.record.value for r in sorted((row, other), key=lambda r: r.side))
@@ -255,29 +258,66 @@ class _StreamStream:
         """The unmatched results of these pending rows, the right one first at equal times."""
         due = [row for side in "RL" for row in self.rows[side] if row.pending and ended(row)]
         for row in due:
-            row.pending = False
+            row.pending, row.alone = False, True
         due.sort(key=lambda row: (row.time, row.side == "L", byte_order(row.record.key)))
         return [row.unmatched for row in due]
+
+    def last_moment(self, row: _Row) -> int:
+        """Where the clock may stand at the latest when a match of this row is still in time."""
+        return self.window_end(row) + self.join.grace
 
     def window_end(self, row: _Row) -> int:
         """The last time of the other side that matches this row."""
         return row.time + (self.join.after if row.side == "L" else self.join.before)
 
+    def waits(self, row: _Row) -> bool:
+        """Whether a match of a row that has just come may still come."""
+        return self.clock <= self.last_moment(row)
+
     def matches(self, row: _Row) -> list[_Row]:
-        """The other side's retained rows in the window, by their time, then by arrival."""
-        other = OTHER[row.side]
-        retention = self.join.before + self.join.after + self.join.grace
+        """What a row that has just come joins, by time, then by arrival."""
         found = [
-            o
-            for o in self.rows[other]
-            if o.record.key == row.record.key
-            and o.time > self.side_clock[other] - retention
-            and self.in_window(*((row, o) if row.side == "L" else (o, row)))
+            other
+            for other in self.rows[OTHER[row.side]]
+            if other.record.key == row.record.key
+            and self.joinable(other)
+            and self.in_window(*((row, other) if row.side == "L" else (other, row)))
         ]
-        return sorted(found, key=lambda o: o.time)
+        return sorted(found, key=lambda other: other.time)
+
+    def joinable(self, row: _Row) -> bool:
+        """Whether a stored row is kept, and not closed."""
+        closed = row.alone and self.join.unmatched == "on_close"
+        return not closed and row.time + kept(self.join) >= self.clock
 
     def in_window(self, left: _Row, right: _Row) -> bool:
         return left.time - self.join.before <= right.time <= left.time + self.join.after
+
+
+def kept(join: StreamStream) -> int:
+    """How far the clock may be past a row that still joins."""
+    return max(join.before, 0) + max(join.after, 0) + join.grace
+
+
+@dataclass
+class _KafkaStreams(_StreamStream):
+    """Kafka Streams' rules: what is kept of a side goes by the largest time stored on that side,
+    which what is kept is less than ``before + after + grace`` behind. A row does not wait that
+    comes when its window, grace aside, has ended. What has been emitted alone joins all the same.
+    """
+
+    side_clock: dict[str, int] = field(default_factory=lambda: {"L": NEVER, "R": NEVER})
+
+    def matches(self, row: _Row) -> list[_Row]:
+        self.side_clock[row.side] = max(self.side_clock[row.side], row.time)
+        return super().matches(row)
+
+    def waits(self, row: _Row) -> bool:
+        return self.clock <= self.window_end(row)
+
+    def joinable(self, row: _Row) -> bool:
+        retention = self.join.before + self.join.after + self.join.grace
+        return row.time > self.side_clock[row.side] - retention
 
 
 @dataclass

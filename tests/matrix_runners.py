@@ -14,12 +14,23 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
-from matrix import Join, Result, StreamStream, StreamTable, Table, VersionedTables
+from matrix import (
+    NEVER,
+    OTHER,
+    Join,
+    Result,
+    StreamStream,
+    StreamTable,
+    Table,
+    VersionedTables,
+    each_record,
+    kept,
+)
 from naive import Record
 from runners import Batches, Hash, write
 
@@ -230,15 +241,69 @@ def flushed(join: Join, records: Sequence[Record]) -> list[Record]:
     return [*records, *far]
 
 
-def agree(join: Join, given: Answers, kafka: Answers) -> bool:
-    """Whether what is given is what Kafka Streams answers, record by record.
-
-    Of a join of streams the pairs are; of the unmatched rows, it never has more by any record, and
-    lacks in the end only some that matched a late record, after they were due but before it emitted
-    them: then it drops them, and here they have been emitted.
+def agree(join: Join, records: Sequence[Record], given: Answers, kafka: Answers) -> bool:
+    """Whether what is given is what Kafka Streams answers, record by record; of a join of streams,
+    but where its rules differ. What these are, ``matrix`` says.
     """
     if not isinstance(join, StreamStream):
         return given == kafka
+    by_its_rules = list(each_record(join, records, kafka=True))
+    return _are_kafkas(by_its_rules, kafka) and _differ_by_rules(join, records, given, kafka)
+
+
+def _differ_by_rules(
+    join: StreamStream, records: Sequence[Record], given: Answers, kafka: Answers
+) -> bool:
+    """Whether each pair that only one has is one that the other's rules forbid: here what is kept
+    goes by the clock of all records, there by the clock of the side, and here what has been emitted
+    alone joins nothing. And whether rows that are in no pair have been emitted alone by both.
+    """
+    alone: set[tuple[int, Any]] = set()
+    clock, clocks = NEVER, {"L": NEVER, "R": NEVER}
+    time = {record.value: record.time for record in records}
+    for record, ours, theirs in zip(records, given, kafka, strict=True):
+        clock = max(clock, record.time)
+        alone |= {_lone(r) for r in ours if r.values and None in r.values}
+        differing = {r.values for r in _pairs(ours)} ^ {r.values for r in _pairs(theirs)}
+        for side in _arrivals(join, record):
+            if record.key is not None and not record.deleted:
+                clocks[side] = max(clocks[side], record.time)
+            place = "LR".index(OTHER[side])
+            for pair in [p for p in differing if p and p[1 - place] == record.value]:
+                if side == "L" and pair[0] == pair[1]:
+                    continue  # of a stream with itself: it arrives on the right later
+                other = pair[place]
+                here = time[other] >= clock - kept(join) and (place, other) not in alone
+                span = join.before + join.after + join.grace
+                there = time[other] > clocks[OTHER[side]] - span
+                if here == there:
+                    return False
+    paired = {
+        (place, value)
+        for answers in (given, kafka)
+        for pair in _pairs([*chain(*answers)])
+        for place, value in enumerate(pair.values or ())
+    }
+    lone = [
+        {r: n for r, n in _unmatched([*chain(*answers)]).items() if _lone(r) not in paired}
+        for answers in (given, kafka)
+    ]
+    return lone[0] == lone[1]
+
+
+def _lone(result: Result) -> tuple[int, Any]:
+    """Of an unmatched row, its side, 0 for the left, and its value."""
+    assert result.values is not None
+    left, right = result.values
+    return (0, left) if right is None else (1, right)
+
+
+def _are_kafkas(given: Answers, kafka: Answers) -> bool:
+    """Whether what Kafka Streams' rules give is what it answers.
+
+    The pairs are; of the unmatched rows, it never has more by any record, and lacks in the end only
+    some that matched a late record, after they were due but before it emitted them.
+    """
     if list(map(_pairs, given)) != list(map(_pairs, kafka)):
         return False
     ours, theirs = (list(accumulate(map(_unmatched, answers))) for answers in (given, kafka))

@@ -2,8 +2,8 @@
 
 ``DOVETAIL_CASES`` says how many cases of each kind to draw; ``DOVETAIL_SEED`` draws others.
 
-Kafka Streams answers each event at once, and must be met event by event. Its one liberty: the
-unmatched rows of a left or outer join of streams often come later than they are due;
+Kafka Streams answers each event at once, and must be met event by event. In joins of streams it has
+two rules of its own, and its unmatched rows often come later than they are due:
 ``matrix_runners.agree`` says what holds for them.
 """
 
@@ -121,7 +121,7 @@ def answers(drawn: dict[str, list[Case]]) -> dict[str, list[Answers]]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_definition(family: str, drawn: Any, answers: Any) -> None:
     for (join, records), expected in zip(drawn[family], answers[family], strict=True):
-        assert agree(join, list(each_record(join, records)), expected), (join, records)
+        assert agree(join, records, list(each_record(join, records)), expected), (join, records)
 
 
 # Each driver with the share of cases that it gets, by what it costs.
@@ -138,7 +138,7 @@ def test_the_driver(name: str, family: str, drawn: Any, answers: Any) -> None:
     share, run = DRIVERS[name]
     cases = list(zip(drawn[family], answers[family], strict=True))
     for (join, records), expected in cases[::share]:
-        assert agree(join, run(join, cut(records, 1)), expected), (join, records)
+        assert agree(join, records, run(join, cut(records, 1)), expected), (join, records)
 
 
 @pytest.mark.parametrize("size", [4, 10**6], ids=["by-four", "one-batch"])

@@ -125,8 +125,9 @@ class Stream(Topology):
         **With a stream**: ``within=dt.within(before=, after=, grace=)``, and ``how`` may be
         ``"outer"``, too. A pair is emitted once, when its second record arrives, under the larger
         of both times. ``unmatched`` says when a record of a preserved side without a match comes
-        out: ``"on_close"``, once its window and grace have passed in stream time; ``"eager"``, at
-        once; ``"retract"``, at once, and withdrawn by a ``delete`` when a match comes.
+        out: ``"on_close"``, once its window and grace have passed in stream time, after which it
+        joins nothing; ``"eager"``, at once; ``"retract"``, at once, and withdrawn by a ``delete``
+        when a match comes.
 
         A record with a null in its key or in ``on`` matches nothing: it is dropped and counted, or
         comes out at once where its side is preserved. One without a value is dropped and counted.

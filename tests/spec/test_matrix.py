@@ -29,6 +29,7 @@ from matrix import (
     VersionedTables,
     at_end,
     each_record,
+    kept,
     preserves,
 )
 from matrix_runners import (
@@ -91,7 +92,8 @@ def situations(join: Join, records: list[Record]) -> set[str]:
         value, key = "no value" if r.deleted else "value", "no key" if r.key is None else "key"
         found.add(f"{value}, {key}: {r.table}")
     if isinstance(join, StreamStream):
-        return found.union(_of_windows(join, records), _of_clocks(join, records))
+        clocks, closing = _of_clocks(join, records), _of_closing(join, records)
+        return found.union(_of_windows(join, records), clocks, closing)
     if isinstance(join, StreamTable):
         tables = {"R": Table(join.versioned)}
         return found.union(_of_tables(tables, records), _of_waits(join, records))
@@ -166,7 +168,6 @@ def _of_windows(join: StreamStream, records: list[Record]) -> Iterator[str]:
 
 def _of_clocks(join: StreamStream, records: list[Record]) -> Iterator[str]:
     """Where a record stands to the clock, and the clock to what is stored."""
-    retention = join.before + join.after + join.grace
     clock = records[0].time
     stored: list[Record] = []
     for record in records:
@@ -182,10 +183,39 @@ def _of_clocks(join: StreamStream, records: list[Record]) -> Iterator[str]:
             continue
         if (behind := clock - _window_end(join, record)) > 0:
             yield f"{'within the grace' if behind <= join.grace else 'too late'}: {record.table}"
-        others = [row.time for row in stored if row.table != record.table]
-        if others and max(others) - retention in others:
-            yield f"the other side's retention at its edge: {record.table}"
+        edges = {clock - kept(join): "just", clock - kept(join) - 1: "no longer"}
+        yield from (
+            f"finds what is {edges[row.time]} kept: {record.table}"
+            for row in stored
+            if row.time in edges and row.key == record.key and row.table != record.table
+        )
         stored.append(record)
+
+
+def _of_closing(join: StreamStream, records: list[Record]) -> Iterator[str]:
+    """What records find that has closed, where closing is final: rows that have been joined, and
+    rows that have been emitted alone.
+    """
+    clock = records[0].time
+    paired: set[tuple[str, Any]] = set()
+    alone: set[tuple[str, Any]] = set()
+    stored: list[Record] = []
+    for record, results in zip(records, each_record(join, records), strict=True):
+        clock = max(clock, record.time)
+        for row in stored:
+            left, right = (record, row) if record.table == "L" else (row, record)
+            in_window = left.time - join.before <= right.time <= left.time + join.after
+            closed = _window_end(join, row) + join.grace < clock <= row.time + kept(join)
+            if row.key == record.key and row.table != record.table and in_window and closed:
+                if (row.table, row.value) in paired:
+                    yield f"joins what has closed: {record.table}"
+                if (row.table, row.value) in alone:
+                    yield f"too late for what has closed: {record.table}"
+        for values in (result.values for result in results if result.values):
+            found = {(s, v) for s, v in zip("LR", values, strict=True) if v is not None}
+            (alone if None in values else paired).update(found)
+        if record.key is not None and not record.deleted:
+            stored.append(record)
 
 
 def _window_end(join: StreamStream, row: Record) -> int:
@@ -203,7 +233,8 @@ VERSION_SITUATIONS = {
 }
 STREAM_SITUATIONS = {
     *("value, no key", "no value, key", "no value, no key", "within the grace"),
-    *("too late", "twice the same key and time", "the other side's retention at its edge"),
+    *("too late", "twice the same key and time"),
+    *("finds what is just kept", "finds what is no longer kept"),
     *("the clock at the end of the wait", "the clock past the end of the wait"),
 }
 
@@ -217,6 +248,12 @@ def wanted(operator: str, kind: Kind) -> set[str]:
             *(f"{situation}: {side}" for situation in STREAM_SITUATIONS for side in "LR"),
             *(f"{end}, {side} comes second" for end in ends for side in "LR"),
             *("time jumps", "several keys"),
+            *(
+                f"{situation}: {OTHER[side]}"
+                for situation in ("joins what has closed", "too late for what has closed")
+                for side in "LR"
+                if kind["unmatched"] == "on_close" and preserves(kind["how"], side)
+            ),
         }
     if operator == "versioned":
         found = {f"{situation}: {side}" for situation in TABLE_SITUATIONS for side in "LR"}
@@ -351,7 +388,7 @@ def test_kafka_streams() -> None:
     cases = [(j, flushed(j, t.records)) for t, j in joins if kafka_can(j, t.records)]
     assert len(cases) > 50
     for (join, records), answer in zip(cases, kafka_streams(cases), strict=True):
-        assert agree(join, list(each_record(join, records)), answer), (join, records)
+        assert agree(join, records, list(each_record(join, records)), answer), (join, records)
 
 
 def drawn(seed: int, keys: Sequence[Any] = "kj") -> list[Record]:
@@ -405,6 +442,49 @@ def test_law_of_withdrawal(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["left", "outer"])
+def test_law_of_closing(how: str) -> None:
+    """In any order, a preserved row is in some pairs or comes out alone, once, but never both."""
+    for number in range(300):
+        records = [r._replace(deleted=False) for r in drawn(number)]
+        join = StreamStream(how, 2, 3, 1)
+        results = flat(each_record(join, records)) + at_end(join, records)
+        rows = [
+            (side, value)
+            for result in results
+            for side, value in zip("LR", result.values or (), strict=True)
+            if value is not None
+        ]
+        alone = Counter(
+            (side, value)
+            for result in results
+            if result.values and None in result.values
+            for side, value in zip("LR", result.values, strict=True)
+            if value is not None
+        )
+        preserved = {(r.table, r.value) for r in records if preserves(how, r.table)}
+        assert preserved <= set(rows), records
+        assert alone.keys() <= preserved, records
+        assert all(rows.count(row) == 1 for row in alone), records
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "outer"])
+def test_law_of_order(how: str) -> None:
+    """In order of time the window alone says what is joined, whatever its bounds and grace."""
+    for number in range(300):
+        records = sorted((r._replace(deleted=False) for r in drawn(number)), key=lambda r: r.time)
+        for before, after in ((0, 0), (0, 2), (3, 1), (-1, 3), (4, -2)):
+            join = StreamStream(how, before, after)
+            results = flat(each_record(join, records))
+            made = {result.values for result in results if None not in (result.values or ())}
+            assert made == {
+                (left.value, right.value)
+                for left, right in product(records, records)
+                if (left.table, right.table, left.key) == ("L", "R", right.key)
+                and left.time - before <= right.time <= left.time + after
+            }, records
+
+
+@pytest.mark.parametrize("how", ["left", "outer"])
 def test_law_of_waiting(how: str) -> None:
     """In order, a preserved row comes out alone once if it never finds a match, else not at all."""
     for number in range(300):
@@ -435,9 +515,6 @@ SIZES = [
     *((runner, 3) for runner in ("driver", "colliding-restarted")),
     *((runner, 10**6) for runner in ("driver", "colliding")),
 ]
-
-# What is retained of a side goes by the time of that side in the bucket: late rows differ.
-IN_BUCKETS = [table for table in TABLES if not table.name.startswith("stream_stream/late")]
 
 
 @pytest.mark.parametrize(("runner", "size"), SIZES, ids=str)
@@ -480,7 +557,7 @@ def small(operator: str, kind: Kind, random_: random.Random) -> Join:
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["running", "restarted"])
-@pytest.mark.parametrize(("table", "join"), per_join(IN_BUCKETS))
+@pytest.mark.parametrize(("table", "join"), per_join(TABLES))
 def test_many_buckets(table: MatrixTable, join: str, restart: bool) -> None:
     """Row by row: within a batch, each bucket knows its own time only."""
     batches = cut(table.records, 1)

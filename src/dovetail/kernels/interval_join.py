@@ -1,23 +1,29 @@
 """Joins of two streams within a window of time: which pairs meet, and which rows stay alone.
 
-The law. R joins L when ``L.ts - before <= R.ts <= L.ts + after``. Each record, as it arrives,
-joins the rows of the other side that have arrived before it and that the side still retains: those
-with ``ts > clock(side) - (before + after + grace)``, where a side's clock is the largest timestamp
-that it has stored in this bucket.
+The law. R joins L when ``L.ts - before <= R.ts <= L.ts + after``. *Stream time* is the largest
+timestamp of all records of both streams so far, the arriving one's included. Each record, as it
+arrives, joins the rows of the other side that have arrived before it and are still kept: those with
+``ts >= stream time - (before + after + grace)``, a negative bound counting as none. So what comes
+in order of time is joined by the window alone.
+
 A row of a preserved side that finds no match is *unmatched*. It is emitted
 
-- ``"on_close"``: once, when stream time (the largest timestamp of all records) has passed its
-  limit, the end of its window plus grace, and nothing has joined it; at once if its window, grace
-  aside, is over when it arrives;
+- ``"on_close"``: once, if it has no match when it closes, which is when stream time has passed its
+  limit, the end of its window plus grace; one that comes too late for that closes as it comes. From
+  then on it joins nothing. So each row is in one state for good: it is in some pairs, or it has
+  been emitted alone;
 - ``"eager"``: at once, and what joins it later comes in addition;
 - ``"retract"``: at once, and withdrawn just before the first result that joins it.
+
+Kafka Streams differs in two ways. It keeps rows by a clock of each side, the largest timestamp
+stored there, ``ts > clock - (before + after + grace)``: a bucket does not know that clock, for
+other buckets have rows of the side. And it lets rows be joined that it has emitted alone.
 
 Source: KIP-77 "KStream-KStream"; Kafka Streams join design, "windowed join"; spec/stream_stream.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -33,7 +39,7 @@ NEVER = int(np.iinfo(np.int64).max)
 
 @dataclass(frozen=True)
 class Window:
-    """Which rows join: ``before_us`` and ``after_us`` as in the law, and how long rows are kept."""
+    """Which rows join: ``before_us``, ``after_us`` and ``grace_us`` as in the law."""
 
     before_us: int
     after_us: int
@@ -41,8 +47,8 @@ class Window:
 
     @property
     def retention_us(self) -> int:
-        """How far behind its side's clock a row still joins."""
-        return self.before_us + self.after_us + self.grace_us
+        """How far behind stream time a row still joins; no less than ``reach_us``."""
+        return max(self.before_us, 0) + max(self.after_us, 0) + self.grace_us
 
     def of_other(self, side: int, time_us: Ints) -> tuple[Ints, Ints]:
         """The times, both inclusive, at which the other side joins a row of ``side``."""
@@ -77,37 +83,13 @@ class Arrivals:
         return len(self.group)
 
 
-@dataclass(frozen=True)
-class Clocks:
-    """Clocks after each arrival: int64[arrivals + 1], the last being the end of the batch.
+def stream_times(seen_us: Ints, first_us: int, last_us: int) -> Ints:
+    """Stream time after each arrival and, last, at the end of the batch: int64[arrivals + 1].
 
-    ``stream_us``: the larger of both sides'; ``side_us``: per side its own.
+    ``seen_us``: int64[arrivals], the timestamp of every record, one without key or value too;
+    ``first_us``, ``last_us``: stream time before the batch and at its end.
     """
-
-    stream_us: Ints
-    side_us: Sequence[Ints]
-
-
-def clocks(
-    sides: Sequence[Arrivals],
-    seen_us: Ints,
-    side_us: Sequence[int],
-    stream_us: tuple[int, int],
-) -> Clocks:
-    """The clocks of a batch. ``side_us``: what the sides' were before it; ``stream_us``: the stream
-    time before it and at its end.
-
-    ``seen_us``: int64[arrivals], the timestamp of every record, one without key or value too: it
-    moves stream time, though not its side's clock.
-    """
-    arrivals, own = len(seen_us), []
-    for side, first in zip(sides, side_us, strict=True):
-        time = np.full(arrivals + 1, first)
-        time[side.arrival] = np.maximum(side.time_us, first)
-        own.append(np.maximum.accumulate(time))
-    first, last = stream_us
-    stream = np.maximum.accumulate(np.maximum(np.append(seen_us, last), first))
-    return Clocks(stream, own)
+    return np.maximum.accumulate(np.maximum(np.append(seen_us, last_us), first_us))
 
 
 @dataclass(frozen=True)
@@ -125,10 +107,10 @@ class Pairs:
         return Pairs(self.row[kept], self.other[kept], self.other_time_us[kept])
 
 
-def retained(pairs: Pairs, own: Arrivals, other_clock_us: Ints, window: Window) -> Pairs:
-    """The pairs whose other row is still retained when the own row arrives."""
-    horizon = other_clock_us[own.arrival[pairs.row]] - window.retention_us
-    return pairs.where(pairs.other_time_us > horizon)
+def kept(pairs: Pairs, own: Arrivals, stream_us: Ints, window: Window) -> Pairs:
+    """The pairs whose other row is still kept when the own row arrives."""
+    horizon_us = stream_us[own.arrival[pairs.row]] - window.retention_us
+    return pairs.where(pairs.other_time_us >= horizon_us)
 
 
 def pairs_of_batch(side: int, own: Arrivals, other: Arrivals, window: Window) -> Pairs:
@@ -149,9 +131,45 @@ def pairs_of_batch(side: int, own: Arrivals, other: Arrivals, window: Window) ->
 
 
 def first_due(limit_us: Ints, stream_us: Ints) -> Ints:
-    """When rows that wait for these limits are due: the first arrival after which stream time is
+    """When rows that wait for these limits close: the first arrival after which stream time is
     past the limit, the last number of ``stream_us`` standing for the end of the batch; ``NEVER``
-    for those that are not due in this batch.
+    for those that do not close in this batch. A row that comes later than that closes as it comes.
     """
     due = np.searchsorted(stream_us, limit_us, side="right")
     return np.where(due < len(stream_us), due, NEVER)
+
+
+def settled(
+    record: Ints, other: Ints, arrival: Ints, closes: Ints, joined: Mask
+) -> tuple[Mask, Mask]:
+    """Which of m possible pairs are made, where rows that have been emitted alone join nothing; and
+    which rows have been joined after them.
+
+    ``record``, ``other``, ``arrival``: int64[m], the row that arrives, the row that it may join,
+    and when. ``closes``: int64[rows], when each row closes, ``NEVER`` also where it is never
+    emitted alone; ``joined``: bool[rows], which of them have been joined before.
+
+    A row that is open when a record comes joins it. A closed one does if it has been joined, which
+    may follow from what it joined itself when it came, closed rows among these. So this goes from
+    row to row that comes late, a step at a time, and in all over each possible pair once.
+
+    >>> record, other, arrival = np.array([1, 2, 4]), np.array([0, 1, 3]), np.array([1, 2, 4])
+    >>> closes, joined = np.array([9, 1, 2, 3, 4]), np.zeros(5, np.bool_)
+    >>> made, joined = settled(record, other, arrival, closes, joined)
+    >>> made.tolist(), joined.tolist()
+    ([True, True, False], [True, True, True, False, False])
+    """
+    joined = joined.copy()
+    made = closes[other] > arrival
+    joined[record[made]] = True
+    joined[other[made]] = True
+    pending = np.flatnonzero(~made & ~joined[record])
+    pending = pending[np.argsort(other[pending], kind="stable")]
+    source = other[pending]
+    fresh = np.unique(source[joined[source]])
+    while len(fresh):
+        first, end = (np.searchsorted(source, fresh, side=side) for side in ("left", "right"))
+        reached = record[pending[expand(first, end)[1]]]
+        fresh = np.unique(reached[~joined[reached]])
+        joined[fresh] = True
+    return made | joined[other], joined

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from pyspark.sql.types import StructType
 
+from dovetail.kernels.interval_join import Window
 from dovetail.kernels.table_join import preserved
 from dovetail.plan.checks import signature
 from dovetail.plan.explain_delta import on_of, stage_of, told
@@ -238,7 +239,7 @@ def _rows(node: Node, source: Entry) -> str:
             return "last row per key"
         return f"every version per key for {written(source.versioned_us)}"
     if isinstance(node, StreamJoin):
-        kept = written(node.before_us + node.after_us + node.grace_us)
+        kept = written(Window(node.before_us, node.after_us, node.grace_us).retention_us)
         alone = node.how != "inner" and node.unmatched == "on_close"
         return f"records of the last {kept}{', those without a match twice' if alone else ''}"
     if isinstance(node, StreamTableJoin) and node.grace_us is not None:

@@ -52,8 +52,7 @@ def within(*, before: Span = "0 s", after: Span = "0 s", grace: Span = "0 s") ->
     Spans are texts such as ``"5 min"`` or ``datetime.timedelta``. ``before`` or ``after`` may be
     negative as long as the window is not empty: ``within(before="-1 min", after="5 min")`` joins
     what comes one to five minutes later. ``grace``: how much later than its window, in stream time,
-    a record may still arrive. Rows are kept for before + after + grace, so where that is zero
-    nothing is joined, as in Kafka Streams.
+    a record may still arrive.
 
     Raises ``PlanError`` for what is not a span and for an empty window.
     Source: Kafka Streams join design, "windowed join"; KIP-77.

@@ -90,6 +90,13 @@ class Stage:
     @property
     def counts(self) -> dict[str, str]:
         """What the stage counts of its windows: the metric, and which of its counts it is."""
+        if isinstance(self.node, StreamJoin):
+            final = self.node.how != "inner" and self.node.unmatched == "on_close"
+            return (
+                {f"{self.node.left.name}-{self.node.right.name}.too_late": "too_late"}
+                if final
+                else {}
+            )
         if not isinstance(self.spec.operator, Steps):
             return {}
         steps = self.spec.operator.steps

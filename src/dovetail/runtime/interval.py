@@ -2,12 +2,13 @@
 
 Stores: the history of each stream, as far back as its rows may still find a match; and per side,
 where it is preserved, the unmatched rows that wait for their window to close (a queue) and the
-numbers of those that have found a match meanwhile (marks). A stream that is joined with itself has
-one history.
+numbers of those that have been joined in a later batch than their own (marks). A stream that is
+joined with itself has one history.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,15 +17,10 @@ import pyarrow.compute as pc
 
 from dovetail.columns import EVENT_TIME, HASH
 from dovetail.kernels.grouping import any_null, by_group_and_time, rank_of_keys
-from dovetail.kernels.interval_join import (
-    NEVER,
-    Arrivals,
-    Window,
-    clocks,
-)
-from dovetail.kernels.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, timeline
+from dovetail.kernels.interval_join import NEVER, Arrivals, Window, stream_times
+from dovetail.kernels.timeline import ABSENT, Ints, Mask, Timeline, timeline
 from dovetail.plan.spec import Interval
-from dovetail.runtime.interval_side import Side, Stores
+from dovetail.runtime.interval_side import Side, Stores, settle
 from dovetail.runtime.job import Done, Job, minus, output, picked
 
 
@@ -40,37 +36,35 @@ def join(job: Job, operator: Interval) -> Done:
     seen_us = np.empty(roles * len(null), np.int64)
     for role in range(roles):
         seen_us[_arrival(events, role, roles)] = events.event_time_us
-    latest = (stores.histories[source].latest_us for source in operator.leaves)
-    times = clocks(
-        [a for _, a in arrivals],
-        seen_us,
-        [NO_TIME if time is None else time for time in latest],
-        (max(job.initial_us), max(job.final_us)),
-    )
+    stream_us = stream_times(seen_us, max(job.initial_us), max(job.final_us))
     sides = [
-        Side.of(job, operator, stores, side, events, *arrivals[side], window, times)
+        Side.of(job, operator, stores, side, events, *arrivals[side], window, stream_us)
         for side in (0, 1)
     ]
     told = _Results()
     for side in (0, 1):
         own, other = sides[side], sides[1 - side]
         own.meet(events, other)
+    too_late = settle(*sides)
     for side in (0, 1):
-        sides[side].find_first_matches(sides[1 - side])
+        sides[side].find_matched(sides[1 - side])
     for side in (0, 1):
         own, other = sides[side], sides[1 - side]
         told.add_pairs(own, other)
         told.add_null_keys(own, events, null & valued, roles)
-        if operator.unmatched == "on_close":
+        if own.waits:
             told.add_closed(own)
         else:
             told.add_at_once(own, np.flatnonzero(own.alone))
         if operator.unmatched == "retract":
             told.add_withdrawn(own)
-    _keep(job, operator, stores, events, valued & ~null, sides, window)
+    _keep(job, operator, stores, events, valued & ~null, sides, window, stream_us)
     rows = job.manifest.rows + len(events.row)
     return Done(
-        told.table(job, sides, events, roles), tuple(store.runs for store in stores.all), rows
+        told.table(job, sides, events, roles),
+        tuple(store.runs for store in stores.all),
+        rows,
+        counts=Counter(too_late=too_late),
     )
 
 
@@ -136,23 +130,19 @@ class _Results:
         self._add(own.side, arrival, (1, 0, 0, 0), own.numbers[rows], ABSENT, time)
 
     def add_closed(self, own: Side) -> None:
-        """The side's unmatched rows whose window closes in this batch, or had before they came."""
-        waiting_due, record_due = own.due()
-        late = own.alone & own.comes_late()
-        self.add_at_once(own, np.flatnonzero(late))
-        waiting = len(own.met) + np.arange(len(own.waiting))
-        unmatched = own.first_match[waiting] >= waiting_due
-        unmatched &= ~own.marked(own.identity[waiting])
-        numbers = own.numbers
-        closing = own.alone & ~late & (record_due != NEVER)
-        closing &= own.first_match[numbers] >= record_due
-        number = np.concatenate((waiting[unmatched], numbers[closing]))
-        due = np.concatenate((waiting_due[unmatched], record_due[closing]))
+        """The side's unmatched rows that close in this batch: when they are due, before what the
+        arriving record does, or, where they came later than that, when they come.
+        """
+        number = own.closing()
         keys = picked(own.pool.columns[: own.keys], number)
         rank = rank_of_keys(keys, own.identity[number])
+        came = np.full(own.base + len(own.batch), -1)
+        came[own.numbers] = own.arrivals.arrival
+        arrival = np.maximum(own.closes[number], came[number])
+        late = (arrival == came[number]).astype(np.int64)
         time = own.time_us[number]
         # On a tie the right side comes first, as in Kafka Streams.
-        self._add(own.side, due, (0, time, 1 - own.side, rank), number, ABSENT, time)
+        self._add(own.side, arrival, (late, time, 1 - own.side, rank), number, ABSENT, time)
 
     def add_withdrawn(self, own: Side) -> None:
         """The rows that were emitted unmatched and now, for the first time, are joined."""
@@ -198,23 +188,19 @@ def _keep(
     keyed: Mask,
     sides: Sequence[Side],
     window: Window,
+    stream_us: Ints,
 ) -> None:
     """Store the batch's rows, those that wait, and which stored ones were joined; drop the old."""
     pending = [np.zeros(side.base + len(side.batch), np.bool_) for side in sides]
-    for side, waits in zip(sides, pending, strict=True):
+    for side, unmatched in zip(sides, pending, strict=True):
         if operator.unmatched != "eager":
-            alone = side.numbers[side.alone & ~side.comes_late() & (side.due()[1] == NEVER)]
-            if operator.unmatched == "retract":
-                alone = side.numbers[side.alone]
-            waits[alone] = side.first_match[alone] == NEVER
+            alone = side.numbers[side.alone]
+            unmatched[alone] = side.first_match[alone] == NEVER
             side.mark_joined()
-        if operator.unmatched == "on_close":
-            side.wait(np.flatnonzero(waits))
+        if side.waits:
+            side.wait(np.flatnonzero(unmatched & (side.closes == NEVER)))
     for source, history in enumerate(stores.histories):
-        clock_us = max(
-            int(sides[s].times.side_us[s][-1]) for s in (0, 1) if sides[s].source == source
-        )
-        horizon_us = history.horizon_us = minus(clock_us, window.retention_us - 1)
+        horizon_us = history.horizon_us = minus(int(stream_us[-1]), window.retention_us)
         event = np.flatnonzero(keyed & (events.source == source))
         event = event[events.event_time_us[event] >= horizon_us]
         hash_ = events.hash[events.group[event]]

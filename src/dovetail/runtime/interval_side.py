@@ -12,12 +12,12 @@ from dovetail.columns import DELETED, DUE, EVENT_TIME, HASH, PENDING, ROW
 from dovetail.kernels.interval_join import (
     NEVER,
     Arrivals,
-    Clocks,
     Pairs,
     Window,
     first_due,
+    kept,
     pairs_of_batch,
-    retained,
+    settled,
 )
 from dovetail.kernels.table_join import preserved
 from dovetail.kernels.timeline import NO_TIME, Ints, Mask, Timeline
@@ -101,19 +101,21 @@ class Side:
     Its rows are numbered: first the stored ones that the other side's records meet (``met``), then
     those that waited for this batch (``waiting``), then the batch's, in the order of the source.
     ``arrivals``: its records; ``alone``: which of them found no match on arrival, where
-    the side is preserved; ``first_match``: per number, the arrival of the first record of this
-    batch that joins the row, ``NEVER`` for none; ``identity``: per number, the row's number for
-    good.
+    the side is preserved; ``identity``: per number, the row's number for good; ``first_match``: per
+    number, the arrival of the first record of this batch that joins the row, ``NEVER`` for none.
+    Where unmatched rows wait (``waits``): ``closes``: per number, when the row closes; ``joined``:
+    whether it has been joined by then.
     """
 
     side: int
     source: int
     keys: int
     preserved: bool
+    waits: bool
     stores: Stores
     arrivals: Arrivals
     window: Window
-    times: Clocks
+    stream_us: Ints
     batch: pa.Table
     batch_row: Ints
     batch_identity: Ints
@@ -122,6 +124,8 @@ class Side:
     pairs: Pairs
     alone: Mask
     first_match: Ints
+    closes: Ints
+    joined: Mask
 
     @classmethod
     def of(
@@ -134,7 +138,7 @@ class Side:
         event: Ints,
         arrivals: Arrivals,
         window: Window,
-        times: Clocks,
+        stream_us: Ints,
     ) -> Side:
         """A side before it has met the other."""
         source = operator.leaves[side]
@@ -147,20 +151,23 @@ class Side:
             source=source,
             keys=job.spec.keys,
             preserved=preserved(operator.how)[side],
+            waits=preserved(operator.how)[side] and operator.unmatched == "on_close",
             stores=stores,
             arrivals=arrivals,
             window=window,
-            times=times,
+            stream_us=stream_us,
             batch=job.batches[source].rows,
             batch_row=events.row[event],
             batch_identity=identity,
-            waiting=stores.queues[side].take(int(times.stream_us[-1]) - 1)
-            if times.stream_us[-1] != NO_TIME
+            waiting=stores.queues[side].take(int(stream_us[-1]) - 1)
+            if stream_us[-1] != NO_TIME
             else stores.queues[side].schema.empty_table(),
             met=stores.histories[source].schema.empty_table(),
             pairs=Pairs(none, none, none),
             alone=np.zeros(len(event), np.bool_),
             first_match=none,
+            closes=none,
+            joined=np.zeros(0, np.bool_),
         )
 
     @property
@@ -196,25 +203,46 @@ class Side:
         fresh = pairs_of_batch(self.side, self.arrivals, other.arrivals, self.window)
         fresh = Pairs(fresh.row, other.numbers[fresh.other], fresh.other_time_us)
         joined = (np.concatenate(part) for part in zip(_parts(stored), _parts(fresh), strict=True))
-        clock_us = self.times.side_us[other.side]
-        self.pairs = retained(Pairs(*joined), self.arrivals, clock_us, self.window)
+        self.pairs = kept(Pairs(*joined), self.arrivals, self.stream_us, self.window)
+
+    def find_matched(self, other: Side) -> None:
+        """Which of this side's records found a match on arrival, and when each row is first joined
+        by a record of the other side.
+        """
         self.alone = np.full(len(self.arrivals), self.preserved)
         self.alone[self.pairs.row] = False
+        self.first_match = np.full(self.base + len(self.batch), NEVER)
+        arrival = other.arrivals.arrival[other.pairs.row]
+        np.minimum.at(self.first_match, other.pairs.other, arrival)
 
-    def find_first_matches(self, other: Side) -> None:
-        """When each row of this side is first joined by a record of the other."""
-        first = np.full(self.base + len(self.batch), NEVER)
-        np.minimum.at(first, other.pairs.other, other.arrivals.arrival[other.pairs.row])
-        if len(self.waiting) and len(self.met):
-            identity = self.met.column(ROW).to_numpy()
-            order = np.argsort(identity)
-            sought = self.waiting.column(ROW).to_numpy()
-            at = np.minimum(np.searchsorted(identity[order], sought), len(order) - 1)
-            matched = first[: len(self.met)][order[at]]
-            first[len(self.met) : self.base] = np.where(
-                identity[order[at]] == sought, matched, NEVER
+    def await_closing(self) -> None:
+        """When each row closes, and which had been joined before this batch."""
+        total = self.base + len(self.batch)
+        self.closes, self.joined = np.full(total, NEVER), np.zeros(total, np.bool_)
+        if self.waits:
+            met = self.met.column(EVENT_TIME).to_numpy()
+            self.closes[: len(met)] = self._due(met)
+            self.closes[len(met) : self.base] = self._due(
+                self.waiting.column(EVENT_TIME).to_numpy()
             )
-        self.first_match = first
+            self.closes[self.numbers] = self._due(self.arrivals.time_us)
+            self.joined[: len(met)] = ~self._pending()
+            asked = np.flatnonzero(~self.joined[: self.base] & (self.closes[: self.base] != NEVER))
+            self.joined[asked] = self.marked(self.identity[asked])
+
+    def _due(self, time_us: Ints) -> Ints:
+        return first_due(self.window.limit(self.side, time_us), self.stream_us)
+
+    def closing(self) -> Ints:
+        """The numbers of the rows that close in this batch and have not been joined by then; a
+        record's may have been due before it came.
+        """
+        own: Ints = np.concatenate((np.arange(len(self.met), self.base), self.numbers))
+        own = own[(self.closes[own] != NEVER) & ~self.joined[own]]
+        if len(self.waiting) and len(self.met):
+            joined = self.met.column(ROW).to_numpy()[self.joined[: len(self.met)]]
+            own = own[~np.isin(self.identity[own], joined)]
+        return own
 
     def marked(self, identity: Ints) -> Mask:
         """Which rows, by their numbers for good, were joined in an earlier batch."""
@@ -224,19 +252,6 @@ class Side:
         marked = np.zeros(len(identity), dtype=np.bool_)
         marked[order] = located.present
         return marked
-
-    def comes_late(self) -> Mask:
-        """Which of the batch's records come when their window, grace aside, is over."""
-        end_us = self.window.limit(self.side, self.arrivals.time_us) - self.window.grace_us
-        return end_us < self.times.stream_us[self.arrivals.arrival]
-
-    def due(self) -> tuple[Ints, Ints]:
-        """Of the waiting rows and of the batch's records, the arrival that closes their window."""
-        limit = self.window.limit(self.side, self.arrivals.time_us)
-        stream_us = self.times.stream_us
-        return first_due(self.waiting.column(DUE).to_numpy(), stream_us), first_due(
-            limit, stream_us
-        )
 
     @property
     def pool(self) -> pa.Table:
@@ -278,14 +293,36 @@ class Side:
         queue.store(pa.table(columns, schema=queue.schema).take(pa.array(order)))
 
     def forget_marks(self) -> None:
-        """Drop the marks of rows that are no longer retained and whose window has closed."""
-        closed_us = minus(int(self.times.stream_us[-1]), self.window.reach_us(self.side))
-        horizon_us = self.stores.histories[self.source].horizon_us
-        self.stores.marks[self.side].expire(min(closed_us, horizon_us))
+        """Drop the marks of rows that are no longer kept; then they have closed, too."""
+        self.stores.marks[self.side].expire(self.stores.histories[self.source].horizon_us)
 
     def _pending(self) -> Mask:
         bits = self.met.column(PENDING).to_numpy()
         return (bits >> self.side & 1).astype(np.bool_)  # type: ignore[no-any-return]
+
+
+def settle(left: Side, right: Side) -> int:
+    """Leave out the pairs with rows that have been emitted alone; returns how many these are."""
+    if not (left.waits or right.waits):
+        return 0
+    sides, offsets = (left, right), (0, left.base + len(left.batch))
+    record, other, arrival = [], [], []
+    for own, shift, others in zip(sides, offsets, reversed(offsets), strict=True):
+        own.await_closing()
+        record.append(shift + own.numbers[own.pairs.row])
+        other.append(others + own.pairs.other)
+        arrival.append(own.arrivals.arrival[own.pairs.row])
+    made, joined = settled(
+        np.concatenate(record),
+        np.concatenate(other),
+        np.concatenate(arrival),
+        np.concatenate((left.closes, right.closes)),
+        np.concatenate((left.joined, right.joined)),
+    )
+    left.pairs = left.pairs.where(made[: len(record[0])])
+    right.pairs = right.pairs.where(made[len(record[0]) :])
+    left.joined, right.joined = joined[: offsets[1]], joined[offsets[1] :]
+    return len(made) - int(np.count_nonzero(made))
 
 
 def _parts(pairs: Pairs) -> tuple[Ints, Ints, Ints]:

@@ -22,10 +22,10 @@ from dovetail.state.table_state import TableState
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 
-COUNTS = ("late", "astray", "ungrouped")
+COUNTS = ("late", "astray", "ungrouped", "too_late")
 """What operators count: records that came for a window when it was closed; rows that look in a
 window that is none, or is no longer kept; rows with a null among the columns that they are grouped
-by.
+by; pairs that are not made since one of the rows has been emitted without a match.
 """
 
 END_OF_TIME = 2**62
