@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dovetail.kernels import grouping
+from dovetail.kernels.equality import rows_equal
 from dovetail.kernels.grouping import (
     any_null,
     bucket_of,
@@ -73,6 +75,33 @@ def test_by_key_puts_equal_keys_side_by_side(names: list[str], hashes: str) -> N
         assert new.tolist() == [i == 0 or key != by_hand[i - 1] for i, key in enumerate(by_hand)]
         values = zip(*(column.to_pylist() for column in arranged), strict=True)
         assert [repr(row) for row in values] == by_hand
+
+
+@pytest.mark.parametrize("names", [["text"], ["list", "text"]], ids=str)
+def test_keys_that_collide_twice(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        grouping, "stable_hash", lambda keys: np.arange(len(keys[0]), dtype=np.int64) * 0
+    )
+    test_by_key_puts_equal_keys_side_by_side(names, "all collide")
+
+
+@pytest.mark.parametrize("size", [100, 5_000])
+def test_many_keys_under_one_hash_cost_a_few_passes(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys with a null that came at one time have one hash, however many there are."""
+    compared = []
+
+    def counting(left: list[pa.Array], right: list[pa.Array]) -> Any:
+        compared.append(len(left[0]))
+        return rows_equal(left, right)
+
+    monkeypatch.setattr(grouping, "rows_equal", counting)
+    keys = [pa.nulls(size, pa.int64()), pa.array(range(size))]
+    order, new, _ = by_key(np.zeros(size, np.int64), keys, np.arange(size))
+    assert order.tolist() == list(range(size))
+    assert new.all()
+    assert sum(compared) < 5 * size
 
 
 @pytest.mark.parametrize("names", [["text"], ["list", "number"], ["struct", "float"]], ids=str)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dovetail.kernels.equality import rows_equal
+from dovetail.kernels.hashing import stable_hash
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -99,21 +100,48 @@ def _equal_neighbours(columns: Sequence[pa.Array]) -> Mask:
 
 
 def _split_collisions(columns: Sequence[pa.Array], group: Ints) -> Ints:
-    """A stable order of the rows that puts equal keys of one hash group side by side.
+    """A stable order of the rows that puts equal keys of one hash group side by side, in the order
+    in which they are first seen.
 
-    Each pass gives the rows that differ from the first of their (group, part) a part of their own,
-    so there are as many passes as distinct keys under the most crowded hash.
+    Many keys may share a hash (those with a null in them that came at one time do), so keys that
+    collide are told apart by another one.
     """
-    part = np.zeros(len(group), dtype=np.int64)
-    order = np.arange(len(group))
+    rows = np.arange(len(group))
+    alike = _equal_neighbours(columns) | (np.diff(group) != 0)
+    crowded = np.zeros(int(group[-1]) + 1, np.bool_)
+    crowded[group[1:][~alike]] = True
+    own = rows[crowded[group]]
+    key = _key_numbers([column.take(pa.array(own)) for column in columns], group[own])
+    first = np.full(int(key.max()) + 1, len(group))
+    np.minimum.at(first, key, own)
+    rows[own] = own[np.lexsort((own, first[key], group[own]))]
+    return rows
+
+
+def _key_numbers(columns: Sequence[pa.Array], group: Ints) -> Ints:
+    """A number per row: the same for equal keys of one group, another for others.
+
+    Where keys collide again, each pass tells the first key of each number from the others.
+    """
+    number = _numbers(group, stable_hash(columns))
     while True:
-        fresh = np.ones(len(order), dtype=np.bool_)
-        fresh[1:] = (np.diff(group[order]) != 0) | (np.diff(part[order]) != 0)
-        first = order[np.flatnonzero(fresh)][np.cumsum(fresh) - 1]
+        order = stable_argsort(number)
+        begins = np.append(True, np.diff(number[order]) != 0)
+        first = order[np.flatnonzero(begins)][np.cumsum(begins) - 1]
         differs = ~rows_equal(
             [c.take(pa.array(order)) for c in columns], [c.take(pa.array(first)) for c in columns]
         )
         if not differs.any():
-            return order
-        part[order[differs]] += 1
-        order = np.lexsort((part, group))
+            return number
+        other = np.zeros(len(number), np.int64)
+        other[order[differs]] = 1
+        number = _numbers(number, other)
+
+
+def _numbers(major: Ints, minor: Ints) -> Ints:
+    """A number per row, the same where both are, in their order."""
+    order = np.lexsort((minor, major))
+    begins = (np.diff(major[order]) != 0) | (np.diff(minor[order]) != 0)
+    number = np.zeros(len(order), np.int64)
+    number[order[1:]] = np.cumsum(begins)
+    return number
