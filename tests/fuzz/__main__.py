@@ -7,6 +7,7 @@ Case n of a seed is always the same. A case that fails is shrunk and written to 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import random
 import sys
 import time
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 KAFKA_EVERY = 400
+CASE_SECONDS_MAX = 900
 
 
 def main() -> int:
@@ -73,6 +75,7 @@ class Run:
 
     asked: argparse.Namespace
     cases: int = 0
+    last: int = 0
     events: int = 0
     differences: int = 0
     asked_kafka: list[object] = field(default_factory=list)
@@ -90,6 +93,7 @@ class Run:
         end = begun + 60 * self.asked.minutes
         number = self.asked.case or 0
         while clock() < end and self.differences < self.asked.failures:
+            faulthandler.dump_traceback_later(CASE_SECONDS_MAX, exit=True)  # a case that hangs
             options = {"only": self.asked.family, "largest": self.asked.largest}
             case = judges.drawn(self.asked.seed, number, **options)
             self.judged(number, case, judges.difference(case))
@@ -103,6 +107,7 @@ class Run:
                 print(self.progress(told - begun), flush=True)
             if self.asked.case is not None or self.events >= (self.asked.events or 10**18):
                 break
+        faulthandler.cancel_dump_traceback_later()
         if not self.asked.in_process:
             self.ask_kafka()
         print(f"fuzz: seed {self.asked.seed}: {self.progress(clock() - begun)}", flush=True)
@@ -110,7 +115,11 @@ class Run:
 
     def progress(self, seconds: float) -> str:
         """How far it is."""
-        parts = [f"{self.cases} cases", f"{self.events} events", f"{self.differences} differences"]
+        parts = [
+            f"{self.cases} cases to {self.last}",
+            f"{self.events} events",
+            f"{self.differences} differences",
+        ]
         if not self.asked.in_process:
             parts += [f"{self.kafka_cases} by Kafka Streams", f"{self.spark_cases} on Spark"]
         return f"{', '.join(parts)}, {seconds:.0f} s"
@@ -121,7 +130,7 @@ class Run:
         from fuzz.case import Case
 
         assert isinstance(case, Case)
-        self.cases += 1
+        self.cases, self.last = self.cases + 1, number
         self.events += len(case.records)
         if told is None:
             return
