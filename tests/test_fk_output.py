@@ -18,6 +18,7 @@ import dovetail as dt
 from dovetail import testing
 from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
 from dovetail.kernels.hashing import stable_hash
+from dovetail.plan.inputs import Arrival
 from dovetail.plan.nodes import ForeignKeyJoin as ForeignKeyJoinNode
 from dovetail.plan.nodes import Source, TableJoin
 from dovetail.plan.stages import plan_stage
@@ -118,7 +119,12 @@ def test_a_wide_fan_out_is_emitted_in_bounded_memory() -> None:
     assert isinstance(left.plan, Source)
     assert isinstance(right.plan, Source)
     stage = LocalStage(
-        plan_stage(left.join(right, on="fk").plan, buckets=1, emit="change", one_log=True),
+        plan_stage(
+            left.join(right, on="fk").plan,
+            buckets=1,
+            emit="change",
+            arrival=Arrival.of(left.join(right, on="fk").plan, one_log=True),
+        ),
         stable_hash,
     )
 

@@ -1,9 +1,15 @@
 """The names of the columns that dovetail adds to a user's own, in one place.
 
 Inside a stage: ``_hash`` (xxhash64 of the key), ``_event_time`` (microseconds), ``_deleted``, and
-``_sequence`` and ``_log_partition`` where a source names them. In the stores of a stream's rows:
-``_due`` (the time a row waits for), ``_row`` (its number in the bucket) and ``_pending`` (whether
-it came without a match). Between the two stages of a foreign-key join: the foreign key as ``_f0``
+``_sequence`` and ``_log_partition`` where a source names them. Of a record, or of the one that
+caused a change: ``_clock`` (the largest timestamp that its log has had by then in the micro-batch),
+``_order`` (its place among records of one clock), ``_tie`` (the hash of the key that was changed,
+which orders the changes of one record) and ``_stream_time`` (that of the stage which made the
+change). On the way to pack: ``_file_time``, ``_file_path`` and ``_file_block``, from which a
+row was read; from there ``_file``, the number of its run. Of a run: ``_first`` and ``_last``, its
+ends in the log, and ``_high``, its largest timestamp. In the stores of a stream's rows: ``_due``
+(the time a row waits for), ``_row`` (its number in the bucket) and ``_pending`` (whether it came
+without a match). Between the two stages of a foreign-key join: the foreign key as ``_f0``
 and so on, ``_foreign`` (its hash), ``_place`` (the primary key's hash), ``_epoch`` (which change of
 the primary key's row) and ``_instruction`` (what is to be emitted). On the way to an aggregate: the
 columns it is made of as ``_v0`` and so on. On a stage's way out: the keys as ``_k0`` and so on, the
@@ -18,9 +24,13 @@ import re
 
 HASH, EVENT_TIME, DELETED = "_hash", "_event_time", "_deleted"
 SEQUENCE, LOG_PARTITION = "_sequence", "_log_partition"
+CLOCK, ORDER, TIE, STREAM_TIME = "_clock", "_order", "_tie", "_stream_time"
+FIRST, LAST, HIGH = "_first", "_last", "_high"
+FILE, FILE_TIME, FILE_PATH, FILE_BLOCK = "_file", "_file_time", "_file_path", "_file_block"
 DUE, ROW, PENDING = "_due", "_row", "_pending"
 PLACE, EPOCH, INSTRUCTION, FOREIGN = "_place", "_epoch", "_instruction", "_foreign"
 POSITION, VISIBLE = "_position", "_visible"
+FILE_METADATA = "_metadata"  # Spark's own, hidden until it is asked for
 CHANGE, TIMESTAMP = "_change", "_timestamp"
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 
@@ -32,6 +42,17 @@ _OWN = (
     DELETED,
     SEQUENCE,
     LOG_PARTITION,
+    CLOCK,
+    ORDER,
+    TIE,
+    STREAM_TIME,
+    FIRST,
+    LAST,
+    HIGH,
+    FILE,
+    FILE_TIME,
+    FILE_PATH,
+    FILE_BLOCK,
     DUE,
     ROW,
     PENDING,

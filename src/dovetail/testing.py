@@ -36,6 +36,7 @@ from dovetail.errors import CheckpointError, DataError, PlanError
 from dovetail.kernels.hashing import stable_hash
 from dovetail.plan.arrow import arrow_schema
 from dovetail.plan.fingerprint import describe, fingerprint, refuse_alike, refuse_other
+from dovetail.plan.inputs import Arrival
 from dovetail.plan.nodes import Node, Source, is_stream, joins, origins
 from dovetail.plan.output import held_columns
 from dovetail.plan.spans import Span, microseconds
@@ -155,7 +156,8 @@ class Driver:
     ) -> None:
         node = topology.plan
         # Rows come in the order given, so from one log, but where a join orders them by time.
-        stage = plan_stage(node, buckets=buckets, emit=emit, one_log=not _aligned(node))
+        arrival = Arrival.of(node, one_log=not _aligned(node))
+        stage = plan_stage(node, buckets=buckets, emit=emit, arrival=arrival)
         self._node = node
         self._sources = {source: _columns(source) for source in origins(node)}
         self._root = LocalStage(stage, stable_hash if key_hash is None else key_hash)

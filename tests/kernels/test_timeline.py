@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dovetail.kernels.arrival import running_clock
 from dovetail.kernels.timeline import (
     ABSENT,
     Rows,
@@ -35,7 +36,10 @@ def rows(
         hash=np.array([(hashes or {}).get(key, 0) for key in keys], dtype=np.int64),
         event_time_us=np.array([time for _, _, time, _ in events], dtype=np.int64),
         deleted=np.array([deleted for _, _, _, deleted in events], dtype=np.bool_),
-        partition=np.array([partition for partition, _, _, _ in events], dtype=np.int64),
+        clock_us=running_clock(
+            np.array([partition for partition, _, _, _ in events], dtype=np.int64),
+            np.array([time for _, _, time, _ in events], dtype=np.int64),
+        ),
         sequence=None if sequence is None else np.array(sequence, dtype=np.int64),
     )
 

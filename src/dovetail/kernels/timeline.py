@@ -13,7 +13,7 @@ Values are gathered once, at the very end, with Arrow's ``take``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,15 +35,20 @@ class Rows:
     """The rows of one source in a batch, in the order they were read.
 
     ``keys``: the key columns, n rows each, without nulls; ``hash``, ``event_time_us``: int64[n];
-    ``deleted``: bool[n]; ``partition``: int64[n], non-decreasing, the input partition of each row;
-    ``sequence``: int64[n], the row's position in a log that all sources share, or None.
+    ``deleted``: bool[n]; ``clock_us``: int64[n], the largest timestamp that the row's log has had
+    by then in the micro-batch (``kernels.arrival``); ``order``: int64[n], what orders the rows of
+    one clock, None where they come in their order; ``tie``: int64[n], what orders the rows that one
+    record has caused in another stage, None where none has; ``sequence``: int64[n], the row's
+    position in a log that all sources share, or None.
     """
 
     keys: Sequence[pa.Array]
     hash: Ints
     event_time_us: Ints
     deleted: Mask
-    partition: Ints
+    clock_us: Ints
+    order: Ints | None = None
+    tie: Ints | None = None
     sequence: Ints | None = None
 
     def __len__(self) -> int:
@@ -80,30 +85,32 @@ def arrival_order(sources: Sequence[Rows]) -> Ints:
     concatenation.
 
     Sources that all carry a ``sequence`` share one log and are read in its order. Otherwise the
-    partition whose next record has the smallest timestamp goes first, on a tie the earlier source,
-    then the lower partition; within a partition rows keep their order (as a Kafka Streams task
-    picks records; DESIGN "Order and time"). The merge is one stable sort by the running maximum of
-    the timestamp within each partition.
+    log whose next record has the smallest timestamp goes first, on a tie the earlier source, then
+    the earlier log; within a log rows keep their order (as a Kafka Streams task picks records). So
+    they go by their clocks, the largest timestamps of their logs so far.
 
     >>> def rows(times):
     ...     n = len(times)
-    ...     zeros = np.zeros(n, np.int64)
-    ...     return Rows([], zeros, np.array(times), zeros.astype(bool), zeros)
+    ...     clock = np.maximum.accumulate(np.array(times))
+    ...     return Rows([], clock, np.array(times), np.zeros(n, bool), clock)
     >>> arrival_order([rows([10, 5]), rows([7, 10])]).tolist()
     [2, 0, 1, 3]
     """
-    sequences = [rows.sequence for rows in sources]
-    if all(sequence is not None for sequence in sequences):
-        return np.argsort(np.concatenate(sequences), kind="stable")  # type: ignore[arg-type]
-    return np.argsort(np.concatenate([_partition_time(rows) for rows in sources]), kind="stable")
+    if all(rows.sequence is not None for rows in sources):
+        keys = [_all(rows.sequence for rows in sources)]
+    elif all(rows.order is not None for rows in sources):
+        keys = [_all(rows.order for rows in sources), _all(rows.clock_us for rows in sources)]
+    else:
+        keys = [_all(rows.clock_us for rows in sources)]
+    if any(rows.tie is not None for rows in sources):
+        source = np.repeat(np.arange(len(sources)), [len(rows) for rows in sources])
+        tie = _all(np.zeros_like(r.hash) if r.tie is None else r.tie for r in sources)
+        keys = [tie, source, *keys]
+    return np.lexsort(keys) if len(keys) > 1 else np.argsort(keys[0], kind="stable")
 
 
-def _partition_time(rows: Rows) -> Ints:
-    time = np.empty(len(rows), dtype=np.int64)
-    edges = np.flatnonzero(np.diff(rows.partition)) + 1
-    for start, end in zip([0, *edges], [*edges, len(rows)], strict=True):
-        np.maximum.accumulate(rows.event_time_us[start:end], out=time[start:end])
-    return time
+def _all(columns: Iterable[Ints | None]) -> Ints:
+    return np.concatenate([column for column in columns if column is not None])
 
 
 def stream_time(event_time_us: Ints, initial_us: int) -> Ints:

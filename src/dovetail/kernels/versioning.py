@@ -16,7 +16,7 @@ import numpy as np
 
 from dovetail.kernels.grouping import by_group_and_time
 from dovetail.kernels.search import bisect, last_below
-from dovetail.kernels.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, stream_time
+from dovetail.kernels.timeline import ABSENT, Ints, Mask, Timeline
 
 LATEST = int(np.iinfo(np.int64).max)
 """As a time: whatever the latest version is."""
@@ -36,19 +36,12 @@ class Versions:
     arrival: Ints
 
 
-def clock(timeline: Timeline, source: int, initial_us: int) -> Ints:
-    """The largest timestamp of ``source`` after each arrival: int64[events], by arrival."""
-    time = np.full(len(timeline.row), NO_TIME)
-    own = timeline.source == source
-    time[timeline.arrival[own]] = timeline.event_time_us[own]
-    return stream_time(time, initial_us)
-
-
 def within_retention(timeline: Timeline, source: int, clock_us: Ints, retention_us: int) -> Mask:
-    """Whether each event is a record of ``source`` that its history still takes."""
-    oldest = clock_us[timeline.arrival] - retention_us
+    """Whether each event is a record of ``source`` that its history still takes; ``clock_us``: the
+    source's stream time as each event comes.
+    """
     own: Mask = timeline.source == source
-    return own & (timeline.event_time_us >= oldest)
+    return own & (timeline.event_time_us >= clock_us - retention_us)
 
 
 def newest(timeline: Timeline, counted: Mask, stored_time_us: Ints) -> Mask:

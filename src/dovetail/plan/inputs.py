@@ -9,10 +9,31 @@ import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql.types import BooleanType, DataType, LongType, StructField, StructType
 
-from dovetail.columns import DELETED, EVENT_TIME, FOREIGN, HASH, foreign_name, gathered_name
+from dovetail.columns import (
+    CLOCK,
+    DELETED,
+    EVENT_TIME,
+    FOREIGN,
+    HASH,
+    ORDER,
+    SEQUENCE,
+    STREAM_TIME,
+    TIE,
+    foreign_name,
+    gathered_name,
+)
 from dovetail.errors import PlanError
 from dovetail.plan.arrow import arrow_schema
-from dovetail.plan.nodes import Entry, Node, Source, has_null_keys
+from dovetail.plan.nodes import (
+    DeltaJoin,
+    Derived,
+    Entry,
+    Node,
+    Source,
+    goes_by_time,
+    has_null_keys,
+    origins,
+)
 from dovetail.plan.spec import SourceSpec
 
 
@@ -68,22 +89,89 @@ class Input:
         ]
 
 
+@dataclass(frozen=True)
+class Arrival:
+    """How the rows of a topology are put in order. ``origins``: its sources; ``timed``: whether
+    anything in it goes by stream time; ``one_log``: all sources are read from one log, whatever
+    they say of themselves.
+    """
+
+    origins: tuple[Source, ...]
+    timed: bool
+    one_log: bool = False
+
+    @classmethod
+    def of(cls, node: Node, *, one_log: bool = False) -> Arrival:
+        """That of a whole topology, by its last node."""
+        return cls(tuple(origins(node)), goes_by_time(node), one_log)
+
+    def shared_log(self, source: Entry) -> bool:
+        """Whether its rows have a place in a log that all inputs share."""
+        return self.one_log or source.ordered
+
+    def carries(self, source: Entry) -> tuple[str, ...]:
+        """What rows of another stage bring of the records that caused them, besides their place in
+        a shared log; nothing of a delta join's, which are put in order anew.
+        """
+        if isinstance(source, Source) or isinstance(source.node, DeltaJoin):
+            return ()
+        time = (STREAM_TIME,) if source.stream else ()
+        return (TIE, *time) if self.shared_log(source) else (CLOCK, ORDER, TIE, *time)
+
+    def feeds(self, node: Node) -> tuple[str, ...]:
+        """What the stage of a node says of the records that caused its rows, where another stage
+        reads them.
+        """
+        assert not isinstance(node, Source)
+        entry = node if isinstance(node, Derived) else Derived(node)
+        return (*((SEQUENCE,) if self.shared_log(entry) else ()), *self.carries(entry))
+
+    def first_feeds(self, source: Entry) -> tuple[str, ...]:
+        """As ``feeds``, of the first of two stages of one node."""
+        return (SEQUENCE, TIE) if self.shared_log(source) else (CLOCK, ORDER, TIE)
+
+
 def source_spec(
-    input_: Input, name: str, *, one_log: bool, alone: bool = False, keeps_time: bool = False
+    input_: Input,
+    name: str,
+    arrival: Arrival,
+    *,
+    numbered: bool = False,
+    alone: bool = False,
+    keeps_time: bool = False,
+    stairs: bool = False,
 ) -> SourceSpec:
-    """``alone``: whether it is a stream whose records come out where nothing matches them."""
+    """``alone``: whether it is a stream whose records come out where nothing matches them;
+    ``numbered``, ``stairs``: as in ``SourceSpec``, for a stage that needs them.
+    """
     source = input_.source
-    own_log = isinstance(source, Source) and source.log_partition is not None and not one_log
+    shared_log = arrival.shared_log(source)
+    own_log = isinstance(source, Source) and source.log_partition is not None and not shared_log
+    carries = arrival.carries(source)
+    clocked = not carries
     return SourceSpec(
         name=name,
         schema=wire_schema(input_),
-        sequence=source.ordered or own_log or one_log,
+        sequence=shared_log or own_log,
         log_partition=own_log,
         stream=source.stream,
         null_keys=alone or has_null_keys(source),
         keeps_time=keeps_time,
         versioned_us=source.versioned_us,
+        files=isinstance(source, Source) and source.files and not (shared_log or own_log),
+        origin=arrival.origins.index(origins(source)[0]),
+        clocked=clocked,
+        numbered=numbered and clocked and not shared_log,
+        carries=carries,
+        stairs=stairs or (shared_log and arrival.timed),
     )
+
+
+def is_numbered(inputs: Sequence[Input], arrival: Arrival, feeds: Sequence[str]) -> bool:
+    """Whether the rows of a stage need places of their own, because another stage reads its rows
+    or it reads another's.
+    """
+    return ORDER in feeds or any(ORDER in arrival.carries(i.source) for i in inputs)
 
 
 def refuse_partly_ordered(node: Node, inputs: Sequence[Input], *, aligned: bool) -> None:

@@ -54,7 +54,8 @@ class Source:
     partition;
     ``sequence`` alone: its place in one log that all sources share. ``frame`` is None for a table
     that only the test driver feeds. ``lookup``: a store of the same rows, for delta joins;
-    ``changes``: which changes the table is said to have, None where nothing is said.
+    ``changes``: which changes the table is said to have, None where nothing is said; ``files``:
+    whether its rows are read from files, by which they are ordered where nothing else says how.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Source:
     versioned_us: int | None = None
     lookup: LookupSource | None = None
     changes: ChangeKinds | None = None
+    files: bool = False
 
     @property
     def title(self) -> str:
@@ -483,6 +485,17 @@ def origins(node: Node) -> list[Source]:
     for entry in entries(node):
         found |= dict.fromkeys(origins(entry.node) if isinstance(entry, Derived) else [entry])
     return list(found)
+
+
+def goes_by_time(node: Node) -> bool:
+    """Whether anything in a node, through all stages, depends on stream time."""
+    if isinstance(node, Source):
+        return node.versioned_us is not None
+    if isinstance(node, Derived):
+        return goes_by_time(node.node)
+    own = isinstance(node, StreamJoin) or windows_of(node) is not None
+    own |= isinstance(node, StreamTableJoin) and node.grace_us is not None
+    return own or any(goes_by_time(entry) for entry in entries(node))
 
 
 def changelog_schema(node: Node) -> StructType:

@@ -19,7 +19,6 @@ from dovetail.columns import (
     DELETED,
     EVENT_TIME,
     POSITION,
-    SEQUENCE,
     TIMESTAMP,
     UPSERT,
     VISIBLE,
@@ -69,9 +68,9 @@ class Output:
 
 def output_of(stage: Stage) -> Output:
     """What a stage sends out."""
-    sequence = [StructField(SEQUENCE, LongType())] if stage.spec.feeds else []
+    cause = [StructField(name, LongType()) for name in stage.spec.feeds]
     if not stage.spec.visible:
-        columns = StructType([*changelog_schema(stage.node), *sequence])
+        columns = StructType([*changelog_schema(stage.node), *cause])
         return Output(columns, held_columns(stage))
     own_key = stage.first is not None or isinstance(stage.node, DeltaJoin)
     keys = stage.node.key.fields if own_key else stage.leaves[0].key_fields
@@ -86,7 +85,7 @@ def output_of(stage: Stage) -> Output:
         StructField(EVENT_TIME, LongType()),
         StructField(POSITION, LongType()),
         StructField(VISIBLE, LongType()),
-        *sequence,
+        *cause,
     ]
     return Output(StructType(fields), None)
 

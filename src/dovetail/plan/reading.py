@@ -14,11 +14,12 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     ShortType,
+    StringType,
     StructType,
     TimestampType,
 )
 
-from dovetail.columns import quoted
+from dovetail.columns import FILE_METADATA, quoted
 from dovetail.errors import PlanError
 from dovetail.plan.nodes import Source
 from dovetail.plan.spans import Span, microseconds
@@ -78,7 +79,18 @@ def source_of(
         log_partition=columns.expression(log_partition, "log_partition=", *_WHOLE_NUMBERS),
         stream=stream,
         versioned_us=None if versioned is None else microseconds(operator, "versioned=", versioned),
+        files=sequence is None and _is_of_files(frame),
     )
+
+
+def _is_of_files(frame: DataFrame) -> bool:
+    """Whether Spark can say from which file, and from where in it, each row was read."""
+    places = ("file_modification_time", "file_path", "file_block_start")
+    try:
+        types = [f.dataType for f in frame.select(*(f"{FILE_METADATA}.{p}" for p in places)).schema]
+    except AnalysisException:
+        return False
+    return types == [TimestampType(), StringType(), LongType()]
 
 
 class _Columns:

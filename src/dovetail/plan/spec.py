@@ -9,11 +9,17 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 
 from dovetail.columns import (
+    CLOCK,
     DELETED,
     EPOCH,
     EVENT_TIME,
+    FILE,
+    FILE_BLOCK,
+    FILE_PATH,
+    FILE_TIME,
     INSTRUCTION,
     LOG_PARTITION,
+    ORDER,
     PLACE,
     POSITION,
     SEQUENCE,
@@ -50,6 +56,11 @@ class SourceSpec:
     ``regrouped``: whether they are a table's rows as they enter and leave groups, which have
     ``_instruction``; ``fallible``: whether its foreign key may fail on a row, which a last column
     says until the row is packed; ``primary``: columns that may not be null besides the key.
+
+    Arrival: ``files``: whether its rows are ordered by the files that they are read from;
+    ``origin``: its number among the topology's sources; ``clocked``: whether pack gives its rows
+    their clocks, and where ``numbered`` their places; ``carries``: the columns that rows of another
+    stage bring instead; ``stairs``: whether all buckets hear how its stream time rises.
     """
 
     name: str
@@ -67,6 +78,12 @@ class SourceSpec:
     regrouped: bool = False
     fallible: bool = False
     primary: tuple[str, ...] = ()
+    files: bool = False
+    origin: int = 0
+    clocked: bool = False
+    numbered: bool = False
+    carries: tuple[str, ...] = ()
+    stairs: bool = False
 
     @property
     def title(self) -> str:
@@ -76,14 +93,33 @@ class SourceSpec:
     @property
     def wire_schema(self) -> pa.Schema:
         """The columns of a batch's rows."""
-        carried = (
+        given = (
+            (CLOCK, self.clocked),
+            (ORDER, self.numbered and not self.log_partition),
+            (FILE, self.files),
+        )
+        return self.schema_with([*self._brought, *(name for name, has in given if has)])
+
+    @property
+    def travel_schema(self) -> pa.Schema:
+        """The columns of rows on their way to pack."""
+        schema = self.schema_with(self._brought)
+        if not self.files:
+            return schema
+        places = [(FILE_TIME, pa.int64()), (FILE_PATH, pa.string()), (FILE_BLOCK, pa.int64())]
+        return pa.schema([*schema, *(pa.field(*place) for place in places)])
+
+    @property
+    def _brought(self) -> list[str]:
+        """The numbers that rows come with."""
+        brought = (
             (PLACE, self.subscribed),
             (EPOCH, self.subscribed),
             (INSTRUCTION, self.subscribed or self.regrouped),
             (SEQUENCE, self.sequence),
             (LOG_PARTITION, self.log_partition),
         )
-        return self.schema_with([name for name, carries in carried if carries])
+        return [*(name for name, has in brought if has), *self.carries]
 
     def schema_with(self, numbers: Sequence[str]) -> pa.Schema:
         """The stored columns and, after them, these of int64."""
@@ -312,8 +348,9 @@ class StageSpec:
     share the key space; ``keys``: the number of key columns, which every source has in the same
     order and types; ``operator``: what it does with ``sources``; ``align_us``: how long, by the
     wall clock, a source waits for another that is behind it; ``visible``: whether the output has
-    the column ``_visible``; ``feeds``: whether it has ``_sequence``, the place in the shared log of
-    the record that caused each row, for the stage that reads it.
+    the column ``_visible``; ``feeds``: for the stage that reads it, the columns that say of each
+    row which record caused it: ``_sequence``, its place in the shared log; or ``_clock`` and
+    ``_order``; and ``_stream_time``, less ``holds_us``, the longest that a result is held back.
     """
 
     topology: str
@@ -324,7 +361,8 @@ class StageSpec:
     emit: Emit
     visible: bool = True
     align_us: int | None = None
-    feeds: bool = False
+    feeds: tuple[str, ...] = ()
+    holds_us: int = 0
 
     @property
     def key_columns(self) -> range:
@@ -388,6 +426,5 @@ class StageSpec:
         ]
         if self.visible:
             fields.append(pa.field(VISIBLE, pa.int64()))
-        if self.feeds:
-            fields.append(pa.field(SEQUENCE, pa.int64()))
+        fields += [pa.field(name, pa.int64()) for name in self.feeds]
         return pa.schema(fields)

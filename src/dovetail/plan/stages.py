@@ -13,13 +13,16 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql.types import StructField, StructType
 
-from dovetail.columns import foreign_name
+from dovetail.columns import SEQUENCE, foreign_name
 from dovetail.errors import PlanError
+from dovetail.kernels.interval_join import Window
 from dovetail.kernels.table_join import Join, Leaf, Tree, preserved
 from dovetail.plan.fingerprint import fingerprint
 from dovetail.plan.inputs import (
+    Arrival,
     Input,
     carried,
+    is_numbered,
     refuse_partly_ordered,
     source_spec,
     unique_names,
@@ -70,17 +73,15 @@ class Stage:
 
     ``leaves``: what the output's columns are named by, from left to right; ``first``: of a join by
     foreign key and of a table that is gathered, the stage by primary key that sends the first
-    input's changes on; ``one_log``: all sources are read from one log, whatever they say of
-    themselves.
+    input's changes on.
     """
 
     node: Node
     inputs: tuple[Input, ...]
     spec: StageSpec
     leaves: tuple[Input, ...]
+    arrival: Arrival
     first: StageSpec | None = None
-    one_log: bool = False
-    told: tuple[Input, ...] = ()
 
     @property
     def merges(self) -> bool:
@@ -118,8 +119,8 @@ class Stage:
                     input_.source.node,
                     buckets=spec.buckets,
                     emit=spec.emit if _tells_net(input_.source) else "change",
-                    feeds=spec.sources[number].ordered,
-                    one_log=self.one_log,
+                    feeds=self.arrival.feeds(input_.source),
+                    arrival=self.arrival,
                 ),
             )
             for number, input_ in enumerate(self.inputs)
@@ -128,25 +129,32 @@ class Stage:
 
 
 def plan_stage(
-    node: Node, *, buckets: int, emit: Emit, feeds: bool = False, one_log: bool = False
+    node: Node,
+    *,
+    buckets: int,
+    emit: Emit,
+    feeds: tuple[str, ...] = (),
+    arrival: Arrival | None = None,
 ) -> Stage:
-    """The stage that computes a node; ``feeds``: for another stage, with the rows' sequence;
-    ``one_log``: as in ``Stage``.
+    """The stage that computes a node; ``feeds``: as in ``StageSpec``, for another stage that reads
+    it; ``arrival``: of the whole topology, by default of this node as its last.
     """
     _refuse_unplanned(node, buckets, emit)
     if isinstance(node, Derived):
         node = node.node
+    if arrival is None:
+        arrival = Arrival.of(node)
     if isinstance(node, ForeignKeyJoin):
-        return _plan_foreign_key(node, buckets=buckets, emit=emit, feeds=feeds, one_log=one_log)
+        return _plan_foreign_key(node, arrival, buckets=buckets, emit=emit, feeds=feeds)
     if isinstance(node, Aggregation):
-        return _plan_aggregation(node, buckets=buckets, emit=emit, feeds=feeds, one_log=one_log)
+        return _plan_aggregation(node, arrival, buckets=buckets, emit=emit, feeds=feeds)
     if isinstance(node, (Unwindowed, WindowJoin)):
         planned = plan_steps(
-            node, fingerprint(node), buckets=buckets, emit=emit, feeds=feeds, one_log=one_log
+            node, fingerprint(node), arrival, buckets=buckets, emit=emit, feeds=feeds
         )
-        return Stage(node, planned.inputs, planned.spec, planned.sides, one_log=one_log)
+        return Stage(node, planned.inputs, planned.spec, planned.sides, arrival)
     if isinstance(node, DeltaJoin):
-        return _plan_delta(node, buckets=buckets, emit=emit)
+        return _plan_delta(node, arrival, buckets=buckets, emit=emit)
     inputs = _inputs(node)
     operator = _operator(node, inputs)
     if emit == "batch" and not isinstance(operator, TableTree):
@@ -156,8 +164,9 @@ def plan_stage(
             "Use emit='change'",
         )
     align_us = _align(node)
-    if not one_log:
+    if not arrival.one_log:
         refuse_partly_ordered(node, inputs, aligned=align_us is not None)
+    numbered = is_numbered(inputs, arrival, feeds)
     spec = StageSpec(
         topology=fingerprint(node),
         buckets=buckets,
@@ -165,9 +174,11 @@ def plan_stage(
             source_spec(
                 input_,
                 name,
-                one_log=one_log,
+                arrival,
+                numbered=numbered,
                 alone=input_.source.stream and _appears_alone(node, input_.source),
                 keeps_time=isinstance(operator, Interval),
+                stairs=align_us is None and _is_asked(operator, input_.source),
             )
             for input_, name in zip(inputs, unique_names(inputs), strict=True)
         ),
@@ -177,9 +188,29 @@ def plan_stage(
         visible=_computes(node),
         align_us=align_us,
         feeds=feeds,
+        holds_us=_holds(operator),
     )
     leaves = tuple(inputs[source] for source in operator.leaves)
-    return Stage(node, tuple(inputs), spec, leaves, one_log=one_log)
+    return Stage(node, tuple(inputs), spec, leaves, arrival)
+
+
+def _is_asked(operator: Operator, source: Entry) -> bool:
+    """Whether other sources' records go by this one's stream time."""
+    if source.stream:
+        return isinstance(operator, Lookup) and operator.grace_us is not None
+    several = isinstance(operator, (Lookup, Histories)) or len(set(operator.leaves)) > 1
+    return source.versioned_us is not None and several
+
+
+def _holds(operator: Operator) -> int:
+    """The longest, in stream time, that an operator holds a result back."""
+    if isinstance(operator, Lookup):
+        return operator.grace_us or 0
+    if isinstance(operator, Interval) and operator.unmatched == "on_close":
+        window = Window(operator.before_us, operator.after_us, operator.grace_us)
+        kept = preserved(operator.how)
+        return max((window.reach_us(side) for side in (0, 1) if kept[side]), default=0)
+    return 0
 
 
 def _refuse_unplanned(node: Node, buckets: int, emit: Emit) -> None:
@@ -211,20 +242,22 @@ def _tells_net(source: Derived) -> bool:
 
 
 def _plan_foreign_key(
-    node: ForeignKeyJoin, *, buckets: int, emit: Emit, feeds: bool, one_log: bool
+    node: ForeignKeyJoin, arrival: Arrival, *, buckets: int, emit: Emit, feeds: tuple[str, ...]
 ) -> Stage:
     """The stages of a join by foreign key."""
     foreign_key = tuple(zip(node.on, (f.dataType for f in node.right.key), strict=True))
     left = Input(node.left, tuple(node.left.key.names), foreign_key)
     right = Input(node.right, tuple(node.right.key.names))
     inputs = (left, right)
-    if not one_log:
+    if not arrival.one_log:
         refuse_partly_ordered(node, inputs, aligned=False)
     names = unique_names(inputs)
     topology = fingerprint(node)
     left_spec, right_spec = (
-        source_spec(side, name, one_log=one_log) for side, name in zip(inputs, names, strict=True)
+        source_spec(side, name, arrival, numbered=True)
+        for side, name in zip(inputs, names, strict=True)
     )
+    first_feeds = arrival.first_feeds(node.left)
     first = StageSpec(
         topology=f"{topology}.1",
         buckets=buckets,
@@ -233,7 +266,7 @@ def _plan_foreign_key(
         operator=Subscribe(len(node.on), node.how),
         emit=emit,
         visible=False,
-        feeds=left_spec.ordered,
+        feeds=first_feeds,
     )
     foreign = [
         StructField(foreign_name(number), field.dataType)
@@ -244,6 +277,8 @@ def _plan_foreign_key(
         schema=carried(StructType([*foreign, *left.key_fields, *left.value_fields])),
         sequence=left_spec.ordered,
         subscribed=True,
+        origin=left_spec.origin,
+        carries=tuple(name for name in first_feeds if name != SEQUENCE),
     )
     spec = StageSpec(
         topology=f"{topology}.2",
@@ -256,10 +291,10 @@ def _plan_foreign_key(
         visible=_computes(node),
         feeds=feeds,
     )
-    return Stage(node, inputs, spec, (left, Input(node.right, ())), first, one_log)
+    return Stage(node, inputs, spec, (left, Input(node.right, ())), arrival, first)
 
 
-def _plan_delta(node: DeltaJoin, *, buckets: int, emit: Emit) -> Stage:
+def _plan_delta(node: DeltaJoin, arrival: Arrival, *, buckets: int, emit: Emit) -> Stage:
     """The stage of a delta join: both sides by join key, with the columns that the result needs."""
     needed = needed_columns(node)
     inputs = tuple(
@@ -272,7 +307,7 @@ def _plan_delta(node: DeltaJoin, *, buckets: int, emit: Emit) -> Stage:
     )
     sources = tuple(
         replace(
-            source_spec(input_, name, one_log=False),
+            source_spec(input_, name, arrival),
             null_keys=True,
             primary=() if has_null_keys(input_.source) else tuple(input_.source.key.names),
         )
@@ -287,11 +322,11 @@ def _plan_delta(node: DeltaJoin, *, buckets: int, emit: Emit) -> Stage:
         emit=emit,
         visible=_computes(node),
     )
-    return Stage(node, inputs, spec, told)
+    return Stage(node, inputs, spec, told, arrival)
 
 
 def _plan_aggregation(
-    node: Aggregation, *, buckets: int, emit: Emit, feeds: bool, one_log: bool
+    node: Aggregation, arrival: Arrival, *, buckets: int, emit: Emit, feeds: tuple[str, ...]
 ) -> Stage:
     """A stream's records by group; or a table's, after the stage by its own key that knows from
     which group each row comes.
@@ -305,9 +340,13 @@ def _plan_aggregation(
     else:
         input_ = Input(entry, tuple(entry.key.names), by, used)
     topology = fingerprint(node)
-    read = replace(source_spec(input_, entry.name, one_log=one_log), valueless=entry.stream)
+    numbered = not entry.stream or is_numbered((input_,), arrival, feeds)
+    read = replace(
+        source_spec(input_, entry.name, arrival, numbered=numbered), valueless=entry.stream
+    )
     source, first = read, None
     if not entry.stream:
+        first_feeds = arrival.first_feeds(entry)
         first = StageSpec(
             topology=f"{topology}.1",
             buckets=buckets,
@@ -316,7 +355,7 @@ def _plan_aggregation(
             operator=Regroup(len(by)),
             emit="change",
             visible=False,
-            feeds=read.ordered,
+            feeds=first_feeds,
         )
         fields = [StructField(foreign_name(n), type_) for n, (_, type_) in enumerate(by)]
         values = input_.gathered_fields
@@ -325,6 +364,8 @@ def _plan_aggregation(
             schema=carried(StructType([*fields, *values])),
             sequence=read.ordered,
             regrouped=True,
+            origin=read.origin,
+            carries=tuple(name for name in first_feeds if name != SEQUENCE),
         )
     spec = StageSpec(
         topology=topology if first is None else f"{topology}.2",
@@ -337,7 +378,7 @@ def _plan_aggregation(
         feeds=feeds,
     )
     told = Input(Derived(node), tuple(node.key.names))
-    return Stage(node, (input_,), spec, (told,), first, one_log)
+    return Stage(node, (input_,), spec, (told,), arrival, first)
 
 
 def _inputs(node: Node) -> list[Input]:

@@ -19,6 +19,7 @@ from pyspark.sql.types import DataType, LongType, StructField, StructType, Times
 
 from dovetail.columns import (
     FOREIGN,
+    SEQUENCE,
     WINDOW_END,
     WINDOW_START,
     foreign_name,
@@ -29,7 +30,15 @@ from dovetail.columns import (
 from dovetail.errors import PlanError
 from dovetail.kernels.table_join import Join, Leaf, preserved
 from dovetail.plan import spec as specs
-from dovetail.plan.inputs import Input, carried, refuse_partly_ordered, source_spec, unique_names
+from dovetail.plan.inputs import (
+    Arrival,
+    Input,
+    carried,
+    is_numbered,
+    refuse_partly_ordered,
+    source_spec,
+    unique_names,
+)
 from dovetail.plan.nodes import (
     Aggregation,
     Derived,
@@ -72,7 +81,13 @@ class Planned:
 
 
 def plan_steps(
-    node: WindowNode, topology: str, *, buckets: int, emit: Emit, feeds: bool, one_log: bool
+    node: WindowNode,
+    topology: str,
+    arrival: Arrival,
+    *,
+    buckets: int,
+    emit: Emit,
+    feeds: tuple[str, ...],
 ) -> Planned:
     """The steps of a node that is windowed or reads windows."""
     if emit == "batch" and is_stream(node):
@@ -81,7 +96,7 @@ def plan_steps(
             "emit='batch' keeps a key's last change, which only a table's current rows have",
             "Use emit='change'",
         )
-    builder = _Builder(one_log=one_log)
+    builder = _Builder()
     computed = node.input.node if isinstance(node, Unwindowed) else node
     assert isinstance(computed, (Aggregation, WindowJoin))
     final = isinstance(node, Unwindowed) and node.final
@@ -107,14 +122,18 @@ def plan_steps(
         builder.steps[:] = [_timed(step) for step in builder.steps]
         sides = (Input(Derived(computed), tuple(computed.key.names)),)
     inputs = builder.finished()
-    if not one_log:
+    if not arrival.one_log:
         refuse_partly_ordered(node, inputs, aligned=False)
     last = builder.steps[-1]
     visible = computes or (
         isinstance(node, Unwindowed) and not all(isinstance(c, str) for c in node.columns)
     )
-    builder.steps[-1] = replace(last, spec=replace(last.spec, visible=visible, feeds=feeds))
+    builder.steps[-1] = replace(last, spec=replace(last.spec, visible=visible))
     names = unique_names(inputs)
+    numbered = is_numbered(inputs, arrival, feeds)
+    clocks = {number for step in builder.steps for number in step.clocks}
+    windows = windows_of(computed)
+    assert windows is not None or not final
     spec = StageSpec(
         topology=topology,
         buckets=buckets,
@@ -123,19 +142,22 @@ def plan_steps(
                 source_spec(
                     input_,
                     name,
-                    one_log=one_log,
+                    arrival,
+                    numbered=numbered,
+                    stairs=len(inputs) > 1 and number in clocks,
                     alone=input_.source.stream and input_.used is None and _keeps_alone(computed),
                 ),
                 valueless=input_.used is not None and input_.source.stream,
                 fallible=any(not isinstance(item, str) for item, _ in input_.foreign),
             )
-            for input_, name in zip(inputs, names, strict=True)
+            for number, (input_, name) in enumerate(zip(inputs, names, strict=True))
         ),
         keys=len(inputs[0].key),
         operator=Steps(tuple(builder.steps)),
         emit=emit,
         visible=visible,
         feeds=feeds,
+        holds_us=windows.size_us + windows.wait_us if final and windows is not None else 0,
     )
     return Planned(inputs, spec, sides)
 
@@ -197,7 +219,6 @@ class _Read:
 
 @dataclass
 class _Builder:
-    one_log: bool
     reads: list[_Read] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     _known: dict[int, _Made] = field(default_factory=dict)
@@ -242,7 +263,7 @@ class _Builder:
         )
         operator = Final(windows.wait_us, after=not windows.fixed)
         feed = made.feed([(f.name, 0) for f in values])
-        spec = StageSpec("", 1, (source,), len(node.key), operator, "change", visible=False)
+        spec = _of_step((source,), len(node.key), operator, "change")
         return self._step(spec, (feed,), made.clocks, _named(node.key.names, node.values.names))
 
     def _read(
@@ -442,7 +463,7 @@ def _of_step(
     sources: tuple[SourceSpec, ...], keys: int, operator: Operator, emit: Emit
 ) -> StageSpec:
     """What a step does as a stage of its own would, in the bucket of the one it is part of."""
-    return StageSpec("", 1, sources, keys, operator, emit, visible=False, feeds=True)
+    return StageSpec("", 1, sources, keys, operator, emit, visible=False, feeds=(SEQUENCE,))
 
 
 def _source(entry: Entry, columns: StructType) -> SourceSpec:

@@ -52,13 +52,10 @@ def _bucket(spec: StageSpec, emission: spark.Emission) -> Any:
     def run(key: Any, rows: pd.DataFrame) -> pd.DataFrame:
         import pandas as pd
 
-        pieces = [
-            unpack_piece(row.source, row.partition, row.number, row.high_time_us, row.payload)
-            for row in rows.itertuples(index=False)
-        ]
+        pieces = [unpack_piece(row) for row in rows.itertuples(index=False)]
         high_time_us = spark.high_time_us(pieces)
         # The end of the input ends all waiting.
-        pieces += [Piece(n, 0, 0, END_OF_TIME, None) for n in range(len(spec.sources))]
+        pieces += [Piece.beat(n, END_OF_TIME) for n in range(len(spec.sources))]
         done = process(spec, pieces, MemoryBlobs(), SegmentCache())
         frames = list(emission.frames(done, key[0], high_time_us))
         return pd.concat(frames) if frames else pd.DataFrame()

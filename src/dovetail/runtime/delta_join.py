@@ -29,7 +29,7 @@ from dovetail.kernels.timeline import (
 )
 from dovetail.lookup.chain import grouped
 from dovetail.plan.spec import Eventual, LookedUp, StageSpec
-from dovetail.runtime.job import Batch, output, picked, whole
+from dovetail.runtime.job import Batch, Cause, output, picked, whole
 from dovetail.runtime.lookup_cache import SideCache
 
 Ask: TypeAlias = "Callable[[int, Sequence[str], pa.Table], pa.Table]"
@@ -113,7 +113,7 @@ def last_rows(spec: StageSpec, source: int, batch: Batch) -> pa.Table:
                 hash=stable_hash(keys),
                 event_time_us=table.column(EVENT_TIME).to_numpy(),
                 deleted=whole(table.column(DELETED)).to_numpy(zero_copy_only=False),
-                partition=batch.partition,
+                clock_us=batch.clock_us,
                 sequence=table.column(SEQUENCE).to_numpy() if ordered else None,
             )
         ]
@@ -282,7 +282,7 @@ def _tables(
             deleted=own.deleted,
             event_time_us=own.time_us,
             position=(batch << _BATCH_SHIFT) + start,
-            sequence=np.zeros(len(own), np.int64),
+            cause=Cause({}),
         )
 
 

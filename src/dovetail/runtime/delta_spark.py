@@ -6,6 +6,8 @@ There is no stateful operator in the plan; what a checkpoint holds is the source
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -14,20 +16,22 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from dovetail.columns import DELETED, HASH, quoted
+from dovetail.columns import CLOCK, DELETED, FILE, HASH, LOG_PARTITION, ORDER, quoted
 from dovetail.errors import PlanError
+from dovetail.kernels.timeline import NO_TIME
 from dovetail.lookup.pool import opened
 from dovetail.plan.output import Output
-from dovetail.plan.spec import Eventual, StageSpec
+from dovetail.plan.spec import Eventual, SourceSpec, StageSpec
 from dovetail.runtime import task
 from dovetail.runtime.delta_join import join, last_rows
 from dovetail.runtime.lookup_cache import CacheFile, SideCache
-from dovetail.runtime.pack import PACKED, packed, unpack_piece
+from dovetail.runtime.pack import PACKED, Tag, packed, unpack_piece
 from dovetail.runtime.stage import Piece, batch_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_GIVEN = (CLOCK, ORDER, FILE, LOG_PARTITION)
 _COUNTS = ("_left_hits", "_left_misses", "_right_hits", "_right_misses")
 
 
@@ -41,12 +45,27 @@ def by_primary_key(
     @task.mapping
     def settle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pieces = list(_pieces(batches))
-        table = last_rows(spec, 0, batch_of(spec.sources[0], pieces, 0))
-        table = table.select(spec.sources[0].wire_schema.names)
-        high_time_us = max((piece.high_time_us for piece in pieces), default=0)
-        yield packed(table, labels, 0, task.partition(), 0, high_time_us, by=HASH)
+        batch = batch_of(spec.sources[0], pieces, 0)
+        clocked = batch.rows.drop_columns([n for n in _GIVEN if n in batch.rows.schema.names])
+        batch = replace(batch, rows=clocked.append_column(CLOCK, pa.array(batch.clock_us)))
+        table = last_rows(spec, 0, batch).select(_settled(spec.sources[0]).wire_schema.names)
+        high_time_us = max((piece.high_time_us for piece in pieces), default=NO_TIME)
+        yield packed(table, labels, Tag(0, task.partition(), 0, high_time_us), by=HASH)
 
     return rows.repartition(partitions, "bucket").mapInArrow(settle, PACKED)
+
+
+def _settled(source: SourceSpec) -> SourceSpec:
+    """A source whose changes have met by primary key: they have their clocks."""
+    return replace(
+        source,
+        files=False,
+        log_partition=False,
+        sequence=source.ordered,
+        carries=(CLOCK,),
+        clocked=False,
+        numbered=False,
+    )
 
 
 def joined(
@@ -65,6 +84,10 @@ def joined(
     ``left_hits``, ``left_misses``, ``right_hits``, ``right_misses``.
     """
     live, query = rows.isStreaming, uuid4().hex
+    operator = spec.operator
+    assert isinstance(operator, Eventual)
+    left, right = spec.sources
+    sources = (_settled(left) if operator.moving else left, right)
     if live and spec.emit == "batch":
         raise PlanError(
             metric.removesuffix(".lookups"),
@@ -76,7 +99,7 @@ def joined(
     def changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         asking = Asking(spec, query) if live else None
         pieces = list(_pieces(batches))
-        own = [batch_of(source, pieces, number) for number, source in enumerate(spec.sources)]
+        own = [batch_of(source, pieces, number) for number, source in enumerate(sources)]
         caches = _empty(spec) if asking is None else asking.caches()
         ask, batch = (None, 0) if asking is None else (asking.ask, asking.batch)
         done = join(spec, own, caches, ask, batch)
@@ -140,9 +163,7 @@ def _empty(spec: StageSpec) -> list[SideCache]:
 def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[Piece]:
     for batch in batches:
         for row in batch.to_pylist():
-            yield unpack_piece(
-                row["source"], row["partition"], row["number"], row["high_time_us"], row["payload"]
-            )
+            yield unpack_piece(SimpleNamespace(**row))
 
 
 def _upserts(table: pa.Table) -> pa.Table:

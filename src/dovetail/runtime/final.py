@@ -18,7 +18,7 @@ from dovetail.kernels.grouping import rank_of_keys
 from dovetail.kernels.interval_join import first_due
 from dovetail.kernels.timeline import ABSENT, Ints, Mask, Rows, Timeline, timeline, versions
 from dovetail.plan.spec import Final
-from dovetail.runtime.job import Done, Job, output, whole
+from dovetail.runtime.job import Cause, Done, Job, output, whole
 from dovetail.runtime.tables import Pool, keep
 from dovetail.state.queue import QueueState
 from dovetail.state.table_state import TableState
@@ -59,7 +59,7 @@ def tell(job: Job, operator: Final) -> Done:
         deleted=np.zeros(len(closing), np.bool_),
         event_time_us=time[reference],
         position=job.manifest.position,
-        sequence=np.minimum(arrival, max(len(clock_us) - 2, 0)),
+        cause=Cause({SEQUENCE: np.minimum(arrival, max(len(clock_us) - 2, 0))}),
     )
     fresh = np.flatnonzero((due > final_us) & (located.segment < 0))
     fresh = fresh[np.argsort(due[fresh], kind="stable")]
@@ -79,7 +79,7 @@ def _rows(waiting: pa.Table, keys: int) -> Rows:
         hash=waiting.column(HASH).to_numpy(),
         event_time_us=zeros,
         deleted=np.zeros(count, np.bool_),
-        partition=zeros,
+        clock_us=zeros,
         sequence=zeros,
     )
 

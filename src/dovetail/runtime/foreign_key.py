@@ -286,7 +286,7 @@ def _chunks(
     """The results as tables: ``StageSpec.output_schema``, then ``_place`` and ``_epoch``; bucket by
     bucket, as they are dealt out.
     """
-    sequence = job.sequences(events)
+    causes = job.causes(events)
     place = np.where(
         results.subscription == ABSENT,
         low_half(events.hash[events.group[results.event]]),
@@ -313,7 +313,7 @@ def _chunks(
             deleted=~part.present,
             event_time_us=part.time_us,
             position=0,
-            sequence=sequence[part.event],
+            cause=causes.of(part.event).tied(place[which]),
         )
         told = told.append_column(PLACE, pa.array(place[which]))
         yield told.append_column(EPOCH, pa.array(part.epoch))

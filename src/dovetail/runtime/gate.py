@@ -27,12 +27,14 @@ from dovetail.state.segment import SegmentCache
 @dataclass(frozen=True)
 class Gate:
     """What has been let through. ``waited``: per source the rows that waited, in order of time;
-    ``passing``: per source which of those that came need not; ``manifest``: the bucket's, with the
-    clocks of inputs and gate; ``stores``: per source the rows that wait.
+    ``passing``: per source which of those that came need not; ``upto_us``: per source the time up
+    to which it has been let through; ``manifest``: the bucket's, with the clocks of inputs and
+    gate; ``stores``: per source the rows that wait.
     """
 
     waited: Sequence[pa.Table]
     passing: Sequence[Mask]
+    upto_us: Sequence[int]
     manifest: Manifest
     stores: tuple[Runs, ...]
 
@@ -63,7 +65,7 @@ def pass_gate(
         None if now_us - last >= spec.align_us and not brought else time
         for time, last, brought in zip(read_us, heard_us, heard, strict=True)
     ]
-    waited, passing, runs, passed_us = [], [], [], []
+    waited, passing, upto, runs, passed_us = [], [], [], [], []
     for source, rows in enumerate(came):
         before = manifest.stream_time_us[source]
         before_us = NO_TIME if before is None else before
@@ -79,6 +81,7 @@ def pass_gate(
         held = rows.take(pa.array(ahead))
         queue.store(held.append_column(DUE, held.column(EVENT_TIME)).cast(schema))
         passing.append(passes)
+        upto.append(upto_us)
         runs.append(queue.runs)
         passed_us.append(None if upto_us == NO_TIME else upto_us)
     clocks = replace(
@@ -87,4 +90,4 @@ def pass_gate(
         read_us=tuple(None if time == NO_TIME else time for time in read_us),
         heard_us=heard_us,
     )
-    return Gate(waited, passing, clocks, tuple(runs))
+    return Gate(waited, passing, upto, clocks, tuple(runs))

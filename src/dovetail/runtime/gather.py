@@ -31,7 +31,6 @@ from dovetail.kernels.timeline import (
     Timeline,
     arrival_order,
     last_of_source,
-    stream_time,
     timeline,
 )
 from dovetail.kernels.windows import assign, open_windows, running_max
@@ -85,7 +84,7 @@ def _touched(job: Job, operator: Gather) -> Touched:
     windows = operator.windows
     order = arrival_order([rows])
     time = rows.event_time_us[order]
-    clock_us = stream_time(time, job.initial_us[0])
+    clock_us = job.clock_of(0, 0)[order]
     record, start = assign(time, windows.size_us, windows.advance_us)
     open_ = open_windows(start + windows.size_us, clock_us[record], windows.grace_us)
     late = len(open_) - int(np.count_nonzero(open_))
@@ -114,7 +113,7 @@ def timeline_of_windows(
         hash=stable_hash([pa.array(hash_), pa.array(window[0])]),
         event_time_us=event_time_us,
         deleted=np.zeros(len(hash_), np.bool_),
-        partition=np.zeros(len(hash_), np.int64),
+        clock_us=sequence,
         sequence=sequence,
     )
     return timeline([rows])
@@ -251,7 +250,7 @@ class Groups:
             deleted=~present,
             event_time_us=self.time_us[touch],
             position=self.job.manifest.position,
-            sequence=self.job.places(cause),
+            cause=self.job.causes_of_rows(cause),
         )
 
 

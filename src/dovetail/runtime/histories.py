@@ -10,9 +10,9 @@ import pyarrow as pa
 from dovetail.columns import DELETED, EVENT_TIME
 from dovetail.kernels.history_join import Corrections, Points, correct
 from dovetail.kernels.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, timeline
-from dovetail.kernels.versioning import LATEST, batch_versions, clock
+from dovetail.kernels.versioning import LATEST, batch_versions
 from dovetail.plan.spec import Histories
-from dovetail.runtime.job import Done, Job, output, picked
+from dovetail.runtime.job import Done, Job, minus_each, output, picked
 from dovetail.runtime.tables import counts, keep
 from dovetail.state.history import HistoryState
 
@@ -80,12 +80,14 @@ def _points(
     new = np.where(events.deleted[fresh], ABSENT, len(rows) + events.row[fresh])
     reference = np.append(np.where(deleted, ABSENT, row), new)
     order = np.lexsort((arrival, time, group))
+    horizon_us = np.empty(len(events.row), np.int64)
+    horizon_us[events.arrival] = minus_each(job.clocks_of(source, events), retention_us)
     made = Points(
         np.searchsorted(group[order], np.append(groups, events.groups)),
         time[order],
         arrival[order],
         reference[order],
-        clock(events, source, job.initial_us[source]) - retention_us,
+        horizon_us,
     )
     pool = pa.concat_tables([rows.select(values), job.batches[source].rows.select(values)])
     return pool, made
@@ -115,5 +117,5 @@ def _output(
         deleted=~np.concatenate([found.present for _, found in parts])[order],
         event_time_us=np.concatenate([found.time_us for _, found in parts])[order],
         position=job.manifest.position,
-        sequence=job.sequences(events)[event[order]],
+        cause=job.causes(events).of(event[order]),
     )

@@ -17,11 +17,12 @@ import pyarrow.compute as pc
 
 from dovetail.columns import EVENT_TIME, HASH
 from dovetail.kernels.grouping import any_null, by_group_and_time, rank_of_keys
+from dovetail.kernels.hashing import stable_hash
 from dovetail.kernels.interval_join import NEVER, Arrivals, Window, stream_times
 from dovetail.kernels.timeline import ABSENT, Ints, Mask, Timeline, timeline
 from dovetail.plan.spec import Interval
 from dovetail.runtime.interval_side import Side, Stores, settle
-from dovetail.runtime.job import Done, Job, minus, output, picked
+from dovetail.runtime.job import Cause, Done, Job, minus, output, picked
 
 
 def join(job: Job, operator: Interval) -> Done:
@@ -35,7 +36,7 @@ def join(job: Job, operator: Interval) -> Done:
     arrivals = [_arrivals(events, valued & ~null, operator, side, roles) for side in (0, 1)]
     seen_us = np.empty(roles * len(null), np.int64)
     for role in range(roles):
-        seen_us[_arrival(events, role, roles)] = events.event_time_us
+        seen_us[_arrival(events, role, roles)] = job.stream_us(events)
     stream_us = stream_times(seen_us, max(job.initial_us), max(job.final_us))
     sides = [
         Side.of(job, operator, stores, side, events, *arrivals[side], window, stream_us)
@@ -155,8 +156,6 @@ class _Results:
         self, job: Job, sides: Sequence[Side], events: Timeline, roles: int
     ) -> pa.Table | None:
         """All results, in order."""
-        sequence = np.zeros(max(len(events.row), 1), np.int64)
-        sequence[events.arrival] = job.sequences(events)
         arrival, *keys, left, right, time, withdrawn = (
             np.concatenate(parts) for parts in zip(*self._parts, strict=True)
         )
@@ -176,8 +175,38 @@ class _Results:
             deleted=withdrawn[order].astype(np.bool_),
             event_time_us=time[order],
             position=job.manifest.position,
-            sequence=sequence[np.minimum(arrival[order] // roles, len(sequence) - 1)],
+            cause=_cause(job, sides, events, arrival[order] // roles, keys[0][order], references),
         )
+
+
+def _cause(
+    job: Job,
+    sides: Sequence[Side],
+    events: Timeline,
+    arrival: Ints,
+    order: Ints,
+    references: tuple[Ints, Ints],
+) -> Cause:
+    """Which records cause the results: those that arrive; where a result's ``order`` is 0, it comes
+    because a window closes, whichever record comes next.
+    """
+    spec = job.spec
+    if not spec.feeds:
+        return Cause({})
+    event = np.append(np.argsort(events.arrival), 0)[np.minimum(arrival, len(events.row))]
+    if len(events.row):
+        cause = job.causes(events).of(event)
+    else:
+        cause = Cause(dict.fromkeys(spec.feeds, event))
+    side = (references[0] == ABSENT).astype(np.int64)
+    number = np.where(side == 1, references[1], references[0])
+    due, hash_ = np.empty(len(number), np.int64), np.empty(len(number), np.int64)
+    for own in sides:
+        mine = side == own.side
+        keys = picked(own.pool.columns[: own.keys], number[mine])
+        due[mine] = own.window.limit(own.side, own.time_us[number[mine]]) + 1
+        hash_[mine] = stable_hash(keys)
+    return cause.due(order == 0, due, hash_, spec.holds_us)
 
 
 def _keep(

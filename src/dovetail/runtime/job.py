@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from dovetail.columns import DELETED, EVENT_TIME, HASH, SEQUENCE
+from dovetail.columns import CLOCK, DELETED, EVENT_TIME, HASH, ORDER, SEQUENCE, STREAM_TIME, TIE
+from dovetail.kernels.arrival import Stairs, before_all
 from dovetail.kernels.timeline import ABSENT, NO_TIME, Ints, Mask, Rows, Timeline
 from dovetail.plan.spec import StageSpec
 from dovetail.state.blobs import Blobs
@@ -34,17 +35,31 @@ END_OF_TIME = 2**62
 
 @dataclass(frozen=True)
 class Batch:
-    """The rows of one source in the order they were read, and the input partition of each."""
+    """The rows of one source in the order they were read.
+
+    ``clock_us``, ``order``, ``tie``: as in ``timeline.Rows``; ``stream_us``: int64[n], the source's
+    stream time once each row has come, as far as this batch tells; ``stairs``: how it rises in the
+    whole batch, None where no other source asks, or where all sources wait for each other.
+    """
 
     rows: pa.Table
-    partition: Ints
+    clock_us: Ints
+    stream_us: Ints
+    order: Ints | None = None
+    tie: Ints | None = None
+    stairs: Stairs | None = None
+
+    @classmethod
+    def of_step(cls, rows: pa.Table, stream_us: Ints) -> Batch:
+        """Rows that their sequence puts in order."""
+        return cls(rows, stream_us, stream_us)
 
 
 @dataclass(frozen=True)
 class Job:
     """``batches``: per source; ``manifest``: the bucket before the batch; ``final_us``: per source
     its stream time at the end of the batch, ``NO_TIME`` before the first record; ``clock_us``: in a
-    step, stream time after each record of the batch, by its number.
+    step, stream time as each record of the batch comes, by its number.
     """
 
     spec: StageSpec
@@ -74,33 +89,87 @@ class Job:
             hash=table.column(HASH).to_numpy(),
             event_time_us=table.column(EVENT_TIME).to_numpy(),
             deleted=whole(table.column(DELETED)).to_numpy(zero_copy_only=False),
-            partition=batch.partition,
-            sequence=table.column(SEQUENCE).to_numpy()
-            if spec.sequence and not spec.log_partition
-            else None,
+            clock_us=batch.clock_us,
+            order=batch.order,
+            tie=batch.tie,
+            sequence=self.sequence(source) if spec.ordered else None,
         )
 
-    def sequences(self, events: Timeline) -> Ints:
-        """Per event the place, in the log that all inputs share, of the record that it is or, where
-        a record had waited, of the one that let it through; zeros where no stage asks for it.
-        """
-        sequence = np.zeros(len(events.row), np.int64)
-        if self.spec.feeds:
-            for source, batch in enumerate(self.batches):
-                own = events.source == source
-                places = batch.rows.column(SEQUENCE).to_numpy()
-                sequence[events.arrival[own]] = places[events.row[own]]
-            sequence = np.maximum.accumulate(sequence)[events.arrival]
+    def sequence(self, source: int) -> Ints:
+        """The places of a source's rows in the log that all inputs share."""
+        sequence: Ints = self.batches[source].rows.column(SEQUENCE).to_numpy()
         return sequence
 
-    def places(self, row: Ints) -> Ints:
-        """The places of the only source's rows in the log that all inputs share; zeros where no
-        stage asks for them.
+    def position(self, source: int) -> Ints:
+        """What puts a source's rows in order among those of all sources."""
+        batch = self.batches[source]
+        return self.sequence(source) if self.spec.sources[source].ordered else batch.clock_us
+
+    def clock_of(self, source: int, asking: int) -> Ints:
+        """A source's stream time as each row of the ``asking`` source comes, that row included:
+        int64[rows]. It does not depend on which rows this bucket has.
         """
-        if not self.spec.feeds:
-            return np.zeros(len(row), np.int64)
-        places: Ints = self.batches[0].rows.column(SEQUENCE).to_numpy()[row]
-        return places
+        batch = self.batches[source]
+        if source == asking:
+            found = batch.stream_us
+        elif batch.stairs is None:
+            found = self.position(asking)
+        else:
+            found = batch.stairs.at(self.position(asking), inclusive=source < asking)
+        return np.maximum(found, self.initial_us[source])
+
+    def clocks_of(self, source: int, events: Timeline) -> Ints:
+        """As ``clock_of``, for each event."""
+        clock_us = np.empty(len(events.row), np.int64)
+        for asking in range(len(self.batches)):
+            own = events.source == asking
+            clock_us[own] = self.clock_of(source, asking)[events.row[own]]
+        return clock_us
+
+    def stream_us(self, events: Timeline) -> Ints:
+        """The largest timestamp of all streams, or of all sources where none is a stream, as each
+        event comes: int64[events].
+        """
+        sources = [n for n, source in enumerate(self.spec.sources) if source.stream]
+        clocks = [self.clocks_of(n, events) for n in sources or range(len(self.spec.sources))]
+        highest: Ints = np.maximum.reduce(clocks)
+        return highest
+
+    def causes(self, events: Timeline) -> Cause:
+        """What ``StageSpec.feeds`` says of each event, as of the record that causes it."""
+        found: dict[str, Ints] = {}
+        for name in self.spec.feeds:
+            if name == STREAM_TIME:
+                found[name] = minus_each(self.stream_us(events), self.spec.holds_us)
+                continue
+            column = np.empty(len(events.row), np.int64)
+            for source in range(len(self.batches)):
+                own = events.source == source
+                column[own] = self.said(name, source)[events.row[own]]
+            found[name] = column
+        return Cause(found)
+
+    def causes_of_rows(self, row: Ints) -> Cause:
+        """As ``causes``, of these rows of the only source."""
+        found = {}
+        for name in self.spec.feeds:
+            if name == STREAM_TIME:
+                found[name] = minus_each(self.clock_of(0, 0)[row], self.spec.holds_us)
+            else:
+                found[name] = self.said(name, 0)[row]
+        return Cause(found)
+
+    def said(self, name: str, source: int) -> Ints:
+        """What ``StageSpec.feeds`` says of each row of a source, but for stream time."""
+        batch = self.batches[source]
+        if name == SEQUENCE:
+            return self.sequence(source)
+        if name == TIE:
+            return batch.rows.column(HASH).to_numpy()  # type: ignore[no-any-return]
+        if name == CLOCK:
+            return batch.clock_us
+        assert batch.order is not None
+        return batch.order
 
     def horizon_us(self, source: int) -> int:
         """What is older of a windowed source's rows is no longer asked for; ``NO_TIME`` of
@@ -146,6 +215,43 @@ class Job:
 
 
 @dataclass(frozen=True)
+class Cause:
+    """Which record causes each of n results: the columns ``StageSpec.feeds``, int64[n] each."""
+
+    columns: Mapping[str, Ints]
+
+    @property
+    def arrays(self) -> dict[str, pa.Array]:
+        """The columns in Arrow."""
+        return {name: pa.array(column) for name, column in self.columns.items()}
+
+    def tied(self, tie: Ints) -> Cause:
+        """The results of one record in another order."""
+        return Cause({n: tie if n == TIE else column for n, column in self.columns.items()})
+
+    def of(self, which: Ints) -> Cause:
+        """Those of some results."""
+        return Cause({name: column[which] for name, column in self.columns.items()})
+
+    def due(self, which: Mask, due_us: Ints, hash_: Ints, holds_us: int) -> Cause:
+        """Some of the results come not by a record of their own key but as stream time reaches
+        ``due_us``: before all records of that clock, in the order of their keys' hashes.
+        """
+        early = {
+            CLOCK: due_us,
+            ORDER: before_all(hash_),
+            TIE: hash_,
+            STREAM_TIME: minus_each(due_us, holds_us),
+        }
+        return Cause(
+            {
+                name: np.where(which, early.get(name, column), column)
+                for name, column in self.columns.items()
+            }
+        )
+
+
+@dataclass(frozen=True)
 class Done:
     """What an operator leaves: its changes (``StageSpec.output_schema``, None for none), its
     stores, and how many stream rows the bucket has numbered.
@@ -159,6 +265,11 @@ class Done:
     rows: int = 0
     chunks: Iterable[pa.Table] = ()
     counts: Counter[str] = field(default_factory=Counter)
+
+
+def minus_each(time_us: Ints, span_us: int) -> Ints:
+    """Times less a span; no time stays none."""
+    return np.where(time_us == NO_TIME, NO_TIME, time_us - span_us)
 
 
 def minus(time_us: int, span_us: int) -> int:
@@ -175,10 +286,10 @@ def output(
     deleted: Mask,
     event_time_us: Ints,
     position: int,
-    sequence: Ints,
+    cause: Cause,
 ) -> pa.Table:
     """The changes of a stage as one table: key columns, each leaf's value columns, then the rest;
-    ``references`` say where a leaf contributes a row.
+    ``references`` say where a leaf contributes a row; ``cause``: which record each is due to.
     """
     count = len(event_time_us)
     columns = [*keys, *(column for values in leaves for column in values)]
@@ -192,8 +303,7 @@ def output(
         for leaf, refs in enumerate(references):
             visible |= (refs != ABSENT).astype(np.int64) << leaf
         columns.append(pa.array(visible))
-    if spec.feeds:
-        columns.append(pa.array(sequence))
+    columns += [pa.array(cause.columns[name]) for name in spec.feeds]
     return pa.table(columns, schema=spec.output_schema)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,7 +22,6 @@ from dovetail.columns import (
     FOREIGN,
     HASH,
     PLACE,
-    SEQUENCE,
     foreign_name,
     gathered_name,
 )
@@ -32,7 +32,7 @@ from dovetail.plan.output import held_columns
 from dovetail.plan.spec import Eventual, StageSpec
 from dovetail.plan.stages import Stage
 from dovetail.runtime.merge import merge
-from dovetail.runtime.pack import Packer, packed, unpack_piece
+from dovetail.runtime.pack import Packer, Tag, packed, unpack_piece
 from dovetail.runtime.stage import Piece, process
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import SegmentCache
@@ -84,27 +84,30 @@ class LocalStage:
         own = [self._own] if self._first is None else [self._first, self._own]
         return [*own, *(b for stage in self._upstream.values() for b in stage.buckets)]
 
-    def accept(self, source: Source, rows: pa.Table) -> int:
-        """Take rows of a source for the next micro-batch; returns how many are of no use.
+    def accept(self, source: Source, rows: pa.Table, partition: int = 0) -> int:
+        """Take rows of a source, of an input partition, for the next micro-batch; returns how many
+        are of no use.
 
         Raises ``DataError`` for rows that cannot be placed in time, and takes none.
         """
-        offers = list(self.offers(source, rows))
+        offers = list(self.offers(source, rows, partition))
         for held, pieces, _ in offers:
             # Pieces of one input come in the order of their numbers.
             first = len(held)
             held += [(b, replace(piece, number=first + piece.number)) for b, piece in pieces]
         return sum(dropped for _, _, dropped in offers)
 
-    def offers(self, source: Source, rows: pa.Table) -> Iterator[tuple[Pieces, Pieces, int]]:
+    def offers(
+        self, source: Source, rows: pa.Table, partition: int
+    ) -> Iterator[tuple[Pieces, Pieces, int]]:
         """Per input of all stages that is the source: what it holds, what these rows add to it, and
         how many of them are of no use.
         """
         for stage in self._upstream.values():
-            yield from stage.offers(source, rows)
+            yield from stage.offers(source, rows, partition)
         for number, input_ in enumerate(self.stage.inputs):
             if input_.source is source:
-                yield self._given[number], *self._packed(number, [rows])
+                yield self._given[number], *self._packed(number, [rows], partition)
 
     def forget(self) -> None:
         """Leave what was accepted."""
@@ -140,13 +143,15 @@ class LocalStage:
 
     def as_rows(self, changes: pa.Table) -> pa.Table:
         """Changes as rows for another stage."""
-        carried = [name for name in (EVENT_TIME, DELETED, SEQUENCE) if name in changes.schema.names]
+        carried = [EVENT_TIME, DELETED, *self.stage.spec.feeds]
         columns = [changes.column(held) for held in self._held.values()]
         return pa.table(
             [*columns, *(changes.column(name) for name in carried)], names=[*self._held, *carried]
         )
 
-    def _packed(self, number: int, tables: Sequence[pa.Table]) -> tuple[Pieces, int]:
+    def _packed(
+        self, number: int, tables: Sequence[pa.Table], partition: int = 0
+    ) -> tuple[Pieces, int]:
         """What every bucket gets of an input's rows, through the bytes that Spark would move, and
         how many rows were dropped.
         """
@@ -154,14 +159,14 @@ class LocalStage:
         source, keys = spec.sources[number], spec.keys
         if self.stage.first is not None and number == 0:
             source, keys = self.stage.first.sources[0], self.stage.first.keys
-        schema = source.wire_schema
+        schema = source.travel_schema
         batches = [
             batch
             for table in tables
             for batch in _wire_rows(input_, table, schema, self._hash).to_batches()
         ]
         packer = Packer(number, source, keys, range(spec.buckets))
-        rows = [row for told in packer(iter(batches), 0) for row in told.to_pylist()]
+        rows = [row for told in packer(iter(batches), partition) for row in told.to_pylist()]
         return [_piece(row) for row in rows], sum(row["dropped"] for row in rows)
 
     def _routed(self, changes: Iterator[tuple[int, pa.Table]], by: str) -> Pieces:
@@ -171,7 +176,10 @@ class LocalStage:
             _piece(row)
             for number, (bucket, table) in enumerate(changes)
             for row in packed(
-                table, labels, 0, bucket, number, pc.max(table.column(EVENT_TIME)).as_py(), by=by
+                table,
+                labels,
+                Tag(0, bucket, number, pc.max(table.column(EVENT_TIME)).as_py()),
+                by=by,
             ).to_pylist()
         ]
 
@@ -185,7 +193,7 @@ class LocalStage:
     def _beats(self, inputs: Sequence[int], time_us: int | None) -> Pieces:
         if time_us is None:
             return []
-        beats = [Piece(number, 0, 0, time_us, None) for number in inputs]
+        beats = [Piece.beat(number, time_us) for number in inputs]
         return [(bucket, beat) for bucket in range(self.stage.spec.buckets) for beat in beats]
 
 
@@ -209,8 +217,7 @@ def _refuse_expressions(stage: Stage) -> None:
 
 
 def _piece(row: Mapping[str, Any]) -> tuple[int, Piece]:
-    bucket, source, partition, number, high_time_us, _, _, payload = row.values()
-    return bucket, unpack_piece(source, partition, number, high_time_us, payload)
+    return row["bucket"], unpack_piece(SimpleNamespace(**row))
 
 
 def _wire_rows(input_: Input, rows: pa.Table, schema: pa.Schema, key_hash: Hash) -> pa.Table:

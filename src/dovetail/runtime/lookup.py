@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.columns import DUE, EVENT_TIME, HASH, ROW
+from dovetail.kernels.arrival import before_all
 from dovetail.kernels.grouping import any_null, rank_of_keys
-from dovetail.kernels.interval_join import NEVER, first_due
+from dovetail.kernels.interval_join import NEVER
 from dovetail.kernels.table_join import Changes, look_up
 from dovetail.kernels.timeline import (
     ABSENT,
@@ -25,11 +26,10 @@ from dovetail.kernels.timeline import (
     Ints,
     Timeline,
     arrival_order,
-    stream_time,
     timeline,
     versions,
 )
-from dovetail.kernels.versioning import LATEST, as_of, batch_versions, clock
+from dovetail.kernels.versioning import LATEST, as_of, batch_versions
 from dovetail.plan.spec import Lookup
 from dovetail.runtime.job import Batch, Done, Job, output, picked, whole
 from dovetail.runtime.tables import Pool, TableStore, counts, keep
@@ -76,9 +76,8 @@ def _find(
     retention_us = job.spec.sources[source].versioned_us
     assert retention_us is not None
     group, arrival, time = (a[asked] for a in (events.group, events.arrival, events.event_time_us))
-    clock_us = clock(events, source, job.initial_us[source])
-    past = time < clock_us[arrival] - retention_us
-    past &= clock_us[arrival] != NO_TIME
+    clock_us = job.clocks_of(source, events)[asked]
+    past = (time < clock_us - retention_us) & (clock_us != NO_TIME)
     sought = np.where(past, LATEST, time)
     keys = [key.take(pa.array(group)) for key in events.keys]
     located = store.as_of(events.hash[group], keys, sought)
@@ -112,7 +111,7 @@ def _output(
         deleted=~changes.present,
         event_time_us=changes.event_time_us,
         position=job.manifest.position,
-        sequence=job.sequences(events)[changes.event],
+        cause=job.causes(events).of(changes.event),
     )
 
 
@@ -131,37 +130,36 @@ class _Released:
 def _release(job: Job, stream: int, grace_us: int) -> _Released:
     """Let each record of the stream wait until its side's clock has passed it by the grace period.
 
-    The released come when the record arrives that moves the clock there, in order of time, then of
-    key; a record later than that at its arrival, or with a null in its key, does not wait. Tables'
-    rows keep their places.
+    The released come when the record arrives that moves the clock there, of whatever bucket, in
+    order of time, then of key; a record later than that at its arrival, or with a null in its key,
+    does not wait. Tables' rows keep their places.
     """
     sources = [job.rows(source) for source in range(len(job.spec.sources))]
-    own, initial_us = sources[stream], job.initial_us[stream]
-    place = np.argsort(arrival_order(sources))
+    own, batch = sources[stream], job.batches[stream]
+    arranged = arrival_order(sources)
+    place = 2 * np.argsort(arranged) + 1
     first = np.cumsum([0, *(len(rows) for rows in sources)])
     own_place = place[first[stream] : first[stream + 1]]
     null = any_null(own.keys, len(own))
-    by_arrival = np.argsort(own_place)
-    time = np.where(null, NO_TIME, own.event_time_us)[by_arrival]
-    clock_us = stream_time(time, initial_us)
-    late = np.empty(len(own), dtype=np.bool_)
-    late[by_arrival] = time < clock_us - grace_us
-    at_once = late | null
+    clock_us = job.clock_of(stream, stream)
+    at_once = null | (own.event_time_us < clock_us - grace_us)
     queue = _queue(job, stream)
     waiting = queue.take(job.final_us[stream])
-    numbers = job.manifest.rows + np.argsort(by_arrival)
-    came = job.batches[stream].rows
-    fresh = _queued(came, queue.schema, own.event_time_us + grace_us, numbers)
+    numbers = job.manifest.rows + np.argsort(np.argsort(own_place))
+    fresh = _queued(batch.rows, queue.schema, own.event_time_us + grace_us, numbers)
     everything = pa.concat_tables([waiting, fresh]).combine_chunks()
     at_once = np.append(np.zeros(len(waiting), np.bool_), at_once)
     limit = everything.column(DUE).to_numpy()
-    came_at = np.append(np.zeros(len(waiting), np.int64), np.argsort(by_arrival))
-    due = np.maximum(first_due(limit - 1, np.append(clock_us, job.final_us[stream])), came_at)
-    # The places of the arrivals that move the clock; the last stands for the end of the batch.
-    places = np.append(own_place[by_arrival], len(place))
-    trigger = np.append(places, NEVER)[np.minimum(due, len(places))]
-    own_places = np.append(np.full(len(waiting), NEVER), own_place)
-    trigger = np.where(at_once, own_places, trigger)
+    # Where the record is that moves the clock, of whatever bucket: released rows come before it.
+    positions = np.concatenate([job.position(n) for n in range(len(sources))])[arranged]
+    moves = limit if batch.stairs is None else batch.stairs.first(limit)
+    moves = np.where(limit <= job.initial_us[stream], NO_TIME, moves)
+    trigger = 2 * np.searchsorted(positions, moves, side="left")
+    trigger = np.where(limit <= job.final_us[stream], trigger, NEVER)
+    came_at = np.append(np.zeros(len(waiting), np.int64), own_place)
+    trigger = np.where(at_once, came_at, np.maximum(trigger, came_at))
+    came = np.append(np.full(len(waiting), NO_TIME), job.position(stream))
+    moves = np.where(at_once, came, np.maximum(moves, came))
     rest = np.flatnonzero(trigger == NEVER)
     queue.store(everything.take(pa.array(rest[np.argsort(limit[rest], kind="stable")])))
     chosen = np.flatnonzero(trigger != NEVER)
@@ -173,7 +171,14 @@ def _release(job: Job, stream: int, grace_us: int) -> _Released:
     event_time = everything.column(EVENT_TIME).to_numpy()
     chosen = chosen[
         np.lexsort(
-            (number[chosen], rank[chosen], event_time[chosen], ~at_once[chosen], trigger[chosen])
+            (
+                number[chosen],
+                rank[chosen],
+                event_time[chosen],
+                ~at_once[chosen],
+                moves[chosen],
+                trigger[chosen],
+            )
         )
     ]
     batches, order = (
@@ -181,7 +186,19 @@ def _release(job: Job, stream: int, grace_us: int) -> _Released:
         [place[first[s] : first[s + 1]] for s in range(len(sources))],
     )
     batches[stream] = Batch(
-        _as_read(everything.take(pa.array(chosen)), came.schema), np.zeros(len(chosen), np.int64)
+        _as_read(everything.take(pa.array(chosen)), batch.rows.schema, moves[chosen]),
+        clock_us=moves[chosen],
+        stream_us=np.where(at_once, np.append(np.zeros(len(waiting), np.int64), clock_us), limit)[
+            chosen
+        ],
+        order=np.where(
+            at_once[chosen],
+            np.append(np.zeros(len(waiting), np.int64), own.order)[chosen],
+            before_all(everything.column(HASH).to_numpy()[chosen]),
+        )
+        if own.order is not None
+        else None,
+        tie=None if own.tie is None else everything.column(HASH).to_numpy()[chosen],
     )
     order[stream] = trigger[chosen]
     return _Released(
@@ -212,8 +229,8 @@ def _queued(rows: pa.Table, schema: pa.Schema, due_us: Ints, numbers: Ints) -> p
     return pa.table(columns, schema=schema)
 
 
-def _as_read(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Queued rows with the columns of a batch; their place in a log no longer matters."""
-    nowhere = pa.array(np.zeros(len(rows), np.int64))
-    columns = [rows.column(n) if n in rows.schema.names else nowhere for n in schema.names]
+def _as_read(rows: pa.Table, schema: pa.Schema, position: Ints) -> pa.Table:
+    """Queued rows with the columns of a batch, each at the place where it is answered."""
+    answered = pa.array(position)
+    columns = [rows.column(n) if n in rows.schema.names else answered for n in schema.names]
     return pa.table(columns, schema=schema)

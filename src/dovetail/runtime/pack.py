@@ -7,9 +7,10 @@ largest timestamp (a heartbeat where it gets no rows), so that no bucket's strea
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,15 +20,16 @@ from dovetail.columns import DELETED, EVENT_TIME, HASH, PLACE
 from dovetail.errors import DataError
 from dovetail.kernels.grouping import bucket_of
 from dovetail.kernels.hashing import stable_hash
-from dovetail.kernels.timeline import NO_TIME
+from dovetail.kernels.timeline import NO_TIME, Mask
 from dovetail.plan.spec import SourceSpec
 from dovetail.runtime import task
+from dovetail.runtime.arranged import arranged
 from dovetail.runtime.stage import Piece
-from dovetail.state.ipc import COMPRESSED, from_ipc
+from dovetail.state.ipc import COMPRESSED, from_ipc, to_ipc
 
 PACKED = (
     "bucket int, source int, partition int, number int, high_time_us long, dropped long, "
-    "failed long, payload binary"
+    "failed long, runs binary, stairs binary, payload binary"
 )
 
 _PACKED_NAMES = [column.split()[0] for column in PACKED.split(", ")]
@@ -55,13 +57,12 @@ class Packer:
     def __call__(
         self, batches: Iterator[pa.RecordBatch], partition: int
     ) -> Iterator[pa.RecordBatch]:
-        """Rows of ``source.wire_schema`` in, ``_deleted`` left out where no row is, whether the
+        """Rows of ``source.travel_schema`` in, ``_deleted`` left out where no row is, whether the
         foreign key fails added where it may; rows of ``PACKED`` out, one per bucket and about
         ``_FLUSH_BYTES`` of input.
         """
         held: list[pa.RecordBatch] = []
         held_bytes = dropped = failed = number = 0
-        high_time_us = NO_TIME
         for batch in batches:
             sound = self._without_failed(batch)
             failed += batch.num_rows - sound.num_rows
@@ -71,14 +72,14 @@ class Packer:
                 dropped += len(usable) - usable.true_count
                 taken = taken if self.source.keeps_time else taken.filter(usable)
             if taken.num_rows:
-                high_time_us = max(high_time_us, self._high_time_us(taken))
+                self._refuse_timeless(taken)
                 held.append(taken)
                 held_bytes += taken.nbytes
             if held_bytes >= _FLUSH_BYTES:
-                yield self._pack(held, (partition, number, high_time_us, dropped, failed))
+                yield self._pack(held, partition, number, dropped, failed)
                 held, held_bytes, dropped, failed, number = [], 0, 0, 0, number + 1
         if held or dropped or failed:
-            yield self._pack(held, (partition, number, high_time_us, dropped, failed))
+            yield self._pack(held, partition, number, dropped, failed)
 
     def _without_failed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows whose foreign key did not fail, without the column that says so."""
@@ -90,7 +91,7 @@ class Packer:
 
     def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch under its own names; it travels under others (``runtime.wire``)."""
-        names = self.source.wire_schema.names
+        names = self.source.travel_schema.names
         if batch.num_columns < len(names):
             names = [name for name in names if name != DELETED]
         return batch.rename_columns(names)
@@ -106,8 +107,7 @@ class Packer:
         usable += [key.is_valid() for key in keys if key.null_count]
         return reduce(pc.and_, usable) if usable else None
 
-    def _high_time_us(self, batch: pa.RecordBatch) -> int:
-        """The largest timestamp; a record without a key counts only where it keeps time."""
+    def _refuse_timeless(self, batch: pa.RecordBatch) -> None:
         time = batch.column(EVENT_TIME)
         if time.null_count:
             raise DataError(
@@ -115,45 +115,66 @@ class Packer:
                 f"{time.null_count} rows have a null timestamp, so no place in event time",
                 "Filter them out or give them a time with F.coalesce before from_changelog",
             )
-        keys = [batch.column(name) for name in self._key_names]
-        if not self.source.keeps_time and any(key.null_count for key in keys):
-            time = time.filter(reduce(pc.and_, (key.is_valid() for key in keys)))
-        return int(time.to_numpy().max()) if len(time) else NO_TIME
 
     @property
     def _key_names(self) -> list[str]:
         return self.source.schema.names[3 : 3 + self.keys]  # type: ignore[no-any-return]
 
     def _pack(
-        self, held: Sequence[pa.RecordBatch], tag: tuple[int, int, int, int, int]
+        self,
+        held: Sequence[pa.RecordBatch],
+        partition: int,
+        number: int,
+        dropped: int,
+        failed: int,
     ) -> pa.RecordBatch:
+        tag = Tag(self.number, partition, number, NO_TIME, dropped, failed)
         if not held:
-            return packed(None, self.labels, self.number, *tag)
-        schema = self.source.wire_schema
+            return packed(None, self.labels, tag)
+        schema = self.source.travel_schema
         table = pa.Table.from_batches(held)
         if DELETED not in table.schema.names:
             none = pa.array(np.zeros(len(table), dtype=np.bool_))
             table = table.add_column(schema.get_field_index(DELETED), DELETED, none)
         if not table.schema.equals(schema):
             table = table.cast(schema)
+        table, arrived = arranged(self.source, table, self._counted(table))
+        tag = replace(tag, high_time_us=arrived.high_us, runs=arrived.runs, stairs=arrived.stairs)
         if not self.by:
-            return packed(table, self.labels, self.number, *tag)
+            return packed(table, self.labels, tag)
         place = stable_hash([table.column(name).combine_chunks() for name in self.by])
         table = table.append_column(PLACE, pa.array(place))
-        return packed(table, self.labels, self.number, *tag, by=PLACE)
+        return packed(table, self.labels, tag, by=PLACE)
+
+    def _counted(self, table: pa.Table) -> Mask | None:
+        """Which rows move stream time, None for all: one without a key does only where it keeps
+        time.
+        """
+        keys = [table.column(name) for name in self._key_names]
+        if self.source.keeps_time or not any(key.null_count for key in keys):
+            return None
+        valid = reduce(pc.and_, (key.is_valid() for key in keys))
+        return valid.to_numpy()  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Tag:
+    """What every bucket hears of some packed rows (``stage.Piece``), and how many were ``dropped``
+    and ``failed``.
+    """
+
+    source: int
+    partition: int
+    number: int
+    high_time_us: int
+    dropped: int = 0
+    failed: int = 0
+    runs: pa.Table | None = None
+    stairs: pa.Table | None = None
 
 
 def packed(
-    table: pa.Table | None,
-    labels: Sequence[int],
-    source: int,
-    partition: int,
-    number: int,
-    high_time_us: int,
-    dropped: int = 0,
-    failed: int = 0,
-    *,
-    by: str = HASH,
+    table: pa.Table | None, labels: Sequence[int], tag: Tag, *, by: str = HASH
 ) -> pa.RecordBatch:
     """Rows of ``PACKED``, one per bucket: those of ``table``, dealt out by the hash in column
     ``by``.
@@ -162,16 +183,21 @@ def packed(
     return pa.record_batch(
         [
             pa.array(labels, pa.int32()),
-            pa.array([source] * buckets, pa.int32()),
-            pa.array([partition] * buckets, pa.int32()),
-            pa.array([number] * buckets, pa.int32()),
-            pa.array([high_time_us] * buckets, pa.int64()),
-            pa.array([dropped] + [0] * (buckets - 1), pa.int64()),
-            pa.array([failed] + [0] * (buckets - 1), pa.int64()),
+            pa.array([tag.source] * buckets, pa.int32()),
+            pa.array([tag.partition] * buckets, pa.int32()),
+            pa.array([tag.number] * buckets, pa.int32()),
+            pa.array([tag.high_time_us] * buckets, pa.int64()),
+            pa.array([tag.dropped] + [0] * (buckets - 1), pa.int64()),
+            pa.array([tag.failed] + [0] * (buckets - 1), pa.int64()),
+            *(_to_all(said, buckets) for said in (tag.runs, tag.stairs)),
             pa.nulls(buckets, pa.binary()) if table is None else split(table, buckets, by),
         ],
         names=_PACKED_NAMES,
     )
+
+
+def _to_all(said: pa.Table | None, buckets: int) -> pa.Array:
+    return pa.array([None if said is None else to_ipc(said)] * buckets, pa.binary())
 
 
 def split(table: pa.Table, buckets: int, by: str = HASH) -> pa.BinaryArray:
@@ -196,12 +222,11 @@ def split(table: pa.Table, buckets: int, by: str = HASH) -> pa.BinaryArray:
     return pa.Array.from_buffers(pa.binary(), buckets, [present, offsets, sink.getvalue()])
 
 
-def unpack_piece(
-    source: int, partition: int, number: int, high_time_us: int, payload: bytes | None
-) -> Piece:
-    """A packed row as the stage reads it."""
-    rows = None if payload is None else from_ipc(payload)
-    return Piece(source, partition, number, high_time_us, rows)
+def unpack_piece(row: Any) -> Piece:
+    """A row of ``PACKED`` as the stage reads it."""
+    tables = (row.payload, row.runs, row.stairs)
+    rows, runs, stairs = (None if blob is None else from_ipc(blob) for blob in tables)
+    return Piece(row.source, row.partition, row.number, row.high_time_us, rows, runs, stairs)
 
 
 def packing(packer: Packer) -> task.BatchFunction:

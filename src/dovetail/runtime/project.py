@@ -17,7 +17,6 @@ from dovetail.columns import (
     DELETED,
     EVENT_TIME,
     POSITION,
-    SEQUENCE,
     TIMESTAMP,
     UPSERT,
     VISIBLE,
@@ -43,7 +42,7 @@ def changelog(changes: DataFrame, stage: Stage) -> DataFrame:
         F.when(F.col(DELETED), DELETE).otherwise(UPSERT).alias(CHANGE),
         F.timestamp_micros(F.col(EVENT_TIME)).alias(TIMESTAMP),
         F.col(POSITION),
-        *([F.col(SEQUENCE)] if stage.spec.feeds else []),
+        *map(F.col, stage.spec.feeds),
     )
 
 
@@ -54,7 +53,7 @@ def _unwindowed(
     inner = windowed(node)
     frame, columns = _project(changes, stage, inner, first_leaf=0)
     names = (*inner.key.names, *inner.values.names)
-    kept = [DELETED, EVENT_TIME, POSITION, *([SEQUENCE] if stage.spec.feeds else [])]
+    kept = [DELETED, EVENT_TIME, POSITION, *stage.spec.feeds]
     frame = frame.select(
         *(F.col(quoted(columns[name])).alias(name) for name in names),
         *(F.col(name) for name in kept),

@@ -11,7 +11,7 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 
-from dovetail.columns import DELETED, EVENT_TIME, HASH, INSTRUCTION, SEQUENCE, foreign_name
+from dovetail.columns import DELETED, EVENT_TIME, HASH, INSTRUCTION, foreign_name
 from dovetail.kernels.equality import rows_equal
 from dovetail.kernels.grouping import any_null
 from dovetail.kernels.regroup import SILENT, moves
@@ -52,8 +52,7 @@ def run(job: Job, operator: Regroup) -> Done:
         **dict(zip(names, columns, strict=True)),
         INSTRUCTION: pa.array(np.where(said.silent[change] & ~enters, SILENT, 0)),
     }
-    if spec.feeds:
-        rows[SEQUENCE] = pa.array(job.sequences(changes.events)[event])
+    rows |= job.causes(changes.events).of(event).arrays
     changes.keep(job, store)
     counts = Counter(ungrouped=int(np.count_nonzero((changes.new != ABSENT) & nowhere)))
     return Done(pa.table(rows) if len(event) else None, (store.runs,), counts=counts)

@@ -19,7 +19,6 @@ from dovetail.kernels.foreign_key import combined, combined_range, low_half
 from dovetail.kernels.hashing import stable_hash
 from dovetail.kernels.sessions import Sessions, Wave, Waves
 from dovetail.kernels.timeline import ABSENT, Ints, Mask, Timeline, last_of_source, timeline
-from dovetail.kernels.versioning import clock
 from dovetail.plan.spec import Gather
 from dovetail.runtime.gather import Columns, aggregated, bounds, state_store, values_of
 from dovetail.runtime.job import Done, Job, output, picked, whole
@@ -35,7 +34,7 @@ def gather(job: Job, operator: Gather) -> Done:
     assert operator.windows is not None
     store = state_store(job, operator)
     events = timeline([job.rows(0)])
-    closing_us = clock(events, 0, job.initial_us[0])[events.arrival] - operator.windows.wait_us
+    closing_us = job.clocks_of(0, events) - operator.windows.wait_us
     waves = Waves(events.group, events.event_time_us, closing_us, operator.windows.size_us)
     stored = _Stored.of(store, events, operator)
     batch = _Batch(job, operator, events, stored, stored.sessions, stored.state)
@@ -275,5 +274,5 @@ class _Batch:
             deleted=gone,
             event_time_us=end,
             position=self.job.manifest.position,
-            sequence=self.job.places(events.row[event]),
+            cause=self.job.causes_of_rows(events.row[event]),
         )

@@ -15,7 +15,6 @@ from dovetail.columns import EVENT_TIME, HASH, ROW
 from dovetail.kernels.grouping import by_group_and_time
 from dovetail.kernels.sliding import STORED, Windows, changed
 from dovetail.kernels.timeline import Ints, Mask, Timeline, timeline
-from dovetail.kernels.versioning import clock
 from dovetail.plan.spec import Gather
 from dovetail.runtime.gather import Groups, Touched, state_store, timeline_of_windows
 from dovetail.runtime.job import Done, Job, minus
@@ -30,7 +29,8 @@ def gather(job: Job, operator: Gather) -> Done:
     assert windows is not None
     store, records = state_store(job, operator), _records(job, operator)
     events = timeline([job.rows(0)])
-    closing_us = clock(events, 0, job.initial_us[0]) - windows.grace_us
+    closing_us = np.empty(len(events.row), np.int64)
+    closing_us[events.arrival] = job.clocks_of(0, events) - windows.grace_us
     open_ = events.event_time_us + windows.size_us >= closing_us[events.arrival]
     held = _held(job, records, events, open_, windows.size_us)
     made = changed(held.group, held.time_us, held.arrival, closing_us, windows.size_us)

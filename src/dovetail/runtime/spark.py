@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -43,7 +43,7 @@ from dovetail.plan.stages import Stage
 from dovetail.runtime import delta_spark, project, task
 from dovetail.runtime.job import COUNTS
 from dovetail.runtime.merge import merge
-from dovetail.runtime.pack import PACKED, Packer, packed, packing, unpack_piece
+from dovetail.runtime.pack import PACKED, Packer, Tag, packed, packing, unpack_piece
 from dovetail.runtime.stage import Piece, Processed, process
 from dovetail.runtime.wire import wire_rows
 from dovetail.state.ipc import from_ipc, to_ipc
@@ -134,10 +134,11 @@ class ToBuckets(Emission):
     def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
         """Rows of ``PACKED``."""
         # The first piece has no rows; it brings the time, and what the bucket has counted.
-        bucket, ungrouped = self.labels.index(bucket), done.counts["ungrouped"]
-        yield packed(None, self.labels, 0, bucket, 0, high_time_us, ungrouped).to_pandas()
+        bucket = self.labels.index(bucket)
+        tag = Tag(0, bucket, 0, high_time_us)
+        yield packed(None, self.labels, replace(tag, dropped=done.counts["ungrouped"])).to_pandas()
         for number, rows in enumerate(done.changes, start=1):
-            told = packed(rows, self.labels, 0, bucket, number, high_time_us, by=self.by)
+            told = packed(rows, self.labels, replace(tag, number=number), by=self.by)
             yield told.to_pandas()
 
 
@@ -370,10 +371,7 @@ class BucketProcessor(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         """One micro-batch of one bucket."""
         packed = [row for frame in rows for row in frame.itertuples(index=False)]
-        pieces = [
-            unpack_piece(row.source, row.partition, row.number, row.high_time_us, row.payload)
-            for row in packed
-        ]
+        pieces = [unpack_piece(row) for row in packed]
         now_us = 0 if self._spec.align_us is None else packed[0].now_us
         yield from self._run(key, pieces, now_us)
 

@@ -14,8 +14,36 @@ from itertools import chain
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from dovetail.columns import LOG_PARTITION, SEQUENCE
+from dovetail.columns import (
+    CLOCK,
+    EVENT_TIME,
+    FILE,
+    FILE_BLOCK,
+    FILE_PATH,
+    FILE_TIME,
+    FIRST,
+    HASH,
+    HIGH,
+    LAST,
+    LOG_PARTITION,
+    ORDER,
+    POSITION,
+    SEQUENCE,
+    STREAM_TIME,
+    TIE,
+)
+from dovetail.kernels.arrival import (
+    NEVER,
+    LogRuns,
+    Stairs,
+    before_all,
+    clocks,
+    order_by_log,
+    order_by_run,
+    running_clock,
+)
 from dovetail.kernels.timeline import NO_TIME, Ints, Mask
 from dovetail.plan.spec import SourceSpec, StageSpec, Steps
 from dovetail.runtime import steps
@@ -27,14 +55,24 @@ from dovetail.state.blobs import Blobs
 from dovetail.state.runs import Runs
 from dovetail.state.segment import SegmentCache
 
+RUNS = pa.schema(
+    [
+        *((name, pa.int64()) for name in (LOG_PARTITION, FIRST, LAST, HIGH, FILE_TIME, FILE_BLOCK)),
+        (FILE_PATH, pa.string()),
+    ]
+)
+"""Runs: their log and its positions, or their file; their largest timestamps."""
+STAIRS = pa.schema([(POSITION, pa.int64()), (STREAM_TIME, pa.int64())])
+
 
 @dataclass(frozen=True)
 class Piece:
     """Some rows of one source and input partition for one bucket, in order; ``number`` orders the
     pieces of a partition. A piece without rows is a heartbeat: it brings only the time.
 
-    ``high_time_us``: the largest timestamp the partition has read in this batch, of any bucket,
-    ``NO_TIME`` for none.
+    ``high_time_us``: the largest timestamp of the piece in all buckets, ``NO_TIME`` for none;
+    ``runs``: the piece's runs (``RUNS``) where it is not one; ``stairs``: how the source's stream
+    time rises in it (``STAIRS``), where another source asks. All buckets hear these.
     """
 
     source: int
@@ -42,6 +80,13 @@ class Piece:
     number: int
     high_time_us: int
     rows: pa.Table | None
+    runs: pa.Table | None = None
+    stairs: pa.Table | None = None
+
+    @classmethod
+    def beat(cls, source: int, time_us: int) -> Piece:
+        """A heartbeat of no input partition."""
+        return cls(source, -1, 0, time_us, None)
 
 
 @dataclass(frozen=True)
@@ -87,9 +132,9 @@ def process(
         )
         after, held = gate.manifest, gate.stores
         batches = [
-            _after_gate(source, waited, batch, passing)
-            for source, waited, batch, passing in zip(
-                spec.sources, gate.waited, batches, gate.passing, strict=True
+            _after_gate(source, waited, batch, passing, upto_us)
+            for source, waited, batch, passing, upto_us in zip(
+                spec.sources, gate.waited, batches, gate.passing, gate.upto_us, strict=True
             )
         ]
     job = Job(
@@ -118,33 +163,138 @@ def process(
 
 
 def batch_of(source: SourceSpec, pieces: Sequence[Piece], number: int) -> Batch:
-    """The rows of one source in the order they were read."""
-    own = sorted(
-        (piece for piece in pieces if piece.source == number and piece.rows is not None),
+    """The rows of one source in the order they were read, each column in one piece, for rows are
+    picked from them again and again.
+    """
+    heard = sorted(
+        (piece for piece in pieces if piece.source == number),
         key=lambda piece: (piece.partition, piece.number),
     )
+    own = [piece for piece in heard if piece.rows is not None]
     rows = pa.concat_tables([piece.rows for piece in own] or [source.wire_schema.empty_table()])
+    rows = rows.combine_chunks()
+    stairs = _stairs(heard) if source.stairs else None
+    if not source.clocked:
+        return _brought(source, rows, stairs)
+    if source.ordered:
+        clock_us = rows.column(CLOCK).to_numpy()
+        if stairs is not None:
+            clock_us = stairs.at(rows.column(SEQUENCE).to_numpy(), inclusive=True)
+        return Batch(rows, clock_us, clock_us, stairs=stairs)
+    return _in_runs(source, rows, heard, own, stairs)
+
+
+def _brought(source: SourceSpec, rows: pa.Table, stairs: Stairs | None) -> Batch:
+    """Rows of another stage, which have what they need."""
+    found = {n: rows.column(n).to_numpy() for n in source.carries}
+    clock_us = found.get(CLOCK, np.zeros(len(rows), np.int64))
+    stream_us = found.get(STREAM_TIME, clock_us)
+    return Batch(rows, clock_us, stream_us, found.get(ORDER), found.get(TIE), stairs)
+
+
+def _in_runs(
+    source: SourceSpec,
+    rows: pa.Table,
+    heard: Sequence[Piece],
+    own: Sequence[Piece],
+    stairs: Stairs | None,
+) -> Batch:
+    """Rows that were read from logs in runs, in the order of the logs."""
+    runs, first = _runs(source, heard)
+    places = {id(piece): place for place, piece in enumerate(heard)}
     lengths = [piece.rows.num_rows for piece in own if piece.rows is not None]
-    partition = np.repeat(np.array([piece.partition for piece in own], np.int64), lengths)
-    return _in_order(source, rows, partition)
-
-
-def _after_gate(source: SourceSpec, waited: pa.Table, came: Batch, passing: Mask) -> Batch:
-    """The rows that waited, as if of a partition of their own, and those that need not wait."""
-    rows = pa.concat_tables([waited, came.rows.filter(pa.array(passing))])
-    first = np.full(len(waited), -1)
-    return _in_order(source, rows, np.concatenate((first, came.partition[passing])))
-
-
-def _in_order(source: SourceSpec, rows: pa.Table, partition: Ints) -> Batch:
-    """The rows in the order of their log, where they have one of their own; each column in one
-    piece, for rows are picked from them again and again.
-    """
+    at = np.repeat(first[np.array([places[id(piece)] for piece in own], np.int64)], lengths)
+    rank = np.arange(len(runs.log))
     if source.log_partition:
-        partition = rows.column(LOG_PARTITION).to_numpy()
-        order = np.lexsort((rows.column(SEQUENCE).to_numpy(), partition))
-        return Batch(rows.take(pa.array(order)), partition[order])
-    return Batch(rows.combine_chunks(), partition)
+        log, position = (rows.column(name).to_numpy() for name in (LOG_PARTITION, SEQUENCE))
+        run = at + _run_in_piece(runs, first, at, log)
+        row = np.lexsort((position, log))
+    else:
+        if source.files:
+            rank = np.argsort(np.argsort(runs.first, kind="stable"), kind="stable")
+            at = at + rows.column(FILE).to_numpy()
+        run, log, position = at, runs.log[at], runs.first[at]
+        row = np.argsort(rank[run], kind="stable")
+    clock_us = clocks(runs, run, rows.column(CLOCK).to_numpy(), log, position)
+    order = None
+    if source.numbered:
+        if source.log_partition:
+            logs, number = np.unique(runs.log, return_inverse=True)
+            begins = np.full(len(logs), NEVER)
+            np.minimum.at(begins, number, runs.first)
+            of = np.searchsorted(logs, log)
+            order = order_by_log(source.origin, of, position - begins[of])
+        else:
+            order = order_by_run(source.origin, rank[run], rows.column(ORDER).to_numpy())
+    if np.any(row[1:] < row[:-1]):
+        rows, clock_us = rows.take(pa.array(row)).combine_chunks(), clock_us[row]
+        order = None if order is None else order[row]
+    return Batch(rows, clock_us, clock_us, order, stairs=stairs)
+
+
+def _runs(source: SourceSpec, heard: Sequence[Piece]) -> tuple[LogRuns, Ints]:
+    """The runs of all pieces, and which of them is each piece's first."""
+    if not (source.files or source.log_partition):
+        # Each piece is a run, each input partition a log.
+        partition, number, high_us = (
+            np.array([getattr(piece, name) for piece in heard], np.int64)
+            for name in ("partition", "number", "high_time_us")
+        )
+        return LogRuns(partition, number, number, high_us), np.arange(len(heard))
+    tables = [RUNS.empty_table() if piece.runs is None else piece.runs for piece in heard]
+    first = np.cumsum([0, *(len(runs) for runs in tables)])[:-1]
+    table = pa.concat_tables([RUNS.empty_table(), *tables]).combine_chunks()
+    high_us = table.column(HIGH).to_numpy()
+    if not source.files:
+        log, begins, ends = (table.column(n).to_numpy() for n in (LOG_PARTITION, FIRST, LAST))
+        return LogRuns(log, begins, ends, high_us), first
+    # All files are one log, by age, then by name; of one file, by its blocks.
+    keys = table.select([FILE_TIME, FILE_PATH, FILE_BLOCK])
+    keys = keys.append_column(FIRST, pa.array(np.arange(len(keys))))
+    place = np.empty(len(keys), np.int64)
+    sorted_ = pc.sort_indices(keys, [(name, "ascending") for name in keys.schema.names])
+    place[sorted_.to_numpy()] = np.arange(len(keys))
+    return LogRuns(np.zeros(len(keys), np.int64), place, place, high_us), first
+
+
+def _run_in_piece(runs: LogRuns, first: Ints, at: Ints, log: Ints) -> Ints:
+    """Which of its piece's runs, one a log and in the order of the logs, each row belongs to."""
+    logs, number = np.unique(runs.log, return_inverse=True)
+    piece = np.zeros(len(runs.log), np.int64)
+    piece[first[first < len(piece)]] = 1
+    place = np.cumsum(piece) * (len(logs) + 1) + number
+    of = np.cumsum(piece)[at] if len(piece) else at
+    found: Ints = np.searchsorted(place, of * (len(logs) + 1) + np.searchsorted(logs, log)) - at
+    return found
+
+
+def _stairs(heard: Sequence[Piece]) -> Stairs:
+    tables = [piece.stairs for piece in heard if piece.stairs is not None]
+    if not tables:
+        none = np.zeros(0, np.int64)
+        return Stairs(none, none)
+    table = pa.concat_tables(tables)
+    return Stairs.of(*(table.column(name).to_numpy() for name in (POSITION, STREAM_TIME)))
+
+
+def _after_gate(
+    source: SourceSpec, waited: pa.Table, came: Batch, passing: Mask, upto_us: int
+) -> Batch:
+    """The rows that waited, in the order of their times, and those that need not wait."""
+    rows = pa.concat_tables([waited, came.rows.filter(pa.array(passing))]).combine_chunks()
+    time = waited.column(EVENT_TIME).to_numpy()
+    clock_us = np.append(time, np.minimum(came.clock_us[passing], upto_us))
+    if source.log_partition:
+        log, place = (rows.column(name).to_numpy() for name in (LOG_PARTITION, SEQUENCE))
+        row = np.lexsort((place, log))
+        rows = rows.take(pa.array(row)).combine_chunks()
+        clock_us = running_clock(log[row], clock_us[row])
+        return Batch(rows, clock_us, clock_us)
+    order, hash_ = None, waited.column(HASH).to_numpy()
+    if came.order is not None:
+        order = np.append(before_all(hash_), came.order[passing])
+    tie = None if came.tie is None else np.append(hash_, came.tie[passing])
+    return Batch(rows, clock_us, clock_us, order, tie)
 
 
 def _advance(read_us: tuple[int | None, ...], pieces: Sequence[Piece]) -> tuple[int | None, ...]:

@@ -15,15 +15,30 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.columns import DELETED, EVENT_TIME, HASH, POSITION, SEQUENCE
+from dovetail.columns import (
+    CLOCK,
+    DELETED,
+    EVENT_TIME,
+    FILE,
+    HASH,
+    LOG_PARTITION,
+    ORDER,
+    POSITION,
+    SEQUENCE,
+    STREAM_TIME,
+    TIE,
+    key_name,
+)
 from dovetail.kernels.hashing import stable_hash
-from dovetail.kernels.timeline import NO_TIME, Ints, Mask, arrival_order, stream_time
-from dovetail.plan.spec import Feed, ForeignKey, SourceSpec, Step, Steps, Subscribe
+from dovetail.kernels.timeline import NO_TIME, Ints, Mask, arrival_order
+from dovetail.plan.spec import Feed, Final, ForeignKey, SourceSpec, Step, Steps, Subscribe
 from dovetail.plan.windows import Windows
-from dovetail.runtime.job import Batch, Done, Job, whole
+from dovetail.runtime.job import Batch, Cause, Done, Job, minus_each, whole
 from dovetail.runtime.merge import merge
 from dovetail.runtime.operators import operate, store_count
 from dovetail.state.runs import Runs
+
+_BROUGHT = (SEQUENCE, LOG_PARTITION, CLOCK, ORDER, TIE, STREAM_TIME, FILE)
 
 
 def run(job: Job, operator: Steps) -> Done:
@@ -35,10 +50,10 @@ def run(job: Job, operator: Steps) -> Done:
     bounds = np.cumsum([0, *(len(rows) for rows in sources)])
     ranks = [rank[start:end] for start, end in pairwise(bounds)]
     inputs = [_numbered(batch.rows, own) for batch, own in zip(job.batches, ranks, strict=True)]
-    clocks = [
-        _clock(rows.event_time_us, own, len(order), job.initial_us[number])
-        for number, (rows, own) in enumerate(zip(sources, ranks, strict=True))
-    ]
+    clocks = {
+        number: np.concatenate([job.clock_of(number, asking) for asking in range(len(sources))])
+        for number in {number for step in operator.steps for number in step.clocks}
+    }
     made: list[pa.Table | None] = []
     stores: list[Runs] = []
     counts: Counter[str] = Counter()
@@ -46,7 +61,7 @@ def run(job: Job, operator: Steps) -> Done:
     for step in operator.steps:
         clock = _Clock(
             min((job.initial_us[n] for n in step.clocks), default=NO_TIME),
-            np.minimum.reduce([clocks[n] for n in step.clocks]),
+            np.minimum.reduce([clocks[n] for n in step.clocks])[order],
             min((job.final_us[n] for n in step.clocks), default=NO_TIME),
         )
         own = tuple(next(left) for _ in range(store_count(step.spec)))
@@ -60,20 +75,14 @@ def run(job: Job, operator: Steps) -> Done:
         return Done(None, tuple(stores), job.manifest.rows + len(order), counts=counts)
     position = np.arange(job.manifest.position, job.manifest.position + len(told))
     told = told.set_column(told.schema.get_field_index(POSITION), POSITION, pa.array(position))
-    if job.spec.feeds:
-        places = np.concatenate([b.rows.column(SEQUENCE).to_numpy() for b in job.batches])[order]
-        at = told.column(SEQUENCE).to_numpy()
-        own_places = places[at] if len(places) else np.zeros(len(at), np.int64)
-        told = told.set_column(
-            told.schema.get_field_index(SEQUENCE), SEQUENCE, pa.array(own_places)
-        )
+    told = _caused(job, told, order, clock, operator.steps[-1])
     return Done(told, tuple(stores), job.manifest.rows + len(order), counts=counts)
 
 
 @dataclass(frozen=True)
 class _Clock:
-    """The stream time by which a step's windows close: before the batch, after each of its
-    records, and at its end.
+    """The stream time by which a step's windows close: before the batch, as each of its records
+    comes, and at its end.
     """
 
     initial_us: int
@@ -81,18 +90,39 @@ class _Clock:
     final_us: int
 
 
-def _clock(event_time_us: Ints, rank: Ints, count: int, initial_us: int) -> Ints:
-    """An input's stream time after each record of the batch, of whichever input."""
-    time = np.full(count, initial_us)
-    time[rank] = event_time_us
-    return stream_time(time, initial_us)
+def _caused(job: Job, told: pa.Table, order: Ints, clock: _Clock, step: Step) -> pa.Table:
+    """The last step's changes with what the stage says of the records that caused them."""
+    spec, rank = job.spec, told.column(SEQUENCE).to_numpy()
+    told = told.drop_columns([SEQUENCE])
+    if not spec.feeds:
+        return told
+    final = isinstance(step.spec.operator, Final)
+    columns = dict.fromkeys(spec.feeds, np.zeros(len(rank), np.int64))
+    at = np.minimum(rank, len(order) - 1)
+    for name in columns if len(order) else ():
+        if name == STREAM_TIME:
+            columns[name] = minus_each(clock.at_us[at], spec.holds_us)
+        else:
+            columns[name] = np.concatenate(
+                [job.said(name, source) for source in range(len(spec.sources))]
+            )[order][at]
+    cause = Cause(columns)
+    if final:
+        assert isinstance(step.spec.operator, Final)
+        end = told.column(key_name(step.spec.keys - 1)).cast(pa.int64()).to_numpy()
+        due = end + step.spec.operator.wait_us + step.spec.operator.after
+        key = [whole(told.column(key_name(n))) for n in range(step.spec.keys)]
+        cause = cause.due(np.ones(len(rank), np.bool_), due, stable_hash(key), spec.holds_us)
+    for name, column in cause.arrays.items():
+        told = told.append_column(name, column)
+    return told
 
 
 def _numbered(rows: pa.Table, rank: Ints) -> pa.Table:
     """An input's rows in their order, each with its number among those of all inputs."""
     arranged = np.argsort(rank)
-    if SEQUENCE in rows.schema.names:
-        rows = rows.drop_columns([SEQUENCE])
+    brought = [name for name in _BROUGHT if name in rows.schema.names]
+    rows = rows.drop_columns(brought)
     if not np.all(arranged[1:] > arranged[:-1]):
         rows = rows.take(pa.array(arranged))
     return rows.append_column(SEQUENCE, pa.array(rank[arranged]))
@@ -112,7 +142,7 @@ def _inner(
     for feed, source in zip(step.feeds, step.spec.sources, strict=True):
         rows = made[feed.number] if feed.step else inputs[feed.number]
         table = _fed(rows, feed, source, step.spec.keys, clock, counts)
-        batches.append(Batch(table, np.zeros(len(table), np.int64)))
+        batches.append(Batch.of_step(table, clock.at_us[table.column(SEQUENCE).to_numpy()]))
     sources = len(batches)
     times = (None if clock.initial_us == NO_TIME else clock.initial_us,) * sources
     return Job(

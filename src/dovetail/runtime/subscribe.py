@@ -16,7 +16,6 @@ from dovetail.columns import (
     HASH,
     INSTRUCTION,
     PLACE,
-    SEQUENCE,
     foreign_name,
 )
 from dovetail.kernels.equality import rows_equal
@@ -92,8 +91,7 @@ def _table(
     else:
         moves = _differ(route % spec.buckets, group)
     columns[INSTRUCTION] = pa.array(instruction | np.where(moves, MOVED, 0))
-    if spec.feeds:
-        columns[SEQUENCE] = pa.array(job.sequences(events)[event])
+    columns |= job.causes(events).of(event).arrays
     return pa.table(columns)
 
 

@@ -25,7 +25,6 @@ from dovetail.kernels.timeline import (
 from dovetail.kernels.versioning import (
     LATEST,
     batch_versions,
-    clock,
     newest,
     within_retention,
 )
@@ -83,8 +82,7 @@ def counts(job: Job, events: Timeline, source: int) -> Mask:
     retention_us = job.spec.sources[source].versioned_us
     if retention_us is None:
         return events.source == source  # type: ignore[no-any-return]
-    clock_us = clock(events, source, job.initial_us[source])
-    return within_retention(events, source, clock_us, retention_us)
+    return within_retention(events, source, job.clocks_of(source, events), retention_us)
 
 
 def keep(job: Job, source: int, store: TableStore, events: Timeline, counted: Mask) -> None:
@@ -146,7 +144,7 @@ def _output(
         deleted=~changes.present,
         event_time_us=changes.event_time_us,
         position=job.manifest.position,
-        sequence=job.sequences(events)[changes.event],
+        cause=job.causes(events).of(changes.event),
     )
 
 

@@ -18,7 +18,18 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from dovetail.columns import CHANGE, DELETE, SEQUENCE, TIMESTAMP, quoted
+from dovetail.columns import (
+    CHANGE,
+    CLOCK,
+    DELETE,
+    FILE_METADATA,
+    ORDER,
+    SEQUENCE,
+    STREAM_TIME,
+    TIE,
+    TIMESTAMP,
+    quoted,
+)
 from dovetail.plan.inputs import Input
 from dovetail.plan.nodes import Entry, Source
 from dovetail.plan.spec import SourceSpec
@@ -27,8 +38,8 @@ _FOREIGN_KEY = "_foreign_key"
 
 
 def wire_rows(input_: Input, spec: SourceSpec, upstream: DataFrame | None) -> DataFrame:
-    """An input's rows in the columns of ``SourceSpec.wire_schema``; without ``_deleted`` where the
-    source has no tombstones; with whether the foreign key fails where it may. ``upstream``: the
+    """An input's rows in the columns of ``SourceSpec.travel_schema``; without ``_deleted`` where
+    the source has no tombstones; with whether the foreign key fails where it may. ``upstream``: the
     changelog that another stage makes, if it is one.
 
     A stream's rows with a null in the key are spread over the buckets by their times. The columns'
@@ -54,6 +65,10 @@ def wire_rows(input_: Input, spec: SourceSpec, upstream: DataFrame | None) -> Da
         columns += [F.xxhash64(*foreign), *foreign]
     columns += [F.col(quoted(f.name)) for f in input_.value_fields]
     columns += [position.cast(LongType()) for position in read.positions]
+    if spec.files:
+        file = F.col(FILE_METADATA)
+        columns.append(F.unix_micros(file["file_modification_time"]))
+        columns += [file["file_path"], file["file_block_start"]]
     columns += failed
     plain = (column.alias(f"_c{number}") for number, column in enumerate(columns))
     return frame.select(*plain)
@@ -61,7 +76,7 @@ def wire_rows(input_: Input, spec: SourceSpec, upstream: DataFrame | None) -> Da
 
 @dataclass(frozen=True)
 class Read:
-    """A frame, its event time, which of its rows are tombstones, and their places in a log."""
+    """A frame, its event time, which of its rows are tombstones, and what puts them in order."""
 
     frame: DataFrame
     timestamp: Column
@@ -77,7 +92,8 @@ def read_of(source: Entry, upstream: DataFrame | None) -> Read:
         positions = [p for p in (source.sequence, source.log_partition) if p is not None]
         return Read(source.frame, source.timestamp, source.deleted, positions)
     assert upstream is not None
-    positions = [F.col(SEQUENCE)] if source.ordered else []
+    brought = (SEQUENCE, CLOCK, ORDER, TIE, STREAM_TIME)
+    positions = [F.col(name) for name in brought if name in upstream.columns]
     return Read(upstream, F.col(TIMESTAMP), F.col(CHANGE) == DELETE, positions)
 
 

@@ -1,0 +1,219 @@
+"""Buckets, input partitions and cuts change nothing: each key's changes, late records and all.
+
+Stages run in this process, fed as Spark feeds them: several input partitions, many records a
+micro-batch, ties and late records. What they say with one bucket, where a record's neighbours are
+all records, they say with any number.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pytest
+
+import dovetail as dt
+from dovetail import testing
+from dovetail.columns import DELETED, EVENT_TIME, POSITION, SEQUENCE
+from dovetail.kernels.hashing import stable_hash
+from dovetail.plan.inputs import Arrival
+from dovetail.plan.nodes import Source, origins
+from dovetail.plan.stages import plan_stage
+from dovetail.runtime.local import LocalStage
+from dovetail.topology import Topology
+
+SEEDS = range(8)
+BUCKETS = (2, 8)
+MANY = 64
+KEYS = "abcdefghij"
+
+Record: TypeAlias = "tuple[str, str | None, int, int, bool]"
+"""Key, reference, value, time, whether it is deleted."""
+Said: TypeAlias = "tuple[dict[Any, list[Any]], Counter[str]]"
+
+SCHEMA = {"k": pa.string(), "r": pa.string(), "v": pa.int64()}
+
+
+def table(name: str, **options: Any) -> dt.Table:
+    return testing.table(name, key="k", schema=SCHEMA, **options)
+
+
+def stream(name: str) -> dt.Stream:
+    return testing.stream(name, key="k", schema=SCHEMA)
+
+
+def counted(name: str, windows: Any) -> dt.WindowedTable:
+    return stream(name).group_by("k").window(windows).agg(n=dt.count(), total=dt.sum("v"))
+
+
+SIX = dt.tumbling("6 us", grace="2 us", retention="20 us")
+VERSIONED: dict[str, Any] = {"versioned": "8 us"}
+NAMES = ["left.v", "right.v"]
+VALUES = {"lv": "left.v", "rv": "right.v"}
+
+
+def _placed() -> Topology:
+    looks = testing.stream("l", key="k", schema={**SCHEMA, "w": pa.timestamp("us", "UTC")})
+    return looks.join(
+        counted("r", SIX), how="left", window_of="w", select={"lv": "left.v", "n": "n"}
+    )
+
+
+TOPOLOGIES: dict[str, Callable[[], Topology]] = {
+    "tables": lambda: table("l").join(table("r"), how="outer", select=VALUES),
+    "versioned tables": lambda: table("l", **VERSIONED).join(
+        table("r", **VERSIONED), how="outer", select=VALUES
+    ),
+    "histories": lambda: table("l", **VERSIONED).join(
+        table("r", **VERSIONED), how="left", late="history", select=VALUES
+    ),
+    "look-up": lambda: stream("l").join(table("r", **VERSIONED), how="left", select=VALUES),
+    "look-up with grace": lambda: stream("l").join(
+        table("r", **VERSIONED), how="left", grace="3 us", select=VALUES
+    ),
+    "foreign key": lambda: table("l").join(table("r"), on="r", how="left", select=VALUES),
+    "foreign key of a versioned table": lambda: table("l", **VERSIONED).join(
+        table("r", **VERSIONED), on="r", select=VALUES
+    ),
+    "foreign key, grouped": lambda: (
+        table("l")
+        .join(
+            table("r"), on="r", how="left", select={"lv": "left.v", "rv": "right.v", "r": "left.r"}
+        )
+        .group_by("r")
+        .agg(all=dt.collect_list("lv"), least=dt.min("rv"))
+    ),
+    "tumbling": lambda: counted("l", SIX).to_table(),
+    "hopping": lambda: counted("l", dt.hopping("6 us", advance="2 us", grace="1 us")).to_table(),
+    "sliding": lambda: counted("l", dt.sliding("3 us", grace="2 us")).to_table(),
+    "session": lambda: counted("l", dt.session("2 us", grace="2 us")).to_table(),
+    "final": lambda: counted("l", SIX).to_table(emit="final"),
+    "windows": lambda: (
+        counted("l", SIX)
+        .join(counted("r", SIX), how="outer", select={"a": "left.n", "b": "right.n"})
+        .to_table()
+    ),
+    "final windows": lambda: (
+        counted("l", SIX)
+        .join(counted("r", SIX), how="left", select={"a": "left.n", "b": "right.n"})
+        .to_table(emit="final")
+    ),
+    "windows with a table": lambda: (
+        counted("l", SIX)
+        .join(table("r"), how="left", select={"n": "n", "v": "v"})
+        .to_table(emit="final")
+    ),
+    "streams": lambda: stream("l").join(
+        stream("r"),
+        how="outer",
+        within=dt.within(before="3 us", after="2 us", grace="1 us"),
+        select=VALUES,
+    ),
+    "streams, at once": lambda: stream("l").join(
+        stream("r"),
+        how="left",
+        within=dt.within(before="2 us", after="2 us"),
+        unmatched="eager",
+        select=VALUES,
+    ),
+    "looked up, then by windows": lambda: (
+        stream("l")
+        .join(table("r"), how="left", select={"lv": "left.v", "r": "left.r"})
+        .group_by("r")
+        .window(SIX)
+        .agg(all=dt.collect_list("lv"))
+        .to_table()
+    ),
+    "looked up with grace, then by windows": lambda: (
+        stream("l")
+        .join(table("r", **VERSIONED), grace="3 us", select={"lv": "left.v", "r": "left.r"})
+        .group_by("r")
+        .window(SIX)
+        .agg(all=dt.collect_list("lv"))
+        .to_table(emit="final")
+    ),
+}
+
+
+def records(random_: random.Random, *, streams: bool) -> list[Record]:
+    """Of one input partition in one micro-batch: ties, some late, some very late."""
+    now, made = random_.randint(0, 5), []
+    for _ in range(random_.randint(0, 14)):
+        now += random_.choice([0, 0, 1, 1, 2, 5])
+        late = random_.choice([0, 0, 0, 1, 3, 9, 30])
+        made.append(
+            (
+                random_.choice(KEYS),
+                random_.choice([*KEYS, None]),
+                random_.randint(0, 99),
+                max(now - late, 0),
+                not streams and random_.random() < 0.2,
+            )
+        )
+    return made
+
+
+def rows_of(source: Source, given: Sequence[Record], base: int, sequence: int) -> pa.Table:
+    key, reference, value, time, deleted = zip(*given, strict=True)
+    times = [base + t for t in time]
+    columns = {
+        "k": pa.array(key, pa.string()),
+        "r": pa.array(reference, pa.string()),
+        "v": pa.array(value, pa.int64()),
+        EVENT_TIME: pa.array(times, pa.int64()),
+        DELETED: pa.array(deleted, pa.bool_()),
+        SEQUENCE: pa.array(range(sequence, sequence + len(times)), pa.int64()),
+    }
+    return pa.table(columns)
+
+
+def said(stage: LocalStage, tables: Sequence[pa.Table], batch: int, into: dict[Any, Any]) -> None:
+    """Each key's changes in order, and in which micro-batch they come."""
+    keys = len(stage.stage.spec.told_key)
+    for made in tables:
+        for row in made.drop_columns([POSITION]).to_pylist():
+            cells = list(row.values())
+            into.setdefault(tuple(cells[:keys]), []).append((batch, *cells[keys:]))
+
+
+def run(topology: Topology, batches: Sequence[Mapping[tuple[str, int], Any]], buckets: int) -> Said:
+    """``batches``: per micro-batch the records of each source's input partitions."""
+    node = topology.plan
+    stage = LocalStage(
+        plan_stage(node, buckets=buckets, emit="change", arrival=Arrival.of(node)), stable_hash
+    )
+    sources = {source.name: source for source in origins(node)}
+    found: dict[Any, Any] = {}
+    for number, batch in enumerate(batches):
+        for (name, partition), (base, given) in batch.items():
+            if given:
+                rows = rows_of(sources[name], given, base, 0)
+                stage.accept(sources[name], rows, partition)
+        said(stage, stage.run(number, 0), number, found)
+    counts = sum((own.counts for own in stage.buckets), Counter())
+    return found, Counter({name: n for name, n in counts.items() if n})
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_any_number_of_buckets_says_the_same(name: str) -> None:
+    late = 0
+    for seed in SEEDS:
+        random_ = random.Random(f"{name} {seed}")
+        topology = TOPOLOGIES[name]()
+        sources = origins(topology.plan)
+        batches = [
+            {
+                (source.name, partition): (8 * batch, records(random_, streams=source.stream))
+                for source in sources
+                for partition in range(random_.randint(1, 3))
+            }
+            for batch in range(3)
+        ]
+        expected = run(topology, batches, 1)
+        late += sum(expected[1].values())
+        for buckets in (*BUCKETS, *([MANY] if seed == 0 else [])):
+            assert run(TOPOLOGIES[name](), batches, buckets) == expected, (seed, buckets)
+    assert late or not any(kind in name for kind in ("tumbling", "hopping", "sliding", "session"))
