@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -195,6 +196,42 @@ def run(topology: Topology, batches: Sequence[Mapping[tuple[str, int], Any]], bu
         said(stage, stage.run(number, 0), number, found)
     counts = sum((own.counts for own in stage.buckets), Counter())
     return found, Counter({name: n for name, n in counts.items() if n})
+
+
+def by_driver(name: str, log: Sequence[tuple[str, Record]], cuts: set[int], buckets: int) -> Said:
+    """Each key's changes, all sources read from one log that is cut into micro-batches."""
+    topology = TOPOLOGIES[name]()
+    driver = testing.Driver(topology, buckets=buckets)
+    sources = {source.name: source for source in origins(topology.plan)}
+    found: dict[Any, Any] = {}
+    bounds = [0, *sorted(cuts), len(log)]
+    for start, end in pairwise(bounds):
+        with driver.batch() as changes:
+            for source, record in log[start:end]:
+                rows = rows_of(sources[source], [record], 0, driver._sequence)
+                driver._root.accept(sources[source], rows)
+                driver._sequence += 1
+        for change in changes:
+            cells = None if change.values is None else tuple(map(str, change.values.values()))
+            told = found.setdefault(tuple(change.key.values()), [])
+            told.append((change.change, cells, change.timestamp_us))
+    return found, Counter({count: n for count, n in driver.counts.items() if n})
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_cuts_say_the_same(name: str) -> None:
+    for seed in SEEDS[:3]:
+        random_ = random.Random(f"{name} {seed}")
+        sources = origins(TOPOLOGIES[name]().plan)
+        log = []
+        for source in sources:
+            log += [(source.name, r) for r in records(random_, streams=source.stream)]
+        random_.shuffle(log)
+        every = set(range(1, len(log)))
+        some = {cut for cut in every if random_.random() < 0.2}
+        expected = by_driver(name, log, every, 1)
+        for cuts, buckets in ((set(), 1), (some, 1), (set(), 8), (some, 8), (every, 3)):
+            assert by_driver(name, log, cuts, buckets) == expected, (seed, len(cuts), buckets)
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)

@@ -1,0 +1,118 @@
+"""Files of one micro-batch count by their age, then by name, whatever partitions Spark packs them
+into: on streaming and on static frames, with rows that say otherwise where the user asks for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import dovetail as dt
+
+SCHEMA = "id long, v long, at timestamp"
+KEYS = range(20)
+MIDNIGHT = "2024-01-01T00:00:00Z"
+SIZES = (1, 400, 3, 900, 2, 50)
+"""Lines of each file beside those of the keys: Spark packs the largest files first."""
+
+Frames = Callable[[Path], DataFrame]
+
+
+def written(folder: Path, *, alike: bool = False) -> dict[int, int]:
+    """Six hourly files, each with a row of every key, twice; what each key has last.
+
+    ``alike``: all are of one age, so their names count.
+    """
+    folder.mkdir()
+    for hour, size in enumerate(SIZES):
+        rows = [(key, 10 * hour + turn) for turn in (0, 1) for key in KEYS]
+        rows += [(1000 + size + n, 0) for n in range(size)]
+        path = folder / f"{hour if alike else 9 - hour}.json"
+        # All rows have one time: nothing but their places puts them in order.
+        path.write_text(
+            "".join(
+                json.dumps({"id": k, "v": v, "at": "2024-01-01T00:00:00Z"}) + "\n" for k, v in rows
+            )
+        )
+        age = 1_700_000_000 + (0 if alike else 3600 * hour)
+        os.utime(path, (age, age))
+    return {key: 10 * (len(SIZES) - 1) + 1 for key in KEYS}
+
+
+def table(frame: DataFrame, **options: Any) -> dt.Table:
+    """The last row of each key, by way of a join, so that rows leave a stage."""
+    rows = dt.Table.from_changelog(frame, key="id", timestamp="at", name="rows", **options)
+    return rows.join(rows, how="left", select={"v": "left.v"})
+
+
+def last(rows: list[Any]) -> dict[int, int]:
+    """Per key the value of its last change."""
+    found: dict[int, tuple[int, int]] = {}
+    for row in rows:
+        found[row.id] = max(found.get(row.id, (-1, 0)), (row._position, row.v))
+    return {key: found[key][1] for key in KEYS}
+
+
+@pytest.fixture
+def small_partitions(spark: SparkSession) -> Any:
+    """Files in several partitions, large ones in several blocks."""
+    wanted = {
+        "spark.sql.files.maxPartitionBytes": "8192",
+        "spark.sql.files.openCostInBytes": "1024",
+    }
+    before = {name: spark.conf.get(name) for name in wanted}
+    for name, value in wanted.items():
+        spark.conf.set(name, value)
+    yield
+    for name, value in before.items():
+        spark.conf.set(name, str(value))
+
+
+@pytest.mark.usefixtures("small_partitions")
+@pytest.mark.parametrize("alike", [False, True], ids=["by age", "by name"])
+def test_a_batch_run_takes_the_newest_file(
+    spark: SparkSession, tmp_path: Path, *, alike: bool
+) -> None:
+    expected = written(tmp_path / "in", alike=alike)
+    frame = spark.read.schema(SCHEMA).json(str(tmp_path / "in"))
+    assert frame.rdd.getNumPartitions() > len(SIZES)
+    assert last(table(frame).to_batch(buckets=3).collect()) == expected
+
+
+@pytest.mark.usefixtures("small_partitions")
+@pytest.mark.parametrize("alike", [False, True], ids=["by age", "by name"])
+def test_a_query_takes_the_newest_file(spark: SparkSession, tmp_path: Path, *, alike: bool) -> None:
+    expected = written(tmp_path / "in", alike=alike)
+    frame = spark.readStream.schema(SCHEMA).json(str(tmp_path / "in")).where("v >= 0")
+    query = table(frame).write_stream(
+        dt.to_parquet(str(tmp_path / "out")),
+        checkpoint=str(tmp_path / "checkpoint"),
+        trigger="available now",
+        buckets=3,
+    )
+    query.awaitTermination()
+    assert last(spark.read.parquet(str(tmp_path / "out")).collect()) == expected
+
+
+@pytest.mark.usefixtures("small_partitions")
+def test_the_rows_times_count_where_they_are_the_sequence(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The oldest file has the newest rows."""
+    (tmp_path / "in").mkdir()
+    for hour in range(6):
+        path = tmp_path / "in" / f"{hour}.json"
+        at = f"2024-01-01T{9 - hour:02}:00:00Z"
+        path.write_text("".join(json.dumps({"id": k, "v": hour, "at": at}) + "\n" for k in KEYS))
+        os.utime(path, (1_700_000_000 + hour, 1_700_000_000 + hour))
+    frame = spark.read.schema(SCHEMA).json(str(tmp_path / "in"))
+    by_time = table(frame, sequence=F.unix_micros("at"), log_partition=F.lit(0))
+    assert last(by_time.to_batch(buckets=3).collect()) == dict.fromkeys(KEYS, 0)
+    assert last(table(frame).to_batch(buckets=3).collect()) == dict.fromkeys(KEYS, 5)
