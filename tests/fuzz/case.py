@@ -19,8 +19,9 @@ class Case:
 
     ``records``: in arrival order, each as (input, key, time, value, deleted). ``batches``: how many
     of them each micro-batch has. ``restarts``: before which micro-batches the run is cut and
-    restored. ``hash``: by which hash keys are placed, ``limits``: the sizes that are forced, both
-    as in ``runs.forced``.
+    restored. ``partitions``: 0 where all inputs are read from one log, otherwise how many logs each
+    input has (``runs.arrived``). ``hash``: by which hash keys are placed, ``limits``: the sizes that
+    are forced, both as in ``runs.forced``.
     """
 
     family: str
@@ -30,6 +31,7 @@ class Case:
     restarts: list[int] = field(default_factory=list)
     emit: str = "change"
     buckets: int = 1
+    partitions: int = 0
     hash: str = "own"
     limits: dict[str, int] = field(default_factory=dict)
 

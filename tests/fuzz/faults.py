@@ -45,8 +45,8 @@ FAULTS = [
     Fault(
         "history: the retention's end is outside",
         "kernels.versioning",
-        "timeline.event_time_us >= oldest",
-        "timeline.event_time_us > oldest",
+        "timeline.event_time_us >= clock_us - retention_us",
+        "timeline.event_time_us > clock_us - retention_us",
     ),
     Fault(
         "history: of two stored versions of one time the older written",
@@ -149,8 +149,8 @@ FAULTS = [
     Fault(
         "order: the common log's is forgotten",
         "kernels.timeline",
-        'np.argsort(np.concatenate(sequences), kind="stable")',
-        'np.argsort(-np.concatenate(sequences), kind="stable")',
+        "keys = [_all(rows.sequence for rows in sources)]",
+        "keys = [-_all(rows.sequence for rows in sources)]",
     ),
     Fault(
         "windows: one takes records at its end and grace",

@@ -20,7 +20,7 @@ from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
 from dovetail.errors import PlanError
 from fuzz import changelogs, columns, sql, topologies
 from fuzz.case import Case
-from fuzz.runs import Answers, Change, in_process, inputs
+from fuzz.runs import Answers, Change, arrived, in_process, inputs
 
 _DATABASE = sql.connection()
 
@@ -36,18 +36,25 @@ def drawn(random_: random.Random, largest: int) -> Case:
         nodes = topologies.drawn(random_)
     records = _records(random_, nodes, count)
     batches = changelogs.batches(random_, count)
+    partitions = random_.choice([0, 0, 1, 3]) if each_for_itself(nodes) else 0
     return Case(
         "graph",
         nodes,
         records,
         batches,
         emit=random_.choice(["change", "change", "batch"]) if _is_table(nodes) else "change",
+        partitions=partitions,
         **changelogs.settings(random_, len(batches), count, _stages(nodes)),
     )
 
 
 def _is_table(nodes: Sequence[topologies.Node]) -> bool:
     return topologies.shapes(nodes)[-1].kind == "table"
+
+
+def each_for_itself(nodes: Sequence[topologies.Node]) -> bool:
+    """Whether the result depends on the order within each input alone, not between them."""
+    return all(node["op"] not in ("lookup", "within") for node in nodes)
 
 
 def _stages(nodes: Sequence[topologies.Node]) -> int:
@@ -110,10 +117,11 @@ def difference(case: Case) -> str | None:
     """What is wrong with what dovetail makes of a case, None for nothing."""
     tables = inputs(case)
     answers = in_process(case, tables)
+    ordered = inputs(arrived(case))
     whole = len(case.batches)
     middle = random.Random(len(case.records)).randrange(whole) + 1
     for upto in sorted({middle, whole}):
-        told = of_sql(case, tables, sum(case.batches[:upto]), answers[:upto])
+        told = of_sql(case, ordered, sum(case.batches[:upto]), answers[:upto])
         if told is not None:
             return f"after micro-batch {upto} of {whole}: {told}"
     other = _other(case)
@@ -127,7 +135,7 @@ def _other(case: Case) -> Case:
     of each batch is compared.
     """
     plain = replace(case, buckets=1, restarts=[], hash="own", limits={}, emit="change")
-    if case.emit == "batch":
+    if case.emit == "batch" or case.partitions:
         return plain
     count = len(case.records)
     length = max(1, count // 3 if len(case.batches) != 3 else count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 from unittest import mock
 
@@ -18,6 +19,9 @@ import dovetail.state.segment
 from dovetail import testing
 from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
 from dovetail.kernels.hashing import stable_hash
+from dovetail.plan.inputs import Arrival
+from dovetail.plan.stages import plan_stage
+from dovetail.runtime.local import LocalStage
 from fuzz import columns, topologies
 from fuzz.case import Case
 
@@ -91,9 +95,23 @@ def forced(hash_: str, limits: Mapping[str, int]) -> Iterator[None]:
 class BulkDriver(testing.Driver):
     """A driver that takes rows as Arrow tables and gives changes as they leave the stage."""
 
-    def feed(self, input_: Any, rows: pa.Table) -> None:
-        """Rows of an input for the next micro-batch, with their place in the common log."""
-        self.dropped += self._root.accept(input_.plan, rows)
+    def read_in_partitions(self) -> None:
+        """Inputs have logs of their own, as on Spark without ``sequence=``; called first."""
+        stage, hash_ = self._root.stage, self._root._hash
+        stage = plan_stage(
+            self._node,
+            buckets=stage.spec.buckets,
+            emit=stage.spec.emit,
+            arrival=Arrival.of(self._node),
+        )
+        blobs = [buckets.blobs for buckets in self._root.buckets]
+        self._root = LocalStage(stage, hash_)
+        for buckets, known in zip(self._root.buckets, blobs, strict=True):
+            buckets.blobs = known
+
+    def feed(self, input_: Any, rows: pa.Table, partition: int = 0) -> None:
+        """Rows of an input's partition for the next micro-batch."""
+        self.dropped += self._root.accept(input_.plan, rows, partition)
 
     def work(self) -> list[Change]:
         """One micro-batch of what was fed."""
@@ -116,6 +134,31 @@ class BulkDriver(testing.Driver):
             yield Change(one_key, None if gone and not stream else row, time, gone and stream)
 
 
+def arrived(case: Case) -> Case:
+    """The case as one log: where inputs have partitions, of those that a micro-batch has of any
+    input the one whose next record is oldest goes first, on a tie the earlier.
+    """
+    if not case.partitions:
+        return case
+    records = [r for part in case.cut(case.records) for r in _merged(part, case.partitions)]
+    return replace(case, records=records, partitions=0)
+
+
+def _merged(part: list[Any], count: int) -> Iterator[Any]:
+    logs: dict[tuple[int, int], list[Any]] = {}
+    for place, record in enumerate(part):
+        logs.setdefault((record[0], partition_of(place, count)), []).append(record)
+    while logs:
+        first = min(logs, key=lambda log: (logs[log][0][2], log))
+        yield logs[first].pop(0)
+        logs = {log: left for log, left in logs.items() if left}
+
+
+def partition_of(place: int, count: int) -> int:
+    """The partition of a record, by its place in the micro-batch."""
+    return (place * 7919 + place // 3) % count
+
+
 def inputs(case: Case) -> dict[int, pa.Table]:
     """The records of each input, with ``_event_time``, ``_deleted`` and ``_sequence``."""
     found = {}
@@ -136,21 +179,31 @@ def inputs(case: Case) -> dict[int, pa.Table]:
 
 
 def in_process(case: Case, tables: Mapping[int, pa.Table]) -> Answers:
-    """What each micro-batch of a graph emits."""
+    """What each micro-batch of a graph emits; ``tables``: the ``inputs`` of the case."""
     with forced(case.hash, case.limits):
-        topology, given = topologies.build(case.topology)
         options: dict[str, Any] = {"emit": case.emit, "key_hash": HASHES[case.hash]}
+        topology, given = topologies.build(case.topology)
         driver = BulkDriver(topology, buckets=case.buckets, **options)
+        if case.partitions:
+            driver.read_in_partitions()
         places = {n: table.column(SEQUENCE).to_numpy() for n, table in tables.items()}
         answers, start = [], 0
         for number, length in enumerate(case.batches):
             if number in case.restarts:
                 topology, given = topologies.build(case.topology)
                 driver = BulkDriver.restore(topology, driver.cut(), **options)  # type: ignore[assignment]
+                if case.partitions:
+                    driver.read_in_partitions()
             for n, table in tables.items():
                 low, high = np.searchsorted(places[n], (start, start + length))
-                if high > low:
-                    driver.feed(given[n], table.slice(low, high - low))
+                rows = table.slice(low, high - low)
+                for partition in range(max(1, case.partitions)):
+                    own = rows
+                    if case.partitions:
+                        at = partition_of(places[n][low:high] - start, case.partitions)
+                        own = rows.filter(pa.array(at == partition))
+                    if len(own):
+                        driver.feed(given[n], own, partition)
             answers.append(driver.work())
             start += length
         return answers

@@ -37,6 +37,7 @@ def _settings(case: Case) -> Iterator[Case]:
         {"restarts": []},
         {"limits": {}},
         {"hash": "own"},
+        {"partitions": 0},
         {"buckets": 1},
         {"buckets": min(case.buckets, 2)},
         {"emit": "change"},

@@ -19,7 +19,14 @@ from fuzz.topologies import Node, Shape, shapes
 def connection() -> duckdb.DuckDBPyConnection:
     """A database in memory that sums floats exactly."""
     made = duckdb.connect(":memory:", config={"threads": "1"})
-    made.create_function("exact_sum", _exact_sum, ["DOUBLE[]"], "DOUBLE")  # type: ignore[list-item,arg-type]
+    made.create_function(
+        "exact_sum",
+        lambda lists: pa.array(map(_exact_sum, lists.to_pylist()), pa.float64()),
+        ["DOUBLE[]"],
+        "DOUBLE",
+        type="arrow",
+        null_handling="special",
+    )
     return made
 
 
