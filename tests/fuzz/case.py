@@ -20,8 +20,8 @@ class Case:
     ``records``: in arrival order, each as (input, key, time, value, deleted). ``batches``: how many
     of them each micro-batch has. ``restarts``: before which micro-batches the run is cut and
     restored. ``partitions``: 0 where all inputs are read from one log, otherwise how many logs each
-    input has (``runs.arrived``). ``hash``: by which hash keys are placed, ``limits``: the sizes that
-    are forced, both as in ``runs.forced``.
+    input has (``runs.arrived``). ``hash``: by which hash keys are placed, ``limits``: the sizes
+    that are forced, both as in ``runs.forced``.
     """
 
     family: str

@@ -153,6 +153,18 @@ FAULTS = [
         "keys = [-_all(rows.sequence for rows in sources)]",
     ),
     Fault(
+        "order: of two logs the one that is ahead goes first",
+        "kernels.timeline",
+        "keys = [_all(rows.order for rows in sources), _all(rows.clock_us for rows in sources)]",
+        "keys = [_all(rows.order for rows in sources), -_all(rows.clock_us for rows in sources)]",
+    ),
+    Fault(
+        "time: a record's own does not count",
+        "kernels.arrival",
+        'upto = np.searchsorted(self.position, position, side="right")',
+        'upto = np.searchsorted(self.position, position, side="left")',
+    ),
+    Fault(
         "windows: one takes records at its end and grace",
         "kernels.windows",
         "return end_us > clock_us - grace_us",
