@@ -137,7 +137,7 @@ class Run:
         self.differences += 1
         print(f"case {number} ({case.family}): {told[:1000]}", flush=True)
         if not self.asked.no_shrink:
-            case = shrink.shrunk(case, lambda smaller: judges.difference(smaller) is not None)
+            case = shrink.shrunk(case, judges.like(told))
             print(f"shrunk to {len(case.records)} records: {judges.difference(case)}"[:1000])
         self.written(number, case)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 import traceback
+from collections.abc import Callable
 
 from fuzz import families, graphs
 from fuzz.case import Case
@@ -32,3 +34,16 @@ def difference(case: Case) -> str | None:
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"
+
+
+def like(told: str) -> Callable[[Case], bool]:
+    """Whether a smaller case is wrong in the same way: by the same error, or by no error."""
+    errors = re.compile(r"\w+(Error|Exception|Iteration)(?=: )")
+    kind = errors.match(told)
+
+    def fails(case: Case) -> bool:
+        found = difference(case)
+        error = None if found is None else errors.match(found)
+        return found is not None and (error and error[0]) == (kind and kind[0])
+
+    return fails

@@ -86,6 +86,7 @@ def _made_session() -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.python.authenticate.socketTimeout", "120s")  # a busy machine
         .config("spark.sql.files.openCostInBytes", "1")
         .config(
             "spark.sql.streaming.stateStore.providerClass",

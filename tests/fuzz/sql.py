@@ -205,7 +205,7 @@ def _window(number: int, node: Node, known: list[Shape], nodes: Any) -> str:
     aggregates = ", ".join(_aggregates(number, node, known[node["of"]]))
     rows = f"select * from n{node['of']} where {_whole(node['by'])}"
     if node["kind"] == "session":
-        same = f"partition by {by} order by _t rows between unbounded preceding and current row"
+        same = f"partition by {by} order by _t"
         lag = f"_t - lag(_t) over (partition by {by} order by _t) <= {size}"
         begun = f"select *, case when {lag} then 0 else 1 end _b from ({rows})"
         rows = f"select *, sum(_b) over ({same}) _g from ({begun})"
