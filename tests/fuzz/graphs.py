@@ -132,9 +132,10 @@ def difference(case: Case) -> str | None:
 
 def _other(case: Case) -> Case:
     """The same records otherwise: on one bucket, undisturbed, and cut otherwise but where the net
-    of each batch is compared.
+    of each batch is compared. The hash stays: what one record causes in several groups comes into
+    the next stage in its order.
     """
-    plain = replace(case, buckets=1, restarts=[], hash="own", limits={}, emit="change")
+    plain = replace(case, buckets=1, restarts=[], limits={}, emit="change")
     if case.emit == "batch" or case.partitions:
         return plain
     count = len(case.records)
