@@ -55,10 +55,10 @@ FAULTS = [
         "times[row] > found_time[query]",
     ),
     Fault(
-        "history: a merge forgets a tombstone that hides a version in a newer run",
+        "history: a merge keeps only the last version",
         "state.history",
-        "settled_us = min([self.horizon_us, *others])",
-        "settled_us = self.horizon_us",
+        "replaced = same_key_next & ((next_time == time[order]) | (next_time <= horizon_us))",
+        "replaced = same_key_next",
     ),
     Fault(
         "table: a merge keeps the older row",

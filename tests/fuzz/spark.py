@@ -46,7 +46,7 @@ def drawn(seed: int, number: int) -> Case:
             break
     count, batches = len(case.records), []
     while count:
-        batches.append(min(count, random_.randint(1 + count // 3, count)))
+        batches.append(count if len(batches) == 2 else random_.randint(1 + count // 3, count))
         count -= batches[-1]
     return replace(
         case,
@@ -55,7 +55,7 @@ def drawn(seed: int, number: int) -> Case:
         partitions=0,
         hash="own",
         limits={"files": 1 if _goes_by_time(case) else random_.choice([1, 2, 5])},
-        restarts=[n for n in range(1, len(batches)) if random_.random() < 0.4],
+        restarts=[1] if len(batches) > 1 and random_.random() < 0.5 else [],
     )
 
 
