@@ -59,7 +59,7 @@ BUCKETS = [1, 1, 2, 3, 8, 64]
 
 def size(random_: random.Random, largest: int) -> int:
     """How many records: mostly few, now and then many."""
-    limit = random_.choices([8, 40, 400, 4000, 40000], [20, 50, 15, 8, 7])[0]
+    limit = random_.choices([8, 40, 400, 4000, 40000], [20, 40, 15, 8, 17])[0]
     limit = min(limit, largest)
     return random_.randint(max(1, limit // 4), limit)
 
