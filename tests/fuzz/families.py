@@ -265,7 +265,7 @@ def _define_foreign(join: Any, batches: list[list[Record]], emit: str) -> list[l
 
 
 def _draw_windows(random_: random.Random, count: int) -> tuple[Any, list[Record]]:
-    kind = random_.choice(["", *window_cases.KINDS])
+    kind = random_.choice(["", *window_cases.KINDS, "session"])
     names = ["G", "H"] if not kind else [*window_cases.SAME]
     if kind in window_cases.FIXED:
         names += [*window_cases.PLACED]

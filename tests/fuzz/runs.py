@@ -145,8 +145,12 @@ def arrived(case: Case) -> Case:
 
 
 def _merged(part: list[Any], count: int) -> Iterator[Any]:
+    """Records with a null in their key are of no use, wherever they come."""
     logs: dict[tuple[int, int], list[Any]] = {}
     for place, record in enumerate(part):
+        if None in record[1]:
+            yield record
+            continue
         logs.setdefault((record[0], partition_of(place, count)), []).append(record)
     while logs:
         first = min(logs, key=lambda log: (logs[log][0][2], log))
