@@ -55,12 +55,6 @@ FAULTS = [
         "times[row] > found_time[query]",
     ),
     Fault(
-        "history: a merge keeps only the last version",
-        "state.history",
-        "replaced = same_key_next & ((next_time == time[order]) | (next_time <= horizon_us))",
-        "replaced = same_key_next",
-    ),
-    Fault(
         "table: a merge keeps the older row",
         "state.table_state",
         "np.lexsort((-age, hash_))",
