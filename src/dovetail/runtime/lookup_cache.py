@@ -11,15 +11,16 @@ per key.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pyarrow as pa
 
 from dovetail.kernels.timeline import Ints, Mask
+from dovetail.state import local_files
 
 
 @dataclass(frozen=True)
@@ -91,19 +92,19 @@ class CacheFile:
 
     def read(self, batch: int) -> list[SideCache] | None:
         """What the batch before this one left here, None where it ran elsewhere."""
-        path = self._path(batch - 1)
-        if not path.exists():
+        try:
+            with self._path(batch - 1).open("rb") as file:
+                parts = [pa.ipc.open_stream(file).read_all() for _ in range(4)]
+        except (OSError, pa.ArrowException):
             return None
-        with path.open("rb") as file:
-            parts = [pa.ipc.open_stream(file).read_all() for _ in range(4)]
         return [_side(*parts[:2]), _side(*parts[2:])]
 
     def write(self, batch: int, caches: Sequence[SideCache]) -> None:
-        """Leave the caches to the next batch, and drop what no batch will read."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        path = self._path(batch)
-        partial = path.with_suffix(f".{os.getpid()}")
-        with partial.open("wb") as file:
+        """Leave the caches to the next batch, which goes without where they cannot be written, and
+        drop what no batch will read.
+        """
+
+        def fill(file: IO[bytes]) -> None:
             for cache in caches:
                 for table, name, column in (
                     (cache.keys, _USED, cache.used),
@@ -112,9 +113,10 @@ class CacheFile:
                     stored = table.append_column(name, pa.array(column, pa.int64()))
                     with pa.ipc.new_stream(file, stored.schema) as writer:
                         writer.write_table(stored)
-        partial.replace(path)
+
+        local_files.write(self._path(batch), fill)
         # The batch before may be run again and read what the one before it left.
-        self._path(batch - 2).unlink(missing_ok=True)
+        local_files.remove(self._path(batch - 2))
 
     def _path(self, batch: int) -> Path:
         return self.directory / f"{self.name}-{batch}.arrow"

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from time import time
 
 import numpy as np
 import pyarrow as pa
@@ -148,15 +149,10 @@ def process(
     operator = spec.operator
     done = steps.run(job, operator) if isinstance(operator, Steps) else operate(job)
     emitted = 0 if done.output is None else done.output.num_rows
-    manifests.save(
-        blobs,
-        replace(
-            after,
-            position=before.position + emitted,
-            rows=done.rows,
-            stores=(*done.stores, *held),
-        ),
-    )
+    stores = (*done.stores, *held)
+    after = replace(after, position=before.position + emitted, rows=done.rows, stores=stores)
+    manifests.save(blobs, after)
+    cache.settle((segment for runs in stores for segment in runs.segments), time())
     changes = () if done.output is None else (done.output,)
     waiting = any(runs.runs for runs in held)
     return Processed(chain(changes, done.chunks), waiting, done.counts)

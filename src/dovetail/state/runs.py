@@ -12,6 +12,7 @@ All values here are immutable; ``run_state`` holds the current ones and does the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from dovetail.state.segment import Segment
@@ -60,6 +61,14 @@ class Runs:
 
     runs: tuple[Run, ...] = ()
     merges: tuple[Merge, ...] = field(default=())
+
+    @property
+    def segments(self) -> Iterator[Segment]:
+        """All segments, those that unfinished merges have written included."""
+        for part in self.runs:
+            yield from part.segments
+        for merge in self.merges:
+            yield from merge.done
 
     def append(self, segments: tuple[Segment, ...]) -> Runs:
         """These runs and, as the newest, a batch's own."""

@@ -11,12 +11,14 @@ the pages it touches. Ids are never reused, so a local file can be missing but n
 from __future__ import annotations
 
 import os
-import tempfile
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +26,7 @@ import pyarrow as pa
 
 from dovetail.columns import EVENT_TIME
 from dovetail.errors import StateError
+from dovetail.state import local_files
 from dovetail.state.ipc import ONE_THREAD, from_ipc, to_ipc
 
 Ints = npt.NDArray[np.int64]
@@ -31,6 +34,11 @@ Ints = npt.NDArray[np.int64]
 FORMAT_VERSION = 1
 
 _OPEN_SEGMENTS_MAX = 4096
+_MEMORY_BYTES_MAX = 256 << 20
+_UNUSED_S_MAX = 3600.0
+_TOUCH_S = 300.0
+_LOOK_S = 1.0
+_ID = b"segment"
 
 
 @dataclass(frozen=True)
@@ -86,59 +94,129 @@ def decode(blob: bytes) -> pa.Table:
 class SegmentCache:
     """Opened segments of this process, and their local copies where a directory is given.
 
-    Without a directory the rows stay in memory for as long as the cache keeps them. Either way a
-    segment that is not here is read again from the blobs.
+    A copy is never needed: where there is none, or one that cannot be read, the segment is read
+    from the blobs again; rows of which no copy can be written stay in memory, as without a
+    directory, but for ``_MEMORY_BYTES_MAX`` of them in all.
+
+    Other processes may share the directory. What one of them has deleted is closed here, too, and
+    copies that no bucket has asked for or kept for ``_UNUSED_S_MAX`` are deleted (``settle``): of
+    buckets that have gone to another machine, and what a process left when it was killed.
     """
 
     def __init__(self, directory: Path | None = None) -> None:
         self._directory = directory
         self._open: OrderedDict[str, pa.Table] = OrderedDict()
-        if directory is not None:
-            directory.mkdir(parents=True, exist_ok=True)
+        self._in_memory: dict[str, int] = {}
+        self._memory_bytes = 0
+        self._kept_s: dict[str, float] = {}
+        self._looked_s = self._swept_s = -inf
+
+    @property
+    def segments(self) -> frozenset[str]:
+        """The ids of those that are open."""
+        return frozenset(self._open)
 
     def open(self, segment: Segment, fetch: Callable[[str], bytes | None]) -> pa.Table:
         """The segment's rows; ``fetch`` is asked for the stored form only where no copy exists."""
         table = self._open.get(segment.id)
-        if table is None:
-            table = self._map(segment.id)
-        if table is None:
-            blob = fetch(segment.id)
-            assert blob is not None, f"segment {segment.id} is in the manifest but not in the store"
-            return self.add(segment, decode(blob))
-        return self._keep(segment.id, table)
+        if table is not None:
+            self._open.move_to_end(segment.id)
+            return table
+        table = self._map(segment)
+        if table is not None:
+            return self._keep(segment, table)
+        blob = fetch(segment.id)
+        assert blob is not None, f"segment {segment.id} is in the manifest but not in the store"
+        return self.add(segment, decode(blob))
 
     def add(self, segment: Segment, table: pa.Table) -> pa.Table:
         """Keep a copy of a segment whose rows, one chunk a column, are at hand."""
-        if self._directory is None:
-            return self._keep(segment.id, table)
-        handle, name = tempfile.mkstemp(dir=self._directory)
-        with os.fdopen(handle, "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table)
-        Path(name).replace(self._directory / segment.id)
-        mapped = self._map(segment.id)
-        return self._keep(segment.id, table if mapped is None else mapped)
+        path = self._path(segment.id)
+        mapped = None
+        if path is not None and local_files.write(path, _named(segment, table)):
+            mapped = self._map(segment)
+        if mapped is None:
+            self._in_memory[segment.id] = table.nbytes
+            self._memory_bytes += table.nbytes
+        return self._keep(segment, table if mapped is None else mapped)
 
     def drop(self, segment: Segment) -> None:
         """Forget a segment and delete its local copy."""
-        self._open.pop(segment.id, None)
-        if self._directory is not None:
-            (self._directory / segment.id).unlink(missing_ok=True)
+        self._close(segment.id)
+        path = self._path(segment.id)
+        if path is not None:
+            local_files.remove(path)
 
-    def _map(self, name: str) -> pa.Table | None:
+    def settle(self, kept: Iterable[Segment], now_s: float) -> None:
+        """At the end of a bucket's batch: ``kept`` is all that it consists of; ``now_s``: the time
+        of the clock by which files are dated.
+        """
         if self._directory is None:
+            return
+        for segment in kept:
+            if self._kept_s.get(segment.id, -inf) <= now_s - _TOUCH_S:
+                self._kept_s[segment.id] = now_s
+                with suppress(OSError):
+                    os.utime(self._directory / segment.id, (now_s, now_s))
+        if self._looked_s <= now_s - _LOOK_S:
+            self._looked_s = now_s
+            for name in self._open.keys() - self._in_memory.keys() - self._present():
+                self._close(name)
+        if self._swept_s <= now_s - _TOUCH_S:
+            self._swept_s = now_s
+            self._kept_s = {name: s for name, s in self._kept_s.items() if s > now_s - _TOUCH_S}
+            local_files.remove_older(self._directory, now_s - _UNUSED_S_MAX)
+
+    def _present(self) -> set[str]:
+        assert self._directory is not None
+        try:
+            return set(os.listdir(self._directory))
+        except OSError:
+            return set()
+
+    def _path(self, name: str) -> Path | None:
+        return None if self._directory is None else self._directory / name
+
+    def _map(self, segment: Segment) -> pa.Table | None:
+        """The segment's rows from its local copy, None where that is missing or not one."""
+        path = self._path(segment.id)
+        if path is None:
             return None
         try:
-            file = pa.memory_map(str(self._directory / name))
-            return pa.ipc.open_file(file, options=ONE_THREAD).read_all()
+            table = pa.ipc.open_file(pa.memory_map(str(path)), options=ONE_THREAD).read_all()
+            table.validate()
         except FileNotFoundError:
             return None
+        except (OSError, pa.ArrowException):
+            local_files.remove(path)
+            return None
+        if (table.schema.metadata or {}).get(_ID) != segment.id.encode():
+            local_files.remove(path)
+            return None
+        return table.replace_schema_metadata(None)
 
-    def _keep(self, name: str, table: pa.Table) -> pa.Table:
-        self._open[name] = table
-        self._open.move_to_end(name)
+    def _keep(self, segment: Segment, table: pa.Table) -> pa.Table:
+        self._open[segment.id] = table
         if len(self._open) > _OPEN_SEGMENTS_MAX:
-            self._open.popitem(last=False)
+            self._close(next(iter(self._open)))
+        while self._memory_bytes > _MEMORY_BYTES_MAX and len(self._in_memory) > 1:
+            self._close(next(iter(self._in_memory)))
         return table
+
+    def _close(self, name: str) -> None:
+        self._open.pop(name, None)
+        self._memory_bytes -= self._in_memory.pop(name, 0)
+
+
+def _named(segment: Segment, table: pa.Table) -> Callable[[IO[bytes]], None]:
+    """Writes a local copy that says of which segment it is."""
+    named = table.replace_schema_metadata({_ID: segment.id})
+
+    def fill(file: IO[bytes]) -> None:
+        with pa.ipc.new_file(file, named.schema) as writer:
+            writer.write_table(named)
+
+    return fill
 
 
 def numbers(table: pa.Table, column: str) -> Ints:

@@ -1,0 +1,59 @@
+"""Files of this machine that hold copies: written whole or not at all, and readable by their user
+alone.
+
+A copy can be missing at any time, so what goes wrong with a file or its directory is never an
+error: what cannot be written is not there.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+_OWNER_ONLY = 0o700
+
+
+def write(path: Path, fill: Callable[[IO[bytes]], None]) -> bool:
+    """Write a file by ``fill``; whether it is there. Its directory is made where it is missing."""
+    partial = None
+    try:
+        _own(path.parent)
+        handle, name = tempfile.mkstemp(dir=path.parent)
+        partial = Path(name)
+        with os.fdopen(handle, "wb") as file:
+            fill(file)
+        partial.replace(path)
+    except OSError:
+        if partial is not None:
+            remove(partial)
+        return False
+    return True
+
+
+def remove(path: Path) -> None:
+    """Remove a file, if it is one and there."""
+    with suppress(OSError):
+        path.unlink()
+
+
+def remove_older(directory: Path, than_s: float) -> None:
+    """Remove the directory's files that were written or touched before a time of the clock."""
+    try:
+        paths = list(directory.iterdir())
+    except OSError:
+        return
+    for path in paths:
+        with suppress(OSError):
+            if path.stat().st_mtime < than_s:
+                path.unlink()
+
+
+def _own(directory: Path) -> None:
+    """Make the directory, for its user alone; it is an error where it is another user's."""
+    directory.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
+    if directory.stat().st_mode & 0o077:
+        directory.chmod(_OWNER_ONLY)
