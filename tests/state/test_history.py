@@ -263,7 +263,6 @@ def test_a_merge_drops_the_rows_of_a_stream_before_the_horizon() -> None:
     model.check_between([(key, 5, LATEST) for key in KEYS])
 
 
-@pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("hashes", HASHES.values(), ids=HASHES)
 def test_deleted_keys_are_dropped_in_the_end(hashes: Hashes) -> None:
     model = Model(versioned=True, hashes=hashes, cache=SegmentCache())

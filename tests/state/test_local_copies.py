@@ -158,7 +158,6 @@ def test_rows_in_memory_have_a_bound(directory: Path, monkeypatch: pytest.Monkey
         assert len(cache.segments) == 2
         assert store.check(cache) == 9
     assert store.check(cache) == 9 - 2
-    assert store.check(cache) == 2
     assert store.check(cache) == 0
 
 

@@ -17,6 +17,7 @@ from dovetail.kernels.equality import rows_equal
 from dovetail.kernels.grouping import by_key
 from dovetail.kernels.search import bisect, expand
 from dovetail.state.blobs import Blobs
+from dovetail.state.reading import Order
 from dovetail.state.run_state import Ints, Located, Mask, RunState
 from dovetail.state.runs import Merge, Runs
 from dovetail.state.segment import SegmentCache, numbers
@@ -58,7 +59,7 @@ class HistoryState(RunState):
         """``schema``: the stored columns; ``keys``: the numbers of those that make the key;
         ``horizon_us`` may be set later, before anything is stored.
         """
-        super().__init__(schema, runs, blobs, cache)
+        super().__init__(schema, runs, blobs, cache, order=Order((HASH, EVENT_TIME)))
         self._key_columns = keys
         self._versioned = versioned
         self.horizon_us = horizon_us
@@ -157,18 +158,24 @@ class HistoryState(RunState):
         # A version that came late may lie in a newer run than the tombstone that replaced it.
         others = (run.earliest_us for run in self.runs.beside(merge))
         settled_us = min([self.horizon_us, *others])
-        return last_versions(rows, self._key_columns, self.horizon_us, settled_us)
+        begun = merge.done[-1].last if merge.done else None
+        return last_versions(rows, self._key_columns, self.horizon_us, settled_us, begun)
 
 
 def last_versions(
-    rows: pa.Table, key_columns: Sequence[int], horizon_us: int, settled_us: int
+    rows: pa.Table,
+    key_columns: Sequence[int],
+    horizon_us: int,
+    settled_us: int,
+    begun: int | None = None,
 ) -> pa.Table:
     """The versions among ``rows``, oldest written first, that anyone can still ask for, by hash and
     time.
 
     Of two of a key with one time the later written; none that another replaced at or before the
     horizon; and no tombstone older than ``settled_us``, at most the horizon, before which no other
-    version is stored.
+    version is stored. ``begun``: the hash of which older versions have been kept elsewhere, so that
+    its tombstones stay.
     """
     keys = [rows.column(i).combine_chunks() for i in key_columns]
     hash_, time = numbers(rows, HASH), numbers(rows, EVENT_TIME)
@@ -179,6 +186,7 @@ def last_versions(
     next_time = np.append(time[order][1:], 0)
     replaced = same_key_next & ((next_time == time[order]) | (next_time <= horizon_us))
     deleted = rows.column(DELETED).chunk(0).to_numpy(zero_copy_only=False)[order]
-    replaced |= deleted & (time[order] < settled_us)
+    settled = deleted & (time[order] < settled_us)
+    replaced |= settled if begun is None else settled & (hash_[order] != begun)
     kept = np.sort(order[~replaced])
     return rows.take(pa.array(kept[np.lexsort((time[kept], hash_[kept]))]))

@@ -4,11 +4,15 @@ Arrow IPC streams, compressed with LZ4.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+
 import pyarrow as pa
 
 # Without threads: the columns of such small tables take less time than handing them over, and the
 # cores are Spark's to share out.
 COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+_ANY_ROWS = sys.maxsize
 ONE_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
 
 
@@ -23,3 +27,16 @@ def to_ipc(table: pa.Table) -> bytes:
 def from_ipc(stream: pa.Buffer | bytes) -> pa.Table:
     """The table that one stream holds."""
     return pa.ipc.open_stream(stream, options=ONE_THREAD).read_all()
+
+
+def parts_of(table: pa.Table, size_bytes: int, rows: int = _ANY_ROWS) -> Iterator[pa.Table]:
+    """The table in parts of at most so many bytes and rows, however its rows differ in size; of one
+    row at least.
+    """
+    parts = max(-(-len(table) // rows), -(-table.nbytes // size_bytes))
+    if parts <= 1 or len(table) <= 1:
+        yield table
+        return
+    length = -(-len(table) // parts)
+    for start in range(0, len(table), length):
+        yield from parts_of(table.slice(start, length), size_bytes, rows)

@@ -78,7 +78,7 @@ def encode(manifest: Manifest) -> bytes:
             {
                 "runs": [[run.tier, _segments(run.segments)] for run in runs.runs],
                 "merges": [
-                    [merge.tier, merge.inputs, merge.next, _segments(merge.done)]
+                    [merge.tier, merge.read, _segments(merge.done)]
                     for merge in runs.merges
                 ],
             }
@@ -109,8 +109,8 @@ def decode(blob: bytes) -> Manifest:
             Runs(
                 runs=tuple(Run(tier, _parse(segments)) for tier, segments in store["runs"]),
                 merges=tuple(
-                    Merge(tier, inputs, next_, _parse(done))
-                    for tier, inputs, next_, done in store["merges"]
+                    Merge(tier, tuple(read), _parse(done))
+                    for tier, read, done in store["merges"]
                 ),
             )
             for store in body["stores"]

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from dovetail.columns import DUE
 from dovetail.state.blobs import Blobs
+from dovetail.state.reading import Order
 from dovetail.state.run_state import RunState
 from dovetail.state.runs import Merge, Runs
 from dovetail.state.segment import SegmentCache, numbers
@@ -24,7 +25,7 @@ class QueueState(RunState):
     def __init__(
         self, schema: pa.Schema, runs: Runs, blobs: Blobs, cache: SegmentCache, *, taken_us: int
     ) -> None:
-        super().__init__(schema, runs, blobs, cache, order=DUE)
+        super().__init__(schema, runs, blobs, cache, order=Order((DUE,)))
         self._taken_us = taken_us
 
     def take(self, upto_us: int) -> pa.Table:

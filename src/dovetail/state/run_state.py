@@ -16,18 +16,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dovetail.columns import EVENT_TIME, HASH
+from dovetail.columns import EVENT_TIME
 from dovetail.state.blobs import Blobs
+from dovetail.state.ipc import parts_of
+from dovetail.state.reading import Input, Order, step_end
 from dovetail.state.runs import Merge, Run, Runs
-from dovetail.state.segment import Segment, SegmentCache, describe, encode, numbers
+from dovetail.state.segment import Segment, SegmentCache, describe, encode
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 SEGMENT_BYTES_MAX = 4 << 20
 _COMPACTION_BYTES_MIN = 256 << 10
-_FIRST = int(np.iinfo(np.int64).min)
-_LAST = int(np.iinfo(np.int64).max)
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,10 @@ class RunState(ABC):
         blobs: Blobs,
         cache: SegmentCache,
         *,
-        order: str = HASH,
+        order: Order,
         expiry: str = EVENT_TIME,
     ) -> None:
-        """``schema``: the stored columns; ``order``: the int64 column that orders them; ``expiry``:
-        the column of times by which they expire.
-        """
+        """``schema``: the stored columns; ``expiry``: the column of times by which they expire."""
         self.runs = runs
         self.schema = schema
         self._order = order
@@ -133,11 +131,7 @@ class RunState(ABC):
         """Store a batch's rows, in the store's order; returns the bytes written."""
         if rows.num_rows == 0:
             return 0
-        pieces = -(-rows.nbytes // SEGMENT_BYTES_MAX)
-        length = -(-rows.num_rows // pieces)
-        segments = tuple(
-            self._write(rows.slice(start, length)) for start in range(0, rows.num_rows, length)
-        )
+        segments = tuple(self._write(part) for part in parts_of(rows, SEGMENT_BYTES_MAX))
         self.runs = self.runs.append(segments)
         return sum(segment.size_bytes for segment in segments)
 
@@ -145,64 +139,41 @@ class RunState(ABC):
         """Carry merges on until about ``budget_bytes`` of input are read; one step is at least made
         for each merge that the budget reaches.
         """
-        self.runs = self.runs.due(_FIRST)
+        self.runs = self.runs.due()
         size_bytes = min(budget_bytes, SEGMENT_BYTES_MAX)
         for merge in self.runs.merges:
-            while budget_bytes > 0 and merge.next < _LAST:
+            inputs = self.runs.inputs(merge)
+            whole = tuple(run.rows for run in inputs)
+            while budget_bytes > 0 and merge.read != whole:
                 step, read_bytes = self._step(merge, size_bytes)
                 self.runs = self.runs.advanced(merge, step)
                 merge, budget_bytes = step, budget_bytes - read_bytes
-            if merge.next == _LAST:
-                inputs = self.runs.inputs(merge)
+            if merge.read == whole:
                 self.runs = self.runs.completed(merge)
                 for run in inputs:
                     self._delete(run)
 
     def _step(self, merge: Merge, size_bytes: int) -> tuple[Merge, int]:
         """Merge the next slice, one that holds about ``size_bytes`` of input."""
-        inputs = self.runs.inputs(merge)
-        upper = self._slice_end(inputs, merge.next, size_bytes)
-        pieces = [self._slice(run, merge.next, upper) for run in inputs]
+        inputs = [Input(run, self._open) for run in self.runs.inputs(merge)]
+        read = step_end(inputs, merge.read, size_bytes, self._order)
+        pieces = [
+            pa.concat_tables([self.schema.empty_table(), *input_.slice(start, end)])
+            for input_, start, end in zip(inputs, merge.read, read, strict=True)
+        ]
         read_bytes = sum(piece.nbytes for piece in pieces)
         merged = self._merged(pieces, merge)
         done = merge.done
         if merged.num_rows:
             done = (*done, self._write(merged))
-        return replace(merge, next=upper, done=done), max(read_bytes, 1)
-
-    def _slice_end(self, inputs: Sequence[Run], start: int, size_bytes: int) -> int:
-        """An exclusive upper end such that the slice from ``start`` holds about ``size_bytes``.
-
-        The share of the remaining bytes is taken for the share of the remaining range, as if it
-        were evenly filled.
-        """
-        segments = [s for run in inputs for s in run.segments if s.last >= start]
-        left = sum(_bytes_above(segment, start) for segment in segments)
-        if left <= 2 * size_bytes:
-            return _LAST
-        low = max(start, min(segment.first for segment in segments))
-        high = max(segment.last for segment in segments)
-        end = low + int((high - low) * (size_bytes / left)) + 1
-        return end if end <= high else _LAST
-
-    def _slice(self, run: Run, start: int, end: int) -> pa.Table:
-        last = end == _LAST
-        parts = [self.schema.empty_table()]
-        for segment in run.segments:
-            if segment.last < start or (segment.first >= end and not last):
-                continue
-            table = self._open(segment)
-            first = np.searchsorted(numbers(table, self._order), start)
-            stop = len(table) if last else np.searchsorted(numbers(table, self._order), end)
-            parts.append(table.slice(first, stop - first))
-        return pa.concat_tables(parts)
+        return replace(merge, read=read, done=done), max(read_bytes, 1)
 
     def _open(self, segment: Segment) -> pa.Table:
         return self._cache.open(segment, self._blobs.get)
 
     def _write(self, table: pa.Table) -> Segment:
         table = table.combine_chunks()
-        segment = describe(table, self._order, self._expiry)
+        segment = describe(table, self._order.columns[0], self._expiry)
         self._blobs.put(segment.id, encode(table))
         self._cache.add(segment, table)
         return segment
@@ -212,10 +183,3 @@ class RunState(ABC):
             self._blobs.delete(segment.id)
             self._cache.drop(segment)
 
-
-def _bytes_above(segment: Segment, start: int) -> float:
-    """About how many bytes of a segment lie at ``start`` or above."""
-    if segment.last < start:
-        return 0.0
-    share = (segment.last - start + 1) / (segment.last - segment.first + 1)
-    return segment.size_bytes * min(1.0, share)

@@ -3,8 +3,8 @@
 A *run* is a list of segments with disjoint, ascending ranges of the column that orders them. A
 batch appends one run of tier 0. When a tier holds ``FANOUT`` runs they are merged into one of the
 next tier, each kind of store by its own rule (where that leaves less than half of the bytes, the
-result stays in its tier: it holds mostly the same keys again). A merge proceeds by slices of the
-ordering column, a bounded piece in each batch, and its inputs stand until it is complete; so the
+result stays in its tier: it holds mostly the same keys again). A merge proceeds in the order of the
+rows, a bounded piece in each batch (``state.reading``), and its inputs stand until it is complete; so the
 work of a batch is in proportion to what the batch wrote, however large the state has grown.
 
 All values here are immutable; ``run_state`` holds the current ones and does the work.
@@ -28,6 +28,11 @@ class Run:
     segments: tuple[Segment, ...]
 
     @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return sum(segment.rows for segment in self.segments)
+
+    @property
     def size_bytes(self) -> int:
         """The size of the local form."""
         return sum(segment.size_bytes for segment in self.segments)
@@ -45,13 +50,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Merge:
-    """An unfinished merge: the oldest ``inputs`` runs of ``tier``; what lies below ``next`` in the
-    ordering column is merged into ``done``.
+    """An unfinished merge of the oldest runs of ``tier``: ``read`` says how many rows of each, the
+    oldest first, are merged into ``done``.
     """
 
     tier: int
-    inputs: int
-    next: int
+    read: tuple[int, ...]
     done: tuple[Segment, ...] = ()
 
 
@@ -89,7 +93,7 @@ class Runs:
 
     def inputs(self, merge: Merge) -> tuple[Run, ...]:
         """The runs that a merge reads."""
-        return self.of_tier(merge.tier)[: merge.inputs]
+        return self.of_tier(merge.tier)[: len(merge.read)]
 
     def idle(self) -> tuple[Run, ...]:
         """The runs that are not being merged."""
@@ -100,11 +104,11 @@ class Runs:
         """These runs but for some idle ones."""
         return replace(self, runs=tuple(run for run in self.runs if run not in dropped))
 
-    def due(self, first: int) -> Runs:
+    def due(self) -> Runs:
         """These runs with a merge begun in every tier that is full and has none."""
         merging = {merge.tier for merge in self.merges}
         fresh = tuple(
-            Merge(tier, len(self.of_tier(tier)), first)
+            Merge(tier, (0,) * len(self.of_tier(tier)))
             for tier in range(self.tiers())
             if tier not in merging and len(self.of_tier(tier)) >= FANOUT
         )

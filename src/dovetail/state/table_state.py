@@ -19,6 +19,7 @@ from dovetail.kernels.grouping import by_key
 from dovetail.kernels.search import expand
 from dovetail.kernels.timeline import NO_TIME
 from dovetail.state.blobs import Blobs
+from dovetail.state.reading import Order
 from dovetail.state.run_state import Ints, Located, RunState
 from dovetail.state.runs import Merge, Runs
 from dovetail.state.segment import SegmentCache, numbers
@@ -54,7 +55,9 @@ class TableState(RunState):
         the key; ``horizon_us``: keys whose rows are older, by the column ``expiry``, are no longer
         asked for.
         """
-        super().__init__(schema, runs, blobs, cache, expiry=expiry)
+        super().__init__(
+            schema, runs, blobs, cache, order=Order((HASH,), whole=True), expiry=expiry
+        )
         self.horizon_us = horizon_us
         self._key_columns = range(3, 3 + keys)
 
