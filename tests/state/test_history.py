@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from stored_runs import restored
 
 from dovetail.kernels.versioning import LATEST
-from dovetail.state import manifest, run_state
+from dovetail.state import run_state
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.history import HistoryState, last_versions
 from dovetail.state.runs import FANOUT, Runs
@@ -86,9 +87,8 @@ class Model:
 
     def restart(self, cache: SegmentCache) -> None:
         """Go on from stored bytes only."""
-        kept = manifest.Manifest("t", 1, (None,), stores=(self.state.runs,))
         self.blobs = MemoryBlobs(dict(self.blobs.blobs))
-        self.open(manifest.decode(manifest.encode(kept)).stores[0], cache)
+        self.open(restored(self.state.runs), cache)
 
     def stood(self, key: str, time: int) -> tuple[int, bool, int] | None:
         """The last version at or before a time, of one time the last to arrive."""

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from stored_runs import restored
 
-from dovetail.state import manifest, run_state
+from dovetail.state import run_state
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.queue import QueueState
 from dovetail.state.runs import FANOUT, Runs
@@ -53,9 +54,8 @@ class Model:
 
     def restart(self, cache: SegmentCache) -> None:
         """Go on from stored bytes and the time up to which rows were taken."""
-        kept = manifest.Manifest("t", 1, (None,), stores=(self.state.runs,))
         self.blobs = MemoryBlobs(dict(self.blobs.blobs))
-        self.open(manifest.decode(manifest.encode(kept)).stores[0], cache)
+        self.open(restored(self.state.runs), cache)
 
     def check_blobs(self) -> None:
         """Exactly the segments that the runs name are stored."""

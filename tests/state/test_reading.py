@@ -38,9 +38,7 @@ def inputs_of(random_: random.Random, columns: int) -> list[Input]:
     runs = []
     for number in range(random_.randint(1, 5)):
         count, most = random_.randint(1, 60), random_.choice([0, 1, 4, 100])
-        rows = sorted(
-            tuple(random_.randint(0, most) for _ in range(columns)) for _ in range(count)
-        )
+        rows = sorted(tuple(random_.randint(0, most) for _ in range(columns)) for _ in range(count))
         names = ["_hash", "_event_time"][:columns]
         data = {name: pa.array([row[i] for row in rows]) for i, name in enumerate(names)}
         table = pa.table({**data, "run": pa.array([number] * count)})

@@ -15,10 +15,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pytest
+from stored_runs import restored
 
 from dovetail.kernels.foreign_key import combined, combined_range
 from dovetail.kernels.hashing import stable_hash
-from dovetail.state import manifest, run_state
+from dovetail.state import run_state
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.run_state import Located
 from dovetail.state.runs import FANOUT, Runs
@@ -129,8 +130,7 @@ class Model:
 
     def restart(self) -> None:
         """Go on from stored bytes only."""
-        kept = manifest.Manifest("t", 1, (None,), stores=(self.state.runs,))
-        runs = manifest.decode(manifest.encode(kept)).stores[0]
+        runs = restored(self.state.runs)
         self.blobs = MemoryBlobs(dict(self.blobs.blobs))
         self.state = TableState(SCHEMA, 3, runs, self.blobs, SegmentCache())
 

@@ -113,7 +113,9 @@ def process(
     """
     own = store_count(spec)
     gates = 0 if spec.align_us is None else len(spec.sources)
-    before = manifests.load(blobs, spec.topology, spec.buckets, len(spec.sources), own + gates)
+    before = manifests.load(
+        blobs, spec.topology, spec.buckets, len(spec.sources), own + gates, cache.pages
+    )
     read_us = _advance(before.read_us, pieces)
     after = replace(before, stream_time_us=read_us, read_us=read_us)
     batches = [batch_of(source, pieces, number) for number, source in enumerate(spec.sources)]
@@ -151,7 +153,7 @@ def process(
     emitted = 0 if done.output is None else done.output.num_rows
     stores = (*done.stores, *held)
     after = replace(after, position=before.position + emitted, rows=done.rows, stores=stores)
-    manifests.save(blobs, after)
+    cache.see(manifests.save(blobs, after))
     cache.settle((segment for runs in stores for segment in runs.segments), time())
     changes = () if done.output is None else (done.output,)
     waiting = any(runs.runs for runs in held)

@@ -2,14 +2,20 @@
 
 It is the commit point. It is one blob beside the segments: a version byte, then JSON. It names the
 topology and the number of buckets it belongs to, so that a checkpoint cannot be read as another's.
+
+A run's list of segments only grows at its end, while a merge writes it. So every ``_PAGE`` of them
+are a *page*, a blob of their own, written once and named by their first; the manifest names pages,
+and only the rest of each list is in it. What a batch writes hardly grows with the state.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from itertools import chain
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 from dovetail.errors import CheckpointError, StateError
 from dovetail.state.blobs import Blobs
@@ -17,7 +23,12 @@ from dovetail.state.runs import Merge, Run, Runs
 from dovetail.state.segment import Segment
 
 NAME = "manifest"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+
+_PAGE = 32
+
+Segments: TypeAlias = "tuple[Segment, ...]"
+Pages: TypeAlias = "Mapping[str, Segments]"
 
 
 @dataclass(frozen=True)
@@ -29,7 +40,7 @@ class Manifest:
     ``read_us``: the largest one read, which differs where rows wait for another source;
     ``heard_us``: the wall-clock time at which the source last brought something; ``position``: how
     many changes the bucket has emitted; ``rows``: how many stream rows it has numbered; ``stores``:
-    the runs of each of the stage's stores.
+    the runs of each of the stage's stores; ``pages``: those that are stored.
     """
 
     topology: str
@@ -40,63 +51,40 @@ class Manifest:
     position: int = 0
     rows: int = 0
     stores: tuple[Runs, ...] = ()
+    pages: Pages = field(default_factory=dict, compare=False)
 
 
-def load(blobs: Blobs, topology: str, buckets: int, sources: int, stores: int) -> Manifest:
-    """The bucket's manifest, or an empty one before its first batch."""
+def load(
+    blobs: Blobs,
+    topology: str,
+    buckets: int,
+    sources: int,
+    stores: int,
+    known: Pages = MappingProxyType({}),
+) -> Manifest:
+    """The bucket's manifest, or an empty one before its first batch. ``known``: pages that need
+    not be read.
+    """
     blob = blobs.get(NAME)
     if blob is None:
         never = (None,) * sources
         return Manifest(topology, buckets, never, never, never, stores=(Runs(),) * stores)
-    manifest = decode(blob)
-    if (manifest.topology, manifest.buckets) != (topology, buckets):
+    body = _body(blob)
+    if (body["topology"], body["buckets"]) != (topology, buckets):
         raise CheckpointError(
             "stage state",
-            f"the checkpoint holds topology {manifest.topology} in {manifest.buckets} buckets, "
+            f"the checkpoint holds topology {body['topology']} in {body['buckets']} buckets, "
             f"the query is topology {topology} in {buckets}",
             "Use a new checkpoint, or the topology and the number of buckets it was written with",
         )
-    return manifest
+    pages: dict[str, Segments] = {}
 
+    def segments(stored: Sequence[Any]) -> Segments:
+        names, rest = stored
+        for name in names:
+            pages[name] = known[name] if name in known else _page(blobs, name)
+        return (*chain.from_iterable(pages[name] for name in names), *_parse(rest))
 
-def save(blobs: Blobs, manifest: Manifest) -> None:
-    """Make the manifest the bucket's state."""
-    blobs.put(NAME, encode(manifest))
-
-
-def encode(manifest: Manifest) -> bytes:
-    """The stored form."""
-    body = {
-        "topology": manifest.topology,
-        "buckets": manifest.buckets,
-        "stream_time_us": manifest.stream_time_us,
-        "read_us": manifest.read_us,
-        "heard_us": manifest.heard_us,
-        "position": manifest.position,
-        "rows": manifest.rows,
-        "stores": [
-            {
-                "runs": [[run.tier, _segments(run.segments)] for run in runs.runs],
-                "merges": [
-                    [merge.tier, merge.read, _segments(merge.done)]
-                    for merge in runs.merges
-                ],
-            }
-            for runs in manifest.stores
-        ],
-    }
-    return bytes([FORMAT_VERSION]) + json.dumps(body, separators=(",", ":")).encode()
-
-
-def decode(blob: bytes) -> Manifest:
-    """The manifest of a stored form."""
-    if blob[0] != FORMAT_VERSION:
-        raise StateError(
-            "state manifest",
-            f"format version {blob[0]}, this version of dovetail reads {FORMAT_VERSION}",
-            "Run the version that wrote the checkpoint, or start from a new checkpoint",
-        )
-    body = json.loads(blob[1:])
     return Manifest(
         topology=body["topology"],
         buckets=body["buckets"],
@@ -107,20 +95,73 @@ def decode(blob: bytes) -> Manifest:
         rows=body["rows"],
         stores=tuple(
             Runs(
-                runs=tuple(Run(tier, _parse(segments)) for tier, segments in store["runs"]),
+                runs=tuple(Run(tier, segments(stored)) for tier, stored in store["runs"]),
                 merges=tuple(
-                    Merge(tier, tuple(read), _parse(done))
-                    for tier, read, done in store["merges"]
+                    Merge(tier, tuple(read), segments(done)) for tier, read, done in store["merges"]
                 ),
             )
             for store in body["stores"]
         ),
+        pages=pages,
     )
 
 
-def _segments(segments: Sequence[Segment]) -> list[list[Any]]:
-    return [list(astuple(s)) for s in segments]
+def save(blobs: Blobs, manifest: Manifest) -> Pages:
+    """Make the manifest the bucket's state, in place of the one whose ``pages`` it has; the pages
+    that are stored now.
+    """
+    pages: dict[str, Segments] = {}
+
+    def stored(segments: Segments) -> list[Any]:
+        whole = len(segments) - len(segments) % _PAGE
+        starts = range(0, whole, _PAGE)
+        own = {f"page-{segments[i].id}": segments[i : i + _PAGE] for i in starts}
+        pages.update(own)
+        return [list(own), [astuple(segment) for segment in segments[whole:]]]
+
+    body = {
+        "topology": manifest.topology,
+        "buckets": manifest.buckets,
+        "stream_time_us": manifest.stream_time_us,
+        "read_us": manifest.read_us,
+        "heard_us": manifest.heard_us,
+        "position": manifest.position,
+        "rows": manifest.rows,
+        "stores": [
+            {
+                "runs": [[run.tier, stored(run.segments)] for run in runs.runs],
+                "merges": [[merge.tier, merge.read, stored(merge.done)] for merge in runs.merges],
+            }
+            for runs in manifest.stores
+        ],
+    }
+    for name in pages.keys() - manifest.pages.keys():
+        blobs.put(name, _blob([astuple(segment) for segment in pages[name]]))
+    blobs.put(NAME, _blob(body))
+    for name in manifest.pages.keys() - pages.keys():
+        blobs.delete(name)
+    return pages
 
 
-def _parse(segments: Sequence[Sequence[Any]]) -> tuple[Segment, ...]:
+def _page(blobs: Blobs, name: str) -> Segments:
+    blob = blobs.get(name)
+    assert blob is not None, f"{name} is in the manifest but not in the store"
+    return _parse(_body(blob))
+
+
+def _blob(body: Any) -> bytes:
+    return bytes([FORMAT_VERSION]) + json.dumps(body, separators=(",", ":")).encode()
+
+
+def _body(blob: bytes) -> Any:
+    if blob[0] != FORMAT_VERSION:
+        raise StateError(
+            "state manifest",
+            f"format version {blob[0]}, this version of dovetail reads {FORMAT_VERSION}",
+            "Run the version that wrote the checkpoint, or start from a new checkpoint",
+        )
+    return json.loads(blob[1:])
+
+
+def _parse(segments: Sequence[Sequence[Any]]) -> Segments:
     return tuple(Segment(*fields) for fields in segments)

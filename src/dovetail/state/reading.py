@@ -58,9 +58,7 @@ class Input:
         """What orders a row."""
         number = self._segment(row)
         table = self.open(self.run.segments[number])
-        return tuple(
-            int(numbers(table, name)[row - self.rows[number]]) for name in order.columns
-        )
+        return tuple(int(numbers(table, name)[row - self.rows[number]]) for name in order.columns)
 
     def position(self, row: int, values: Sequence[int], order: Order, *, after: bool) -> int:
         """The first row from ``row`` on that comes after these values or, if not ``after``, is
@@ -72,8 +70,8 @@ class Input:
             low, high = max(row - first, 0), len(table)
             for name, value in zip(order.columns, values, strict=True):
                 column = numbers(table, name)[low:high]
-                start, end = (np.searchsorted(column, value, side=s) for s in ("left", "right"))
-                low, high = low + int(start), low + int(end)
+                high = low + int(np.searchsorted(column, value, side="right"))
+                low += int(np.searchsorted(column, value))
             end = high if after else low
             if end < len(table):
                 return first + end
@@ -90,7 +88,7 @@ class Input:
         return parts
 
     def _segment(self, row: int) -> int:
-        return int(np.searchsorted(self.rows, row, side="right")) - 1
+        return int(np.searchsorted(self.rows, row, side="right") - 1)
 
 
 def step_end(
@@ -119,13 +117,13 @@ def _before_last_value(
     """Where the first unread row's value in the first of several columns begins, so that its rows
     are read together if that is possible.
     """
-    unread = [i.values(row, order) for i, row, end in zip(inputs, now, ends, strict=True) if row < end]
+    unread = [
+        i.values(row, order) for i, row, end in zip(inputs, now, ends, strict=True) if row < end
+    ]
     if len(order.columns) == 1 or not unread:
         return now
     first, value = Order(order.columns[:1]), min(unread)[:1]
-    return [
-        i.position(row, value, first, after=False) for i, row in zip(inputs, read, strict=True)
-    ]
+    return [i.position(row, value, first, after=False) for i, row in zip(inputs, read, strict=True)]
 
 
 def _bytes(inputs: Sequence[Input], rows: Sequence[int]) -> float:

@@ -182,4 +182,3 @@ class RunState(ABC):
         for segment in run.segments:
             self._blobs.delete(segment.id)
             self._cache.drop(segment)
-

@@ -4,8 +4,8 @@ A *run* is a list of segments with disjoint, ascending ranges of the column that
 batch appends one run of tier 0. When a tier holds ``FANOUT`` runs they are merged into one of the
 next tier, each kind of store by its own rule (where that leaves less than half of the bytes, the
 result stays in its tier: it holds mostly the same keys again). A merge proceeds in the order of the
-rows, a bounded piece in each batch (``state.reading``), and its inputs stand until it is complete; so the
-work of a batch is in proportion to what the batch wrote, however large the state has grown.
+rows, a bounded piece in each batch (``state.reading``), and its inputs stand until it is complete;
+so the work of a batch is in proportion to what the batch wrote, however large the state has grown.
 
 All values here are immutable; ``run_state`` holds the current ones and does the work.
 """

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
@@ -35,6 +35,7 @@ FORMAT_VERSION = 1
 
 _OPEN_SEGMENTS_MAX = 4096
 _MEMORY_BYTES_MAX = 256 << 20
+_PAGES_MAX = 4096
 _UNUSED_S_MAX = 3600.0
 _TOUCH_S = 300.0
 _LOOK_S = 1.0
@@ -101,10 +102,13 @@ class SegmentCache:
     Other processes may share the directory. What one of them has deleted is closed here, too, and
     copies that no bucket has asked for or kept for ``_UNUSED_S_MAX`` are deleted (``settle``): of
     buckets that have gone to another machine, and what a process left when it was killed.
+
+    ``pages``: parts of manifests that this process has seen last.
     """
 
     def __init__(self, directory: Path | None = None) -> None:
         self._directory = directory
+        self.pages: OrderedDict[str, tuple[Segment, ...]] = OrderedDict()
         self._open: OrderedDict[str, pa.Table] = OrderedDict()
         self._in_memory: dict[str, int] = {}
         self._memory_bytes = 0
@@ -147,6 +151,14 @@ class SegmentCache:
         if path is not None:
             local_files.remove(path)
 
+    def see(self, pages: Mapping[str, tuple[Segment, ...]]) -> None:
+        """Remember parts of a manifest, which never change."""
+        for name, page in pages.items():
+            self.pages[name] = page
+            self.pages.move_to_end(name)
+        while len(self.pages) > _PAGES_MAX:
+            self.pages.popitem(last=False)
+
     def settle(self, kept: Iterable[Segment], now_s: float) -> None:
         """At the end of a bucket's batch: ``kept`` is all that it consists of; ``now_s``: the time
         of the clock by which files are dated.
@@ -170,7 +182,7 @@ class SegmentCache:
     def _present(self) -> set[str]:
         assert self._directory is not None
         try:
-            return set(os.listdir(self._directory))
+            return {path.name for path in self._directory.iterdir()}
         except OSError:
             return set()
 
