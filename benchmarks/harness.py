@@ -38,7 +38,7 @@ CACHE = Path(os.environ.get("DOVETAIL_CACHE", Path.home() / ".cache" / "dovetail
 class Nowhere:
     """A sink that computes every row and keeps none."""
 
-    def writer(self, changes: DataFrame, node: Node) -> DataStreamWriter:
+    def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         return changes.writeStream.format("noop").outputMode("append")
 
 

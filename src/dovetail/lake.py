@@ -5,22 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, DecimalType, IntegralType, StringType
 
 from dovetail.columns import CHANGE, key_name, quoted, value_name
 from dovetail.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row, SparkSession
+    from pyspark.sql import Column, DataFrame, Row
 
 JAR = "io.delta:delta-spark_4.2_2.13:4.4.0"
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
-_ABSENT = ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND")
+_ABSENT = ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND")
+_VECTORS = "delta.enableDeletionVectors"
+_LOG_PARTITIONS, _LOG_PARTITIONS_DEFAULT = "spark.databricks.delta.snapshotPartitions", 50
+
+Range = tuple[Any, Any]
+"""The smallest and the largest value of a column."""
 
 
 def refuse_without_delta(session: SparkSession, operator: str) -> None:
@@ -34,20 +42,43 @@ def refuse_without_delta(session: SparkSession, operator: str) -> None:
         )
 
 
+def apart(session: SparkSession) -> SparkSession:
+    """A session with the same settings, functions and views, and changes to them its own."""
+    cloned = session._jsparkSession.cloneSession()  # noqa: SLF001 -- streaming queries do the same
+    return SparkSession(session.sparkContext, cloned)
+
+
+def tune(session: SparkSession) -> None:
+    """Settings of a session of one's own under which small merges are fast."""
+    # What is merged is kept already.
+    session.conf.set("spark.databricks.delta.merge.materializeSource", "none")
+    if session.conf.get(_LOG_PARTITIONS, None) is None:
+        partitions = min(session.sparkContext.defaultParallelism, _LOG_PARTITIONS_DEFAULT)
+        session.conf.set(_LOG_PARTITIONS, str(partitions))
+
+
+def path_of(session: SparkSession, path: str | PathLike[str]) -> str:
+    """A path as Spark takes it: in full, a relative one from the JVM's working directory."""
+    jvm: Any = session._jvm  # noqa: SLF001 -- Hadoop's file systems have no Python face
+    given = jvm.org.apache.hadoop.fs.Path(fspath(path))
+    files = given.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
+    return str(files.makeQualified(given).toString())
+
+
 def named(path: str) -> str:
     """The table at a path as SQL calls it."""
     return f"delta.{quoted(path)}"
 
 
-def read(session: SparkSession, path: str) -> DataFrame:
-    """The table's rows."""
-    return session.read.format("delta").load(path)
+def read(session: SparkSession, table: str) -> DataFrame:
+    """The rows of a table, which is named as in SQL."""
+    return session.table(table)
 
 
-def exists(session: SparkSession, path: str) -> bool:
-    """Whether there is a Delta table at the path."""
+def exists(session: SparkSession, table: str) -> bool:
+    """Whether there is such a table."""
     try:
-        read(session, path)
+        _ = read(session, table).schema
     except AnalysisException as error:
         if error.getCondition() in _ABSENT:
             return False
@@ -55,10 +86,42 @@ def exists(session: SparkSession, path: str) -> bool:
     return True
 
 
-def history(session: SparkSession, path: str, limit: int | None) -> list[Row]:
+def create(rows: DataFrame, table: str, properties: Mapping[str, str], *, replace: bool) -> None:
+    """A table of these rows in one commit; ``replace``: in place of the one that is there."""
+    writer = rows.writeTo(table).using("delta")
+    for name, value in {_VECTORS: "true", **properties}.items():
+        writer = writer.tableProperty(name, value)
+    if replace:
+        writer.replace()
+    else:
+        writer.create()
+
+
+def property_of(session: SparkSession, table: str, name: str) -> str | None:
+    """A property of the table."""
+    rows = session.sql(f"SHOW TBLPROPERTIES {table}").collect()
+    return next((row["value"] for row in rows if row["key"] == name), None)
+
+
+def set_property(session: SparkSession, table: str, name: str, value: str) -> None:
+    """Set a property of the table: a commit without rows."""
+    literal = value.replace("\\", "\\\\").replace("'", "\\'")
+    session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{name}' = '{literal}')")
+
+
+def compact(session: SparkSession, table: str) -> None:
+    """Put small files together. Where another writer is faster, they stay until the next time."""
+    try:
+        session.sql(f"OPTIMIZE {table}").collect()
+    except PySparkException as error:
+        if not (error.getCondition() or "").startswith("DELTA_CONCURRENT"):
+            raise
+
+
+def history(session: SparkSession, table: str, limit: int | None) -> list[Row]:
     """The commits of the table, the last one first; at most ``limit``."""
     most = "" if limit is None else f" LIMIT {limit}"
-    rows = session.sql(f"DESCRIBE HISTORY {named(path)}{most}")
+    rows = session.sql(f"DESCRIBE HISTORY {table}{most}")
     wanted = rows.select("version", "operation", "userMetadata").collect()
     return sorted(wanted, key=lambda row: -row["version"])
 
@@ -100,3 +163,48 @@ def merge(
         .insert(assigned)
         .merge()
     )
+
+
+def keep(frame: DataFrame) -> DataFrame:
+    """The frame, computed once, by the first job that reads all of it; of its plan nothing remains.
+
+    What is lost later fails its readers and is not computed again, so all read the same.
+    """
+    return frame.localCheckpoint(eager=False)
+
+
+def release(kept: DataFrame) -> None:
+    """Forget what was kept."""
+    rows: Any = kept._jdf  # noqa: SLF001 -- only the JVM knows what is kept
+    rows.queryExecution().logical().rdd().unpersist(False)
+
+
+def told(name: str, type_: DataType) -> list[Column]:
+    """What an aggregate asks of a column for ``range_of``; nothing where it has no range."""
+    if not _has_range(type_):
+        return []
+    asked = {"count": F.count, "min": F.min, "max": F.max}
+    return [of(name).alias(f"{name} {part}") for part, of in asked.items()]
+
+
+def range_of(row: Row, name: str) -> Range | None:
+    """The range of a column without nulls, from a row of ``told`` and ``count``."""
+    given = row.asDict()
+    if not 0 < given["count"] == given.get(f"{name} count"):
+        return None
+    return given[f"{name} min"], given[f"{name} max"]
+
+
+def within(columns: Sequence[Column], ranges: Sequence[Range | None]) -> list[Column]:
+    """Conditions by which files are skipped: each column within its range."""
+    return [
+        (column >= F.lit(ends[0])) & (column <= F.lit(ends[1]))
+        for column, ends in zip(columns, ranges, strict=True)
+        if ends is not None
+    ]
+
+
+def _has_range(type_: DataType) -> bool:
+    """Types whose values come to Python and back as they are, and by which files are skipped."""
+    plain_text = isinstance(type_, StringType) and type_.isUTF8BinaryCollation()
+    return plain_text or isinstance(type_, (IntegralType, DecimalType))

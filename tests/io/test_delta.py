@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 import dovetail as dt
+from dovetail import lake
 from dovetail.columns import quoted
 from dovetail.io import delta
 
@@ -48,7 +49,8 @@ def test_the_table_is_the_join_of_all_input_so_far_whatever_fails(
     delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second batch is merged, then the query dies before it can commit it: each merge is a
-    version of the table, and the versions show it merged twice.
+    version of the table, and the versions show it merged twice. The first two are the table that is
+    made and the table that is taken.
     """
     batches = list(history(random.Random(5)))
     for number, batch in enumerate(batches):
@@ -56,9 +58,9 @@ def test_the_table_is_the_join_of_all_input_so_far_whatever_fails(
     table = str(tmp_path / "table")
     merges = []
 
-    def fails_once(changes: DataFrame, path: str, keys: list[str], *, nulls: bool) -> None:
-        merge(changes, path, keys, nulls=nulls)
-        merges.append(path)
+    def fails_once(*arguments: Any, nulls: bool) -> None:
+        merge(*arguments, nulls=nulls)
+        merges.append(arguments)
         if len(merges) == 2:
             raise RuntimeError("killed before the commit")
 
@@ -71,15 +73,24 @@ def test_the_table_is_the_join_of_all_input_so_far_whatever_fails(
     assert len(merges) == FILES + 1
     expected = list(contents(batches))
     assert len({str(content) for content in expected}) == FILES
-    versions = [stored(delta_spark, table, version) for version in range(FILES + 2)]
-    assert versions == [{}, expected[0], expected[1], *expected[1:]]
+    versions = [stored(delta_spark, table, version) for version in range(FILES + 3)]
+    assert versions == [{}, {}, expected[0], expected[1], *expected[1:]]
 
 
-@pytest.mark.parametrize("key", ["k", "last", "a`b.c"])
+@pytest.mark.parametrize(("key", "few"), [("k", True), ("last", False), ("a`b.c", True)])
 def test_merging_takes_the_last_change_of_a_key_and_twice_is_once(
-    delta_spark: SparkSession, tmp_path: Path, key: str
+    delta_spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    key: str,
+    few: bool,
 ) -> None:
+    """Few changes come through this process, many do not."""
+    if not few:
+        monkeypatch.setattr(delta, "SMALL_ROWS_MAX", 0)
     table = str(tmp_path / "a`table")
+    own = lake.apart(delta_spark)
+    lake.tune(own)
     name = quoted(key)
     schema = f"{name} string, v long, _timestamp timestamp, _change string, _position long"
     delta_spark.createDataFrame([], schema).drop("_change", "_position").write.format("delta").save(
@@ -95,7 +106,7 @@ def test_merging_takes_the_last_change_of_a_key_and_twice_is_once(
             for position, (at, value, change) in enumerate(changes)
         ]
         frame = delta_spark.createDataFrame(rows[::-1], schema).coalesce(1)
-        delta.merge_changes(frame, table, [key])
+        delta.merge_changes(own, frame, lake.named(table), [key])
         content = delta_spark.read.format("delta").load(table).orderBy(name).select(name, "v")
         return [tuple(row) for row in content.collect()]
 
@@ -145,11 +156,12 @@ def test_rows_whose_keys_have_nulls_are_merged(delta_spark: SparkSession, tmp_pa
     ]
 
 
-def test_a_session_without_delta_is_told_so() -> None:
-    changes = Mock()
-    changes.sparkSession.conf.get.return_value = "some.other.Extension"
+def test_a_session_without_delta_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes, session = Mock(), Mock()
+    session.conf.get.return_value = "some.other.Extension"
+    monkeypatch.setattr(lake, "apart", lambda _: session)
     with pytest.raises(dt.ConfigurationError) as told:
-        dt.to_delta("/tables/users").writer(changes, Mock())
+        dt.to_delta("/tables/users").writer(changes, Mock(), "/checkpoint")
     for part in ("to_delta('/tables/users')", "does not know Delta Lake", "delta-spark_4.2_2.13:"):
         assert part in str(told.value)
     changes.writeStream.foreachBatch.assert_not_called()

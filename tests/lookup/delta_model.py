@@ -150,7 +150,7 @@ class Results:
         self.changes = 0
         self.batches: list[list[Row]] = []
 
-    def writer(self, changes: DataFrame, node: Node) -> Any:
+    def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> Any:
         def take(batch: DataFrame, _: int) -> None:
             rows = [row.asDict() for row in batch.collect()]
             rows.sort(key=lambda row: row["_position"])

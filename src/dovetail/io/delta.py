@@ -2,18 +2,75 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import json
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    NumericType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from dovetail import lake
-from dovetail.columns import CHANGE, DELETE, POSITION, TIMESTAMP, key_name, quoted
+from dovetail.columns import (
+    CHANGE,
+    DELETE,
+    DELETED,
+    HASH,
+    POSITION,
+    TIMESTAMP,
+    key_name,
+    quoted,
+    value_name,
+)
+from dovetail.errors import PlanError, TargetError
 from dovetail.plan.nodes import Node, has_null_keys, is_current
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+Existing: TypeAlias = Literal["refuse", "replace", "adopt"]
+
+QUERY = "dovetail.query"
+"""The table property that names the query that keeps the table, by Spark's id of the query, which
+belongs to its checkpoint.
+"""
+QUERY_ID = "sql.streaming.queryId"
+"""The property under which Spark's jobs know the id."""
+
+SMALL_ROWS_MAX = 10_000
+SMALL_BYTES_MAX = 16 << 20
+"""So many changes go through this process; the merge then knows them to be few."""
+
+_SMALL = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.autoBroadcastJoinThreshold": str(1 << 40),
+    "spark.sql.leafNodeDefaultParallelism": "1",
+    "spark.sql.shuffle.partitions": "1",
+}
+"""One task a step, and no shuffle of the table: of its rows few are left when they are joined. For
+more changes Spark's defaults, under which it finds the number of tasks by itself.
+"""
+
+_COMPACTION = {
+    "spark.databricks.delta.optimize.minFileSize": str(32 << 20),
+    "spark.databricks.delta.optimize.maxFileSize": str(128 << 20),
+}
 
 
 @dataclass(frozen=True)
@@ -22,52 +79,327 @@ class DeltaSink:
     table's current rows.
     """
 
-    path: str
+    path: str | None
+    table: str | None
+    existing: Existing = "refuse"
+    compact_every: int | None = None
 
-    def writer(self, changes: DataFrame, node: Node) -> DataStreamWriter:
-        """The configured writer; creates the table where there is none."""
-        session = changes.sparkSession
-        lake.refuse_without_delta(session, f"to_delta({self.path!r})")
+    def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
+        """The configured writer; refuses a table that does not fit, creates it where there is none.
+
+        Raises ``TargetError`` where the table has other columns or other rows than this query's.
+        """
+        session = lake.apart(changes.sparkSession)
+        lake.refuse_without_delta(session, self._title)
+        lake.tune(session)
+        if self.path is None:
+            table = self.table or ""
+        else:
+            table = lake.named(lake.path_of(session, self.path))
         if not is_current(node):
-            appended = changes.writeStream.format("delta").outputMode("append")
-            return appended.option("path", self.path)
+            return self._appending(session, changes, table)
         columns = [*node.key.names, *node.values.names, TIMESTAMP]
-        empty = session.createDataFrame([], changes.select(*map(quoted, columns)).schema)
-        empty.write.format("delta").mode("ignore").save(self.path)
-        keys, nulls = node.key.names, has_null_keys(node)
-        path = self.path
+        schema = changes.select(*map(quoted, columns)).schema
+        kept = KeptTable(self._title, table, schema, node.key.names, has_null_keys(node), self)
+        kept.prepare(session, *_progress(session, checkpoint))
+        return changes.writeStream.foreachBatch(kept.take)
 
-        def merge(batch: DataFrame, _: int) -> None:
-            merge_changes(batch, path, keys, nulls=nulls)
+    @property
+    def _title(self) -> str:
+        return f"to_delta({self.path or self.table!r})"
 
-        return changes.writeStream.foreachBatch(merge)
+    def _appending(self, session: SparkSession, changes: DataFrame, table: str) -> DataStreamWriter:
+        if self.existing != "refuse":
+            raise PlanError(
+                self._title,
+                "existing= is for tables; records and histories are appended to what is there",
+                "Leave it out",
+            )
+        if lake.exists(session, table):
+            refuse_columns(self._title, lake.read(session, table).schema, changes.schema)
+        else:
+            empty = session.createDataFrame([], changes.schema)
+            lake.create(empty, table, {}, replace=False)
+        (detail,) = session.sql(f"DESCRIBE DETAIL {table}").select("location").collect()
+        appended = changes.writeStream.format("delta").outputMode("append")
+        return appended.option("path", detail["location"])
 
 
-def merge_changes(changes: DataFrame, path: str, keys: list[str], *, nulls: bool = False) -> None:
-    """Bring the table at ``path`` to the state after ``changes``; merging them again changes
-    nothing. ``nulls``: keys may have nulls in them.
+@dataclass
+class KeptTable:
+    """The table that a query keeps: whose it is, and one merge per micro-batch.
+
+    A table belongs to the query that its property ``dovetail.query`` names. A query takes a table
+    with its first micro-batch: until then nothing of it is changed. A table without rows is taken
+    from whomever it belongs to, since a query may be killed before it has written anything.
     """
-    key = [F.col(quoted(name)).alias(key_name(i)) for i, name in enumerate(keys)]
-    last = changes.groupBy(*key).agg(F.max_by(F.struct("*"), POSITION).alias("last"))
-    values = [name for name in changes.columns if name not in (*keys, CHANGE, POSITION)]
-    lake.merge(
-        last,
-        lake.named(path),
-        key={name: F.col(key_name(i)) for i, name in enumerate(keys)},
-        values={name: F.col(f"last.{quoted(name)}") for name in values},
-        gone=F.col(f"last.{CHANGE}") == DELETE,
-        nulls=nulls,
+
+    title: str
+    table: str
+    schema: StructType
+    keys: list[str]
+    nulls: bool
+    sink: DeltaSink
+    _session: SparkSession | None = field(default=None, init=False)
+    _taken: bool = field(default=False, init=False)
+
+    def prepare(self, session: SparkSession, query: str | None, begun: bool) -> None:
+        """Create the table, or refuse the one that is there. ``query``: the checkpoint's, if it has
+        been started before; ``begun``: whether a micro-batch of it is complete.
+        """
+        if lake.exists(session, self.table):
+            self._standing(session, query, begun=begun)
+        elif begun:
+            raise TargetError(
+                self.title,
+                "the table that this checkpoint has kept is gone",
+                "Bring it back, or start with a new checkpoint",
+            )
+        else:
+            empty = session.createDataFrame([], self.schema)
+            lake.create(empty, self.table, {}, replace=False)
+
+    def take(self, batch: DataFrame, batch_id: int) -> None:
+        """One micro-batch."""
+        query = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        assert query is not None
+        if self._session is None:
+            self._session = lake.apart(batch.sparkSession)
+            lake.tune(self._session)
+            for name, value in _COMPACTION.items():
+                self._session.conf.set(name, value)
+        session = self._session
+        if not self._taken:
+            standing = self._standing(session, query, begun=batch_id > 0)
+            if standing == "replaced":
+                self._replace(batch, query)
+                self._taken = True
+                return
+            if standing == "adopted":
+                lake.set_property(session, self.table, QUERY, query)
+            self._taken = True
+        elif lake.property_of(session, self.table, QUERY) != query:
+            raise TargetError(
+                self.title,
+                "another query has taken the table over",
+                "Let one query at a time keep it, each with a path of its own",
+            )
+        merge_changes(session, batch, self.table, self.keys, nulls=self.nulls)
+        every = self.sink.compact_every
+        if every is not None and (batch_id + 1) % every == 0:
+            lake.compact(session, self.table)
+
+    def _standing(
+        self, session: SparkSession, query: str | None, *, begun: bool
+    ) -> Literal["kept", "replaced", "adopted"]:
+        """Whether the table is this query's already, or what is to become of its rows."""
+        owner = lake.property_of(session, self.table, QUERY)
+        if query is not None and owner == query:
+            self._refuse_columns(session)
+            return "kept"
+        if begun and self.sink.existing != "adopt":
+            raise TargetError(
+                self.title,
+                "it is not the table that this checkpoint has kept, or another query has taken it",
+                "Start with a new checkpoint, or go on with the rows that are there by "
+                "existing='adopt'",
+            )
+        if self.sink.existing == "replace":
+            return "replaced"
+        self._refuse_columns(session)
+        if self.sink.existing == "refuse" and not lake.read(session, self.table).isEmpty():
+            raise TargetError(
+                self.title,
+                "the table has rows that this query has not written",
+                "Choose another one, let them be replaced by existing='replace', or keep those "
+                "whose keys do not come by existing='adopt'",
+            )
+        return "adopted"
+
+    def _refuse_columns(self, session: SparkSession) -> None:
+        refuse_columns(self.title, lake.read(session, self.table).schema, self.schema)
+
+    def _replace(self, batch: DataFrame, query: str) -> None:
+        """The first micro-batch's rows in place of those that are there, in one commit."""
+        places = _places(self.keys, self.schema.names)
+        rows = last_changes(batch, self.keys).where(~F.col(DELETED))
+        columns = [F.col(places[name]).alias(name) for name in self.schema.names]
+        lake.create(rows.select(*columns), self.table, {QUERY: query}, replace=True)
+
+
+def refuse_columns(title: str, present: StructType, wanted: StructType) -> None:
+    """Raise ``TargetError`` where a table has not the columns that are to be written."""
+    sides = [{f.name.lower(): f for f in schema} for schema in (present, wanted)]
+    problems = [f"{f.name} is missing" for name, f in sides[1].items() if name not in sides[0]]
+    problems += [
+        f"{f.name} is not among the query's" for name, f in sides[0].items() if name not in sides[1]
+    ]
+    problems += [
+        f"{f.name} is {sides[0][name].dataType.simpleString()} and comes as "
+        f"{f.dataType.simpleString()}"
+        for name, f in sides[1].items()
+        if name in sides[0] and sides[0][name].dataType.simpleString() != f.dataType.simpleString()
+    ]
+    if problems:
+        raise TargetError(
+            title,
+            "the table has other columns: " + ", ".join(problems),
+            "ALTER the table, choose another one, or with a new checkpoint existing='replace'",
+        )
+
+
+def last_changes(changes: DataFrame, keys: list[str]) -> DataFrame:
+    """The last change of each key: the key as ``_k0`` and so on, the values as ``_0_0`` and so on,
+    ``_deleted``, and ``_hash`` of the key.
+    """
+    places = _places(keys, changes.columns)
+    values = [name for name in places if name not in keys]
+    grouped = changes.groupBy(*(F.col(quoted(name)).alias(places[name]) for name in keys))
+    last = grouped.agg(
+        F.max_by(F.struct(*map(quoted, values), CHANGE), POSITION).alias("last"),
+    )
+    return last.select(
+        *(F.col(places[name]) for name in keys),
+        *(F.col(f"last.{quoted(name)}").alias(places[name]) for name in values),
+        (F.col(f"last.{CHANGE}") == DELETE).alias(DELETED),
+        F.xxhash64(*(places[name] for name in keys)).alias(HASH),
     )
 
 
-def to_delta(path: str) -> DeltaSink:
-    """A Delta table at ``path`` that equals the table after each micro-batch: its key, its values
-    and ``_timestamp``, the event time of the row's last change.
+def merge_changes(
+    session: SparkSession, changes: DataFrame, table: str, keys: list[str], *, nulls: bool = False
+) -> None:
+    """Bring a table to the state after ``changes``; merging them again changes nothing.
+
+    ``session``: one of its own, whose settings are changed. ``nulls``: keys may have nulls in them.
+    """
+    places = _places(keys, changes.columns)
+    kept = lake.keep(last_changes(changes, keys))
+    try:
+        types = {name: kept.schema[place].dataType for name, place in places.items()}
+        asked = [part for name in keys for part in lake.told(places[name], types[name])]
+        size = [F.octet_length(places[n]) for n, t in types.items() if _is_long(t)]
+        width = F.coalesce(F.sum(reduce(add, size)), F.lit(0)) if size else F.lit(0)
+        told = kept.agg(F.count("*").alias("count"), width.alias("bytes"), *asked).first()
+        assert told is not None
+        if told["count"] == 0:
+            return
+        columns = [F.col(quoted(name)) for name in keys]
+        where = lake.within(columns, [lake.range_of(told, places[name]) for name in keys])
+        few = told["count"] <= SMALL_ROWS_MAX and told["bytes"] <= SMALL_BYTES_MAX
+        small = few and all(map(_is_plain, types.values()))
+        if small:
+            rows = kept.toArrow()
+            source = session.createDataFrame(rows, kept.schema)
+            if not any(isinstance(types[name], (FloatType, DoubleType)) for name in keys):
+                where.append(_among(keys, rows[HASH].to_pylist()))
+        else:
+            source = _moved(session, kept)
+        for name, value in _SMALL.items():
+            if small:
+                session.conf.set(name, value)
+            else:
+                session.conf.unset(name)
+        lake.merge(
+            source,
+            table,
+            key={name: F.col(places[name]) for name in keys},
+            values={n: F.col(place) for n, place in places.items() if n not in keys},
+            gone=F.col(DELETED),
+            where=where,
+            nulls=nulls,
+        )
+    finally:
+        lake.release(kept)
+
+
+def to_delta(
+    path: str | PathLike[str] | None = None,
+    *,
+    table: str | None = None,
+    existing: Existing = "refuse",
+    compact_every: int | None = 100,
+) -> DeltaSink:
+    """A Delta table, at ``path`` or called ``table`` in a catalog, that equals the table after each
+    micro-batch: its key, its values and ``_timestamp``, the event time of the row's last change.
 
     Each batch is one MERGE of the last change per key; a batch that is repeated after a failure
-    leaves the table as it is, so nothing is lost or doubled. The table is created on first use.
+    leaves the table as it is, so nothing is lost or doubled. The table is created on first use. It
+    belongs to the query's checkpoint, which its property ``dovetail.query`` names.
+
+    ``existing``: what becomes of a table that has rows and is not this checkpoint's: ``"refuse"``
+    raises ``TargetError`` before the query starts; ``"replace"`` puts the first micro-batch in
+    place of the table, in one commit; ``"adopt"`` merges into it, and rows whose keys do not come
+    stay. Started again, the query goes on whatever ``existing`` says. ``compact_every``: after so
+    many micro-batches small files are put together (``OPTIMIZE``); None leaves it to you.
 
     A stream's records, and the points of a history (``late="history"``), are no such table: they
-    are appended with all columns of the changelog, exactly once.
+    are appended with all columns of the changelog, exactly once; ``compact_every`` does not apply.
+
+    Raises ``TargetError`` where the table has other columns than the query.
     """
-    return DeltaSink(path)
+    if (path is None) == (table is None):
+        raise PlanError("to_delta", "it needs a path or table=", "Give one of them")
+    if existing not in ("refuse", "replace", "adopt"):
+        raise PlanError(
+            "to_delta",
+            f"existing={existing!r} is not a choice",
+            "Use 'refuse', 'replace' or 'adopt'",
+        )
+    if compact_every is not None and compact_every < 1:
+        raise PlanError(
+            "to_delta", f"compact_every={compact_every} is less than one", "Raise it, or give None"
+        )
+    return DeltaSink(None if path is None else fspath(path), table, existing, compact_every)
+
+
+def _places(keys: list[str], columns: list[str]) -> dict[str, str]:
+    """Under which name each column of the table is merged."""
+    values = [name for name in columns if name not in (*keys, CHANGE, POSITION)]
+    places = {name: key_name(i) for i, name in enumerate(keys)}
+    return places | {name: value_name(0, i) for i, name in enumerate(values)}
+
+
+def _among(keys: list[str], hashes: list[int]) -> Column:
+    """Whether a row's key has one of the hashes: by it most rows leave before they are joined."""
+    names = ", ".join(map(quoted, keys))
+    return F.expr(f"xxhash64({names}) IN ({', '.join(f'{one}L' for one in hashes)})")
+
+
+def _is_long(type_: DataType) -> bool:
+    return isinstance(type_, (StringType, BinaryType))
+
+
+def _is_plain(type_: DataType) -> bool:
+    """Types that come to Arrow and back as they are."""
+    if isinstance(type_, StringType):
+        return type_.isUTF8BinaryCollation()
+    return isinstance(
+        type_, (BinaryType, BooleanType, DateType, DecimalType, NumericType, TimestampType)
+    )
+
+
+def _moved(session: SparkSession, kept: DataFrame) -> DataFrame:
+    """A kept frame in another session."""
+    datasets: Any = session._jvm.org.apache.spark.sql.classic.Dataset  # type: ignore[union-attr]  # noqa: SLF001 -- frames cannot change their session
+    plan = kept._jdf.queryExecution().logical()  # noqa: SLF001
+    return DataFrame(datasets.ofRows(session._jsparkSession, plan), session)  # noqa: SLF001
+
+
+def _progress(session: SparkSession, checkpoint: str) -> tuple[str | None, bool]:
+    """The id of a checkpoint's query, None in a new one, and whether a micro-batch is complete."""
+    jvm: Any = session._jvm  # noqa: SLF001 -- Hadoop's file systems have no Python face
+    path = jvm.org.apache.hadoop.fs.Path
+    metadata, commits = path(checkpoint, "metadata"), path(checkpoint, "commits")
+    files = metadata.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
+    if not files.exists(metadata):
+        return None, False
+    stream = files.open(metadata)
+    try:
+        query = json.loads(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))["id"]
+    finally:
+        stream.close()
+    done = files.exists(commits) and any(
+        file.getPath().getName().isdigit() for file in files.listStatus(commits)
+    )
+    return query, done

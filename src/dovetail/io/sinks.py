@@ -20,7 +20,7 @@ class FormatSink:
     format: str
     options: tuple[tuple[str, str], ...] = ()
 
-    def writer(self, changes: DataFrame, node: Node) -> DataStreamWriter:
+    def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """The configured writer."""
         return (
             changes.writeStream.format(self.format)
@@ -35,7 +35,7 @@ class FunctionSink:
 
     function: Callable[[DataFrame, int], None]
 
-    def writer(self, changes: DataFrame, node: Node) -> DataStreamWriter:
+    def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """The configured writer."""
         return changes.writeStream.foreachBatch(self.function)
 

@@ -111,7 +111,7 @@ class TopicSink:
     value: WriteFormat = "json"
     options: Mapping[str, str] = field(default_factory=dict)
 
-    def writer(self, changes: DataFrame, node: Node) -> DataStreamWriter:
+    def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """The configured writer."""
         if isinstance(node, StreamJoin) and node.unmatched == "retract":
             raise PlanError(

@@ -37,7 +37,7 @@ _WARNED: WeakSet[SparkSession] = WeakSet()
 class Sink(Protocol):
     """Where a changelog goes."""
 
-    def writer(self, changes: DataFrame, node: Node) -> DataStreamWriter:
+    def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """The configured writer; the query adds checkpoint, trigger and name, and starts it."""
 
 
@@ -90,7 +90,7 @@ def start(
         with _settings(session, settings(partitions) | file.settings()):
             timers = "availableNow" not in triggered
             changes = _changelog(node, emit, binding["buckets"], partitions, timers=timers)
-            writer = sink.writer(changes, node).option("checkpointLocation", checkpoint)
+            writer = sink.writer(changes, node, checkpoint).option("checkpointLocation", checkpoint)
             if name is not None:
                 writer = writer.queryName(name)
             writer = writer.trigger(**triggered)

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from dovetail.columns import foreign_name, quoted
 from dovetail.errors import DovetailError, TargetError
-from dovetail.lake import refuse_without_delta
+from dovetail.lake import apart, path_of, refuse_without_delta, tune
 from dovetail.snapshots.deltas import Deltas
 from dovetail.snapshots.plan import SnapshotNode, tables
 from dovetail.snapshots.reading import (
@@ -32,11 +32,10 @@ class Keeper:
     def __init__(self, session: SparkSession, root: SnapshotNode, path: str) -> None:
         refuse_without_delta(session, f"target {path}")
         self._session = apart(session)
-        # What is merged is kept already.
-        self._session.conf.set("spark.databricks.delta.merge.materializeSource", "none")
+        tune(self._session)
         self._root = root
-        self._target = Target(self._session, path, root)
-        self._path = path
+        self._path = path_of(session, path)
+        self._target = Target(self._session, self._path, root)
 
     def refresh(self, *, max_versions: int | None, rebuild: bool) -> list[Commit]:
         """Bring the target to the sources' present versions, step by step; the commits made."""
@@ -141,12 +140,6 @@ class Maintenance:
                 self._stopped.wait(self._interval_s)
         except BaseException as error:
             self._error = error
-
-
-def apart(session: SparkSession) -> SparkSession:
-    """A session with the same settings, functions and views, and changes to them its own."""
-    cloned = session._jsparkSession.cloneSession()  # noqa: SLF001 -- streaming queries do the same
-    return SparkSession(session.sparkContext, cloned)
 
 
 def _next(covered: Versions, latest: Versions, max_versions: int | None) -> Versions:

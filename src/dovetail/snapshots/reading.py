@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DecimalType, IntegralType, StringType
 
 from dovetail import lake
 from dovetail.columns import foreign_name, quoted
@@ -42,14 +41,13 @@ class Scratch:
         Nothing remains of the plan that made it. Each delta is used in several places, so plans
         would grow by a factor with every join of a cascade, and with them the time for planning.
         """
-        self.frames.append(frame.localCheckpoint(eager=False))
+        self.frames.append(lake.keep(frame))
         return self.frames[-1]
 
     def release(self) -> None:
         """Forget all of them."""
         while self.frames:
-            rows: Any = self.frames.pop()._jdf  # noqa: SLF001 -- only the JVM knows what is kept
-            rows.queryExecution().logical().rdd().unpersist(False)
+            lake.release(self.frames.pop())
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class Keys:
 
     frame: DataFrame
     count: int
-    ranges: tuple[tuple[Any, Any] | None, ...]
+    ranges: tuple[lake.Range | None, ...]
 
 
 def keys_of(scratch: Scratch, frame: DataFrame, columns: Sequence[str]) -> Keys:
@@ -71,32 +69,16 @@ def keys_of(scratch: Scratch, frame: DataFrame, columns: Sequence[str]) -> Keys:
 
 def counted(keys: DataFrame) -> Keys:
     """Kept keys, counted; runs a job."""
-    ranged = [f.name for f in keys.schema if _has_range(f.dataType)]
-    asked = {"count": F.count, "min": F.min, "max": F.max}
-    parts = [of(name).alias(f"{name} {part}") for name in ranged for part, of in asked.items()]
+    parts = [part for f in keys.schema for part in lake.told(f.name, f.dataType)]
     row = keys.agg(F.count("*").alias("count"), *parts).first()
     assert row is not None
-    ranges = tuple(
-        (row[f"{name} min"], row[f"{name} max"])
-        if name in ranged and 0 < row["count"] == row[f"{name} count"]
-        else None
-        for name in keys.columns
-    )
+    ranges = tuple(lake.range_of(row, name) for name in keys.columns)
     return Keys(small(keys, row["count"]), row["count"], ranges)
 
 
 def small(frame: DataFrame, rows: int) -> DataFrame:
     """The frame, sent to all executors where it is not too large."""
     return F.broadcast(frame) if rows <= BROADCAST_ROWS_MAX else frame
-
-
-def within(columns: Sequence[Column], keys: Keys) -> list[Column]:
-    """Conditions by which files are skipped: each column within its range."""
-    return [
-        (column >= F.lit(ends[0])) & (column <= F.lit(ends[1]))
-        for column, ends in zip(columns, keys.ranges, strict=True)
-        if ends is not None
-    ]
 
 
 @dataclass(frozen=True)
@@ -127,7 +109,7 @@ class Reader:
             frame = self._snapshot(node, versions)
             if keys is None:
                 return frame
-            for condition in within([F.col(quoted(name)) for name in columns], keys):
+            for condition in lake.within([F.col(quoted(n)) for n in columns], keys.ranges):
                 frame = frame.where(condition)
             return law.at_keys(frame, columns, keys.frame)
         if keys is None:
@@ -138,7 +120,7 @@ class Reader:
     def having_keys(self, source: SnapshotSource, versions: Versions, keys: Keys) -> DataFrame:
         """The source's rows whose own key is among the keys, which may have nulls in them."""
         frame, names = self._snapshot(source, versions), source.key.names
-        for condition in within([F.col(quoted(name)) for name in names], keys):
+        for condition in lake.within([F.col(quoted(n)) for n in names], keys.ranges):
             frame = frame.where(condition)
         return law.at_keys(frame, names, keys.frame, nulls=True)
 
@@ -281,7 +263,7 @@ def fit_version(reader: Reader, source: SnapshotSource) -> int:
             f"Run ALTER TABLE {lake.named(source.path)} SET TBLPROPERTIES "
             "(delta.enableChangeDataFeed = true)",
         )
-    schema = lake.read(reader.session, source.path).schema
+    schema = lake.read(reader.session, lake.named(source.path)).schema
     for name in reader.columns(source):
         planned = (source.key if name in source.key.names else source.values)[name].dataType
         present = schema[name].dataType if name in schema.names else None
@@ -316,9 +298,3 @@ _GONE = (
     "VersionNotFoundException",
     "FileNotFoundException",
 )
-
-
-def _has_range(type_: Any) -> bool:
-    """Types whose values come to Python and back as they are, and by which files are skipped."""
-    plain_text = isinstance(type_, StringType) and type_.isUTF8BinaryCollation()
-    return plain_text or isinstance(type_, (IntegralType, DecimalType))

@@ -12,7 +12,7 @@ from dovetail.errors import PlanError
 from dovetail.plan.select import Selection
 from dovetail.plan.spans import Span, microseconds
 from dovetail.snapshots import plan
-from dovetail.snapshots.driver import Keeper, Maintenance, apart
+from dovetail.snapshots.driver import Keeper, Maintenance
 from dovetail.snapshots.plan import On
 from dovetail.snapshots.reading import Present, Reader, Scratch
 from dovetail.snapshots.target import Commit, Target
@@ -47,7 +47,8 @@ class SnapshotTable:
         Source: FLIP-486, "What is Delta Join" (snapshots of the source table).
         """
         lake.refuse_without_delta(spark, f"snapshot {name or path}")
-        schema = lake.read(spark, path).schema
+        path = lake.path_of(spark, path)
+        schema = lake.read(spark, lake.named(path)).schema
         table_id = Present.of(spark, path).table_id
         return cls(
             spark, plan.source(path=path, table_id=table_id, schema=schema, key=key, name=name)
@@ -134,7 +135,8 @@ class SnapshotTable:
         versions of the sources that it covers.
         """
         lake.refuse_without_delta(self._session, f"target {target}")
-        return list(Target(self._session, target, self.plan).commits())
+        path = lake.path_of(self._session, target)
+        return list(Target(self._session, path, self.plan).commits())
 
     def to_batch(self, versions: Mapping[str, int] | None = None) -> DataFrame:
         """The join of the tables at their present versions, or at those given by name."""
@@ -147,7 +149,7 @@ class SnapshotTable:
                 f"versions= names an unknown table {unknown[0]!r}",
                 f"Known are {', '.join(sorted(names))}",
             )
-        session = apart(self._session)
+        session = lake.apart(self._session)
         chosen = {key: (versions or {}).get(one.name) for key, one in known.items()}
         present = {
             key: Present.of(session, known[key].path).version if version is None else version

@@ -21,7 +21,7 @@ from dovetail.columns import quoted
 from dovetail.errors import TargetError
 from dovetail.snapshots.law import AFTER
 from dovetail.snapshots.plan import SnapshotNode, describe, differences, tables
-from dovetail.snapshots.reading import REBUILD, Keys, Versions, within
+from dovetail.snapshots.reading import REBUILD, Keys, Versions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,7 +77,7 @@ class Target:
 
     def exists(self) -> bool:
         """Whether there is a Delta table at the path."""
-        return lake.exists(self._session, self._path)
+        return lake.exists(self._session, lake.named(self._path))
 
     def standing(self) -> Standing:
         """What the target covers. Raises ``TargetError`` where it is not this plan's or not as the
@@ -131,19 +131,16 @@ class Target:
                 key={name: F.col(quoted(name)) for name in names},
                 values={name: F.col(f"{AFTER}.{quoted(name)}") for name in values},
                 gone=F.col(AFTER).isNull(),
-                where=within([F.col(quoted(name)) for name in names], keys),
+                where=lake.within([F.col(quoted(name)) for name in names], keys.ranges),
             )
         return self._committed(count, base)
 
     def advance(self, versions: Versions, base: int) -> Commit:
         """Cover new versions where no row of the target changes: a commit of a table property."""
         told = json.dumps(self._named(versions), sort_keys=True)
-        literal = told.replace("\\", "\\\\").replace("'", "\\'")
         with self._committing(versions, base):
-            self._session.sql(
-                f"ALTER TABLE {lake.named(self._path)} "
-                f"SET TBLPROPERTIES ('dovetail.unchanged_until' = '{literal}')"
-            )
+            table = lake.named(self._path)
+            lake.set_property(self._session, table, "dovetail.unchanged_until", told)
         return self._committed(0, base)
 
     def commits(self) -> Iterator[Commit]:
@@ -164,7 +161,7 @@ class Target:
         """The history from the present backwards; as a rule the first few commits say enough."""
         seen = 0
         for limit in (5, 100, None):
-            rows = lake.history(self._session, self._path, limit)
+            rows = lake.history(self._session, lake.named(self._path), limit)
             yield from rows[seen:]
             if limit is None or len(rows) < limit:
                 return

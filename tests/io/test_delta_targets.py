@@ -1,0 +1,258 @@
+"""Whose a Delta table is: tables that are there already, other columns, restarts, kills."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import dovetail as dt
+from dovetail import lake
+from dovetail.io import delta
+
+SETTINGS = {
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.shuffle.partitions": "1",
+}
+START = datetime(2024, 1, 1, tzinfo=timezone.utc)
+OWN = [(1, "a"), (2, "b")]
+FOREIGN = [(2, "x"), (9, "y")]
+
+Rows = list[tuple[Any, ...]]
+
+
+@pytest.fixture(scope="module")
+def delta_spark(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session, which must have been started with Delta Lake."""
+    if "DeltaSparkSessionExtension" not in (spark.conf.get("spark.sql.extensions", "") or ""):
+        missing = pytest.fail if os.environ.get("CI") and shutil.which("mvn") else pytest.skip
+        missing("Spark runs without Delta Lake: tools/jars/fetch delta")
+    before = {name: spark.conf.get(name, None) for name in SETTINGS}
+    for name, value in SETTINGS.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name, old in before.items():
+        spark.conf.unset(name) if old is None else spark.conf.set(name, old)
+
+
+class Place:
+    """Files of a table, a checkpoint and a target."""
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self.spark = spark
+        self.directory = directory
+        self.target = directory / "target"
+        self.files = 0
+        self.come(OWN)
+
+    def come(self, rows: Rows) -> None:
+        """A file of changes; a row without a value is a tombstone."""
+        frame = self.spark.createDataFrame(
+            [(*row, START) for row in rows], "id long, v string, at timestamp"
+        )
+        frame.coalesce(1).write.mode("append").parquet(str(self.directory / "in"))
+
+    def there(self, rows: Rows, schema: str = "id long, v string") -> None:
+        """A table that is no query's."""
+        frame = self.spark.createDataFrame(rows, schema).withColumn("_timestamp", F.lit(START))
+        frame.coalesce(1).write.format("delta").save(str(self.target))
+
+    def run(self, checkpoint: str = "checkpoint", select: Any = None, **options: Any) -> None:
+        changes = self.spark.readStream.schema("id long, v string, at timestamp")
+        table = dt.Table.from_changelog(
+            changes.parquet(str(self.directory / "in")),
+            key="id",
+            timestamp="at",
+            deleted=F.col("v").isNull(),
+            name="t",
+        )
+        if "table" not in options:
+            options["path"] = self.target
+        table.write_stream(
+            dt.to_delta(**options),
+            checkpoint=str(self.directory / checkpoint),
+            trigger="available now",
+            buckets=1,
+        ).awaitTermination()
+
+    def stored(self, version: int | None = None) -> Rows:
+        read = self.spark.read.format("delta")
+        if version is not None:
+            read = read.option("versionAsOf", version)
+        return sorted(map(tuple, read.load(str(self.target)).select("id", "v").collect()))
+
+    def versions(self) -> list[Rows]:
+        history = lake.history(self.spark, lake.named(str(self.target)), None)
+        return [self.stored(row["version"]) for row in reversed(history)]
+
+
+@pytest.fixture
+def place(delta_spark: SparkSession, tmp_path: Path) -> Place:
+    return Place(delta_spark, tmp_path)
+
+
+def refused(place: Place, *parts: str, **options: Any) -> None:
+    """Before the query starts, and with the table as it was."""
+    before = place.versions()
+    with pytest.raises(dt.TargetError) as told:
+        place.run(**options)
+    for part in parts:
+        assert part in str(told.value), told.value
+    assert len(str(told.value)) < 500
+    assert not place.spark.streams.active
+    assert place.versions() == before
+
+
+def test_rows_that_are_there_are_refused_replaced_or_adopted(place: Place) -> None:
+    place.there(FOREIGN)
+    refused(place, "has rows that this query has not written", "existing='replace'")
+    place.run(existing="adopt")
+    assert place.versions() == [FOREIGN, FOREIGN, [(1, "a"), (2, "b"), (9, "y")]]
+    place.come([(1, None)])
+    place.run()
+    assert place.stored() == [(2, "b"), (9, "y")]
+    refused(place, "has rows", checkpoint="another")
+    place.run(checkpoint="another", existing="replace")
+    assert place.versions()[-2:] == [[(2, "b"), (9, "y")], [(2, "b")]]
+    refused(place, "it is not the table that this checkpoint has kept")
+    place.come([(3, "c")])
+    place.run(checkpoint="another", existing="replace")
+    assert place.versions()[-2:] == [[(2, "b")], [(2, "b"), (3, "c")]]
+
+
+@pytest.mark.parametrize(
+    ("schema", "rows", "problem"),
+    [
+        ("id long", [(9,)], "v is missing"),
+        ("id long, v string, w int", [(9, "y", 1)], "w is not among the query's"),
+        ("id long, v long", [(9, 1)], "v is bigint and comes as string"),
+    ],
+)
+def test_other_columns_are_refused_before_the_query_starts(
+    place: Place, schema: str, rows: Rows, problem: str
+) -> None:
+    place.there([], schema)
+    with pytest.raises(dt.TargetError) as told:
+        place.run(existing="adopt")
+    assert problem in str(told.value)
+    place.run(existing="replace")
+    assert place.stored() == OWN
+
+
+@pytest.mark.parametrize(
+    ("existing", "step"),
+    [
+        ("refuse", "create"),
+        ("refuse", "set_property"),
+        ("refuse", "merge_changes"),
+        ("replace", "create"),
+    ],
+)
+def test_a_query_that_is_killed_in_its_first_micro_batch_goes_on(
+    place: Place, monkeypatch: pytest.MonkeyPatch, existing: str, step: str
+) -> None:
+    """After each step that changes something; the table is never in between."""
+    owner = delta if step == "merge_changes" else lake
+    original = getattr(owner, step)
+    if existing == "replace":
+        place.there(FOREIGN)
+
+    def dies(*arguments: Any, **options: Any) -> None:
+        original(*arguments, **options)
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, step, dies)
+        with pytest.raises((RuntimeError, StreamingQueryException), match="killed"):
+            place.run(existing=existing)
+    place.run(existing=existing)
+    assert place.stored() == OWN
+    before = FOREIGN if existing == "replace" else []
+    assert [rows for rows in place.versions() if rows not in (before, OWN)] == []
+
+
+def test_a_table_that_is_gone_or_taken_over_ends_its_query(place: Place) -> None:
+    place.run()
+    place.come([(3, "c")])
+    shutil.rmtree(place.target)
+    place.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    with pytest.raises(dt.TargetError, match="is gone"):
+        place.run(existing="replace")
+    assert not place.target.exists()
+    place.run(checkpoint="another")
+    assert place.stored() == [*OWN, (3, "c")]
+
+
+def test_a_query_notices_in_the_next_micro_batch_that_its_table_was_taken(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.come([(3, "c")])
+    merge = delta.merge_changes
+
+    def taken(*arguments: Any, **options: Any) -> None:
+        merge(*arguments, **options)
+        lake.set_property(arguments[0], arguments[2], delta.QUERY, "another's")
+
+    monkeypatch.setattr(delta, "merge_changes", taken)
+    changes = place.spark.readStream.schema("id long, v string, at timestamp")
+    files = changes.option("maxFilesPerTrigger", 1).parquet(str(place.directory / "in"))
+    table = dt.Table.from_changelog(files, key="id", timestamp="at", name="t")
+    query = table.write_stream(
+        dt.to_delta(place.target),
+        checkpoint=str(place.directory / "checkpoint"),
+        trigger="available now",
+        buckets=1,
+    )
+    with pytest.raises(StreamingQueryException, match="another query has taken the table over"):
+        query.awaitTermination()
+
+
+def test_small_files_are_put_together_and_few_jobs_merge(place: Place) -> None:
+    place.run(compact_every=2)
+    place.come([(3, "c")])
+    place.run(compact_every=2)
+    rows = place.spark.sql(f"DESCRIBE HISTORY {lake.named(str(place.target))}").collect()
+    operations = [row["operation"] for row in rows][::-1]
+    assert operations[1:] == ["SET TBLPROPERTIES", "MERGE", "MERGE", "OPTIMIZE"]
+    assert place.stored() == [*OWN, (3, "c")]
+    assert len(place.spark.read.format("delta").load(str(place.target)).inputFiles()) == 1
+
+    own, context = lake.apart(place.spark), place.spark.sparkContext
+    lake.tune(own)
+    rows = [(1, "z", START, "upsert", 0), (4, "d", START, "upsert", 1)]
+    schema = "id long, v string, _timestamp timestamp, _change string, _position long"
+    changes = own.createDataFrame(rows, schema)
+    context.setJobGroup("merge", "merge")
+    delta.merge_changes(own, changes, lake.named(str(place.target)), ["id"])
+    jobs = context.statusTracker().getJobIdsForGroup("merge")
+    context.setLocalProperty("spark.jobGroup.id", None)
+    assert place.stored() == [(1, "z"), (2, "b"), (3, "c"), (4, "d")]
+    assert len(jobs) <= 10
+
+
+def test_a_table_of_the_catalog(place: Place) -> None:
+    place.spark.sql("DROP TABLE IF EXISTS kept_by_a_query")
+    try:
+        place.run(table="kept_by_a_query")
+        rows = place.spark.table("kept_by_a_query").select("id", "v").collect()
+        assert sorted(map(tuple, rows)) == OWN
+    finally:
+        place.spark.sql("DROP TABLE IF EXISTS kept_by_a_query")
+
+
+def test_arguments() -> None:
+    for options in ({}, {"path": "a", "table": "b"}):
+        with pytest.raises(dt.PlanError, match="needs a path or table="):
+            dt.to_delta(**options)
+    with pytest.raises(dt.PlanError, match="is not a choice"):
+        dt.to_delta("a", existing="append")  # type: ignore[arg-type]
+    with pytest.raises(dt.PlanError, match="less than one"):
+        dt.to_delta("a", compact_every=0)
