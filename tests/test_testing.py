@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -355,3 +356,21 @@ def test_negative_zero_and_nan_are_one_key_each() -> None:
     assert joined == []
     changes = driver.pipe(other, [{"x": -0.0}, {"x": float("nan")}], timestamp=1)
     assert len(changes) == 2
+
+
+@pytest.mark.parametrize(
+    ("type_", "of"),
+    [
+        (pa.float64(), lambda x: x),
+        (pa.struct([("x", pa.float32())]), lambda x: {"x": x}),
+        (pa.list_(pa.struct([("x", pa.float64())])), lambda x: [{"x": 1.0}, {"x": x}]),
+    ],
+    ids=["float", "struct", "list"],
+)
+def test_zeros_are_one_key_at_any_depth(type_: pa.DataType, of: Any) -> None:
+    left = dovetail.testing.table("left", key="k", schema={"k": type_, "v": pa.int64()})
+    right = dovetail.testing.table("right", key="k", schema={"k": type_, "w": pa.int64()})
+    driver = dovetail.testing.Driver(left.join(right))
+    driver.pipe(left, [{"k": of(-0.0), "v": 1}, {"k": of(2.0), "v": 3}], timestamp=1)
+    changes = driver.pipe(right, {"k": of(0.0), "w": 2}, timestamp=2)
+    assert [change.values for change in changes] == [{"v": 1, "w": 2}]

@@ -236,7 +236,15 @@ def _wire_rows(input_: Input, rows: pa.Table, schema: pa.Schema, key_hash: Hash)
 
 
 def canonical(key: pa.Array) -> pa.Array:
-    """Equal keys have equal bits: one NaN, and no negative zero (as on Spark)."""
+    """Equal keys have equal bits: one NaN, and no negative zero, at any depth (as on Spark)."""
+    if pa.types.is_struct(key.type):
+        parts = [canonical(part) for part in key.flatten()]
+        return pa.StructArray.from_arrays(parts, fields=list(key.type), mask=key.is_null())
+    if pa.types.is_list(key.type):
+        items = canonical(key.flatten())
+        ends = np.cumsum(pc.list_value_length(key).fill_null(0).to_numpy())
+        offsets = pa.array(np.append(0, ends), pa.int32())
+        return pa.ListArray.from_arrays(offsets, items, type=key.type, mask=key.is_null())
     if not pa.types.is_floating(key.type):
         return key
     key = pc.if_else(pc.is_nan(key), pa.scalar(float("nan"), key.type), key)
