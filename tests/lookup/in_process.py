@@ -180,8 +180,7 @@ class Tasks:
             )
             batch = wire(self.stage, input_, rows)
             if number == 0 and self.operator.moving:
-                batch = Batch(last_rows(spec, 0, batch), batch.partition[:0])
-                batch = Batch(batch.rows, np.zeros(len(batch.rows), np.int64))
+                batch = in_order(last_rows(spec, 0, batch))
             inputs.append(batch)
         changes: list[Row] = []
         output = output_of(self.stage)
@@ -236,15 +235,20 @@ def wire(stage: Stage, input_: Input, rows: Iterable[tuple[Row, bool, int]]) -> 
         | {name: row.get(name) for name in schema.names[3:]}
         for row, gone, time in rows
     ]
-    table = pa.Table.from_pylist(made, schema)
-    return Batch(table, np.zeros(len(table), np.int64))
+    return in_order(pa.Table.from_pylist(made, schema))
+
+
+def in_order(rows: pa.Table) -> Batch:
+    """Rows in the order in which they come."""
+    place = np.arange(len(rows))
+    return Batch(rows, place, place)
 
 
 def part(batch: Batch, keys: int, task: int, tasks: int) -> Batch:
     """The rows whose join key is a task's."""
     columns = [batch.rows.column(3 + number).combine_chunks() for number in range(keys)]
     own = np.mod(stable_hash(columns), tasks) == task
-    return Batch(batch.rows.filter(pa.array(own)), batch.partition[own])
+    return batch.of(own, batch.rows.filter(pa.array(own)))
 
 
 def plan_of(table: dt.Table) -> DeltaJoin:
