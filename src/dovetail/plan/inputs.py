@@ -30,9 +30,12 @@ from dovetail.plan.nodes import (
     Entry,
     Node,
     Source,
-    goes_by_time,
+    StreamJoin,
+    StreamTableJoin,
+    entries,
     has_null_keys,
     origins,
+    windows_of,
 )
 from dovetail.plan.spec import SourceSpec
 
@@ -87,6 +90,17 @@ class Input:
             StructField(gathered_name(number), f.dataType)
             for number, f in enumerate(self.value_fields)
         ]
+
+
+def goes_by_time(node: Node) -> bool:
+    """Whether anything in a node, through all stages, depends on stream time."""
+    if isinstance(node, Source):
+        return node.versioned_us is not None
+    if isinstance(node, Derived):
+        return goes_by_time(node.node)
+    own = isinstance(node, StreamJoin) or windows_of(node) is not None
+    own |= isinstance(node, StreamTableJoin) and node.grace_us is not None
+    return own or any(goes_by_time(entry) for entry in entries(node))
 
 
 @dataclass(frozen=True)

@@ -487,17 +487,6 @@ def origins(node: Node) -> list[Source]:
     return list(found)
 
 
-def goes_by_time(node: Node) -> bool:
-    """Whether anything in a node, through all stages, depends on stream time."""
-    if isinstance(node, Source):
-        return node.versioned_us is not None
-    if isinstance(node, Derived):
-        return goes_by_time(node.node)
-    own = isinstance(node, StreamJoin) or windows_of(node) is not None
-    own |= isinstance(node, StreamTableJoin) and node.grace_us is not None
-    return own or any(goes_by_time(entry) for entry in entries(node))
-
-
 def changelog_schema(node: Node) -> StructType:
     """The columns of a changelog: key, values, ``_change``, ``_timestamp``, ``_position``."""
     return StructType(
