@@ -215,7 +215,7 @@ def test_a_query_notices_in_the_next_micro_batch_that_its_table_was_taken(
         query.awaitTermination()
 
 
-def test_small_files_are_put_together_and_few_jobs_merge(place: Place) -> None:
+def test_small_files_are_put_together(place: Place) -> None:
     place.run(compact_every=2)
     place.come([(3, "c")])
     place.run(compact_every=2)
@@ -224,18 +224,6 @@ def test_small_files_are_put_together_and_few_jobs_merge(place: Place) -> None:
     assert operations[1:] == ["SET TBLPROPERTIES", "MERGE", "MERGE", "OPTIMIZE"]
     assert place.stored() == [*OWN, (3, "c")]
     assert len(place.spark.read.format("delta").load(str(place.target)).inputFiles()) == 1
-
-    own, context = lake.apart(place.spark), place.spark.sparkContext
-    lake.tune(own)
-    rows = [(1, "z", START, "upsert", 0), (4, "d", START, "upsert", 1)]
-    schema = "id long, v string, _timestamp timestamp, _change string, _position long"
-    changes = own.createDataFrame(rows, schema)
-    context.setJobGroup("merge", "merge")
-    delta.merge_changes(own, changes, lake.named(str(place.target)), ["id"])
-    jobs = context.statusTracker().getJobIdsForGroup("merge")
-    context.setLocalProperty("spark.jobGroup.id", None)
-    assert place.stored() == [(1, "z"), (2, "b"), (3, "c"), (4, "d")]
-    assert len(jobs) <= 10
 
 
 def test_a_table_of_the_catalog(place: Place) -> None:
