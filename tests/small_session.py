@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+
+import pytest
 from pyspark.sql import SparkSession
 
 
@@ -14,3 +19,16 @@ def builder() -> SparkSession.Builder:
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     )
+
+
+def with_delta(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    """The session with these settings; it must have been started with Delta Lake."""
+    if "DeltaSparkSessionExtension" not in (spark.conf.get("spark.sql.extensions", "") or ""):
+        missing = pytest.fail if os.environ.get("CI") and shutil.which("mvn") else pytest.skip
+        missing("Spark runs without Delta Lake: tools/jars/fetch delta")
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name, old in before.items():
+        spark.conf.unset(name) if old is None else spark.conf.set(name, old)

@@ -94,9 +94,9 @@ FAULTS = [
     ),
     Fault(
         "runs: a merge's slice loses its first row",
-        "state.run_state",
-        "first = np.searchsorted(numbers(table, self._order), start)",
-        'first = np.searchsorted(numbers(table, self._order), start, side="right")',
+        "state.reading",
+        ".slice(start - first, stop - start)",
+        ".slice(start - first + 1, stop - start - 1)",
     ),
     Fault(
         "runs: stored values are gathered in the order of segments",

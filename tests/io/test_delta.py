@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -17,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from small_session import with_delta
 
 import dovetail as dt
 from dovetail import lake
@@ -36,13 +36,7 @@ Content = dict[Key, tuple[Any, Any, datetime]]
 @pytest.fixture(scope="module")
 def delta_spark(spark: SparkSession) -> Iterator[SparkSession]:
     """The session, which must have been started with Delta Lake; small tables have small logs."""
-    known = "DeltaSparkSessionExtension" in (spark.conf.get("spark.sql.extensions", "") or "")
-    if not known:
-        missing = pytest.fail if os.environ.get("CI") and shutil.which("mvn") else pytest.skip
-        missing("Spark runs without Delta Lake: tools/jars/fetch delta")
-    spark.conf.set(LOG_PARTITIONS, "1")
-    yield spark
-    spark.conf.unset(LOG_PARTITIONS)
+    yield from with_delta(spark, {LOG_PARTITIONS: "1"})
 
 
 def test_the_table_is_the_join_of_all_input_so_far_whatever_fails(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -13,6 +12,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from small_session import with_delta
 
 import dovetail as dt
 from dovetail import lake
@@ -32,15 +32,7 @@ Rows = list[tuple[Any, ...]]
 @pytest.fixture(scope="module")
 def delta_spark(spark: SparkSession) -> Iterator[SparkSession]:
     """The session, which must have been started with Delta Lake."""
-    if "DeltaSparkSessionExtension" not in (spark.conf.get("spark.sql.extensions", "") or ""):
-        missing = pytest.fail if os.environ.get("CI") and shutil.which("mvn") else pytest.skip
-        missing("Spark runs without Delta Lake: tools/jars/fetch delta")
-    before = {name: spark.conf.get(name, None) for name in SETTINGS}
-    for name, value in SETTINGS.items():
-        spark.conf.set(name, value)
-    yield spark
-    for name, old in before.items():
-        spark.conf.unset(name) if old is None else spark.conf.set(name, old)
+    yield from with_delta(spark, SETTINGS)
 
 
 class Place:

@@ -248,7 +248,7 @@ def part(batch: Batch, keys: int, task: int, tasks: int) -> Batch:
     """The rows whose join key is a task's."""
     columns = [batch.rows.column(3 + number).combine_chunks() for number in range(keys)]
     own = np.mod(stable_hash(columns), tasks) == task
-    return batch.of(own, batch.rows.filter(pa.array(own)))
+    return Batch.of_step(batch.rows.filter(pa.array(own)), batch.stream_us[own])
 
 
 def plan_of(table: dt.Table) -> DeltaJoin:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
+from small_session import with_delta
 
 SETTINGS = {
     "spark.databricks.delta.snapshotPartitions": "1",
@@ -20,13 +19,4 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def delta_spark(spark: SparkSession) -> Iterator[SparkSession]:
     """The session, which must have been started with Delta Lake."""
-    known = "DeltaSparkSessionExtension" in (spark.conf.get("spark.sql.extensions", "") or "")
-    if not known:
-        missing = pytest.fail if os.environ.get("CI") and shutil.which("mvn") else pytest.skip
-        missing("Spark runs without Delta Lake: tools/jars/fetch delta")
-    before = {name: spark.conf.get(name, None) for name in SETTINGS}
-    for name, value in SETTINGS.items():
-        spark.conf.set(name, value)
-    yield spark
-    for name, old in before.items():
-        spark.conf.unset(name) if old is None else spark.conf.set(name, old)
+    yield from with_delta(spark, SETTINGS)

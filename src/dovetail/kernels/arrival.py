@@ -17,6 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from dovetail.kernels.timeline import NO_TIME, Ints, Mask
+from dovetail.kernels.windows import running_max
 
 NEVER = int(np.iinfo(np.int64).max)
 """As a position: after all records."""
@@ -145,11 +146,9 @@ def running_clock(log: Ints, time_us: Ints) -> Ints:
     clock_us = np.maximum.accumulate(time_us)
     segments = _segments(log)
     if len(segments) > _LOOPED_MAX:
-        number = np.repeat(np.arange(len(segments)), [end - start for start, end in segments])
-        times, rank = np.unique(time_us, return_inverse=True)
-        lifted = np.maximum.accumulate(rank + number * len(times))
-        found: Ints = times[lifted - number * len(times)]
-        return found
+        start, end = np.array(segments).T
+        number = np.repeat(np.arange(len(segments)), end - start)
+        return running_max(time_us, start, number, np.full(len(segments), NO_TIME))
     for start, end in segments[1:]:
         np.maximum.accumulate(time_us[start:end], out=clock_us[start:end])
     return clock_us

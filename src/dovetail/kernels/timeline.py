@@ -113,15 +113,6 @@ def _all(columns: Iterable[Ints | None]) -> Ints:
     return np.concatenate([column for column in columns if column is not None])
 
 
-def stream_time(event_time_us: Ints, initial_us: int) -> Ints:
-    """The largest timestamp seen after each record: int64[records], both in order of arrival.
-
-    >>> stream_time(np.array([10, 30, 20]), 15).tolist()
-    [15, 30, 30]
-    """
-    return np.maximum(np.maximum.accumulate(event_time_us), initial_us)
-
-
 def timeline(sources: Sequence[Rows], order: Ints | None = None) -> Timeline:
     """Group the rows of all sources by key, each group in arrival order.
 

@@ -61,9 +61,8 @@ def arranged(source: SourceSpec, rows: pa.Table, counted: Mask | None) -> tuple[
         runs = _runs(source, rows, first, last, clock_us[last])
     columns = {CLOCK: clock_us, ORDER: np.arange(len(rows)), FILE: log}
     stairs = _stairs(source, rows, clock_us, clock_us) if source.stairs else None
-    for name in (FILE_TIME, FILE_PATH, FILE_BLOCK):
-        if source.files:
-            rows = rows.drop_columns([name])
+    if source.files:
+        rows = rows.drop_columns([FILE_TIME, FILE_PATH, FILE_BLOCK])
     for name in source.wire_schema.names[len(rows.schema) :]:
         rows = rows.append_column(name, pa.array(columns[name]))
     return rows, Arrived(int(clock_us[last].max()), runs, stairs)

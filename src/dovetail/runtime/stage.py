@@ -179,7 +179,7 @@ def batch_of(source: SourceSpec, pieces: Sequence[Piece], number: int) -> Batch:
         if stairs is not None:
             clock_us = stairs.at(rows.column(SEQUENCE).to_numpy(), inclusive=True)
         return Batch(rows, clock_us, clock_us, stairs=stairs)
-    return _in_runs(source, rows, heard, own, stairs)
+    return _in_runs(source, rows, heard, stairs)
 
 
 def _brought(source: SourceSpec, rows: pa.Table, stairs: Stairs | None) -> Batch:
@@ -191,25 +191,20 @@ def _brought(source: SourceSpec, rows: pa.Table, stairs: Stairs | None) -> Batch
 
 
 def _in_runs(
-    source: SourceSpec,
-    rows: pa.Table,
-    heard: Sequence[Piece],
-    own: Sequence[Piece],
-    stairs: Stairs | None,
+    source: SourceSpec, rows: pa.Table, heard: Sequence[Piece], stairs: Stairs | None
 ) -> Batch:
     """Rows that were read from logs in runs, in the order of the logs."""
     runs, first = _runs(source, heard)
-    places = {id(piece): place for place, piece in enumerate(heard)}
-    lengths = [piece.rows.num_rows for piece in own if piece.rows is not None]
-    at = np.repeat(first[np.array([places[id(piece)] for piece in own], np.int64)], lengths)
-    rank = np.arange(len(runs.log))
+    counts = [0 if piece.rows is None else piece.rows.num_rows for piece in heard]
+    at = np.repeat(first, np.array(counts, np.int64))
+    # Of files the positions are the ranks of their runs; other runs come in their order.
+    rank = runs.first if source.files else np.arange(len(runs.log))
     if source.log_partition:
         log, position = (rows.column(name).to_numpy() for name in (LOG_PARTITION, SEQUENCE))
         run = at + _run_in_piece(runs, first, at, log)
         row = np.lexsort((position, log))
     else:
         if source.files:
-            rank = np.argsort(np.argsort(runs.first, kind="stable"), kind="stable")
             at = at + rows.column(FILE).to_numpy()
         run, log, position = at, runs.log[at], runs.first[at]
         row = np.argsort(rank[run], kind="stable")

@@ -95,7 +95,8 @@ def step_end(
     inputs: Sequence[Input], read: Sequence[int], size_bytes: int, order: Order
 ) -> tuple[int, ...]:
     """Per input, oldest first, how many of its rows are read after the next step, which reads the
-    next rows in order: between half of ``size_bytes`` and all of it, where rows are not larger.
+    next rows in order: between three quarters of ``size_bytes`` and all of it, where rows are not
+    larger.
 
     ``read``: how many are before the step.
     """
@@ -104,8 +105,8 @@ def step_end(
     begun = _bytes(inputs, now)
     if _bytes(inputs, ends) - begun <= size_bytes:
         return tuple(ends)
-    share = size_bytes / (2 * len(inputs))
-    while now != ends and _bytes(inputs, now) - begun <= size_bytes / 2:
+    share = size_bytes / (4 * len(inputs))
+    while now != ends and _bytes(inputs, now) - begun <= size_bytes * 3 / 4:
         now = _advanced(inputs, now, ends, share, order)
     begins = _before_last_value(inputs, read, now, ends, order)
     return tuple(now if begins == list(read) else begins)
