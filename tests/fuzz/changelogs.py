@@ -103,5 +103,6 @@ def settings(random_: random.Random, batches_: int, count: int, stages: int = 1)
             "compaction_bytes": random_.choice([0, 64, 1000]),
             "open_segments": random_.choice([1, 4, 4096]),
             "flush_bytes": random_.choice([1 << 16] if large else [1, 200, 32 << 20]),
+            "slice_bytes": random_.choice([1 << 16] if large else [1, 500, 5_000, 128 << 20]),
         }
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,9 +34,9 @@ def drawn(random_: random.Random, largest: int) -> Case:
     nodes = topologies.drawn(random_)
     while not _fits(nodes, count):
         nodes = topologies.drawn(random_)
-    records = _records(random_, nodes, count)
-    batches = changelogs.batches(random_, count)
     partitions = random_.choice([0, 0, 1, 3]) if each_for_itself(nodes) else 0
+    records = _records(random_, nodes, count, _groups(nodes) if partitions else set())
+    batches = changelogs.batches(random_, count)
     return Case(
         "graph",
         nodes,
@@ -55,6 +55,18 @@ def _is_table(nodes: Sequence[topologies.Node]) -> bool:
 def each_for_itself(nodes: Sequence[topologies.Node]) -> bool:
     """Whether the result depends on the order within each input alone, not between them."""
     return all(node["op"] not in ("lookup", "within") for node in nodes)
+
+
+def _groups(nodes: Sequence[topologies.Node]) -> set[tuple[int, str]]:
+    """The columns of inputs that are grouped by: without a value in them a record has no place in
+    the order of its log.
+    """
+    return {
+        (node["of"], name)
+        for node in nodes
+        if node["op"] in ("group", "window")
+        for name in node["by"]
+    }
 
 
 def _stages(nodes: Sequence[topologies.Node]) -> int:
@@ -83,7 +95,13 @@ def _fits(nodes: Sequence[topologies.Node], count: int) -> bool:
     return True
 
 
-def _records(random_: random.Random, nodes: Sequence[topologies.Node], count: int) -> list[Any]:
+def _records(
+    random_: random.Random,
+    nodes: Sequence[topologies.Node],
+    count: int,
+    filled: Collection[tuple[int, str]],
+) -> list[Any]:
+    """``filled``: the inputs' columns that have no nulls."""
     mix = changelogs.mix(random_)
     codes = random_.choice([1, 3, 8, 30]) if count <= 400 else max(30, count // 4)
     missing = random_.choice([0, 1, codes // 3])
@@ -102,8 +120,10 @@ def _records(random_: random.Random, nodes: Sequence[topologies.Node], count: in
                 key[random_.randrange(len(key))] = None
             deleted = random_.random() < mix.deleted and (node["op"] == "table")
             values = [
-                None if random_.random() < mix.null else random_.randrange(codes + missing)
-                for _ in node["values"]
+                None
+                if random_.random() < mix.null and (number, name) not in filled
+                else random_.randrange(codes + missing)
+                for name, _ in node["values"]
             ]
         last[number] = [number, key, time, None if deleted else values, deleted]
         found.append(last[number])

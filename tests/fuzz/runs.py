@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 import dovetail.runtime.pack
+import dovetail.runtime.stage
 import dovetail.state.run_state
 import dovetail.state.runs
 import dovetail.state.segment
@@ -45,6 +46,7 @@ LIMITS = {
     "compaction_bytes": (dovetail.state.run_state, "_COMPACTION_BYTES_MIN"),
     "open_segments": (dovetail.state.segment, "_OPEN_SEGMENTS_MAX"),
     "flush_bytes": (dovetail.runtime.pack, "_FLUSH_BYTES"),
+    "slice_bytes": (dovetail.runtime.stage, "SLICE_BYTES"),
 }
 
 

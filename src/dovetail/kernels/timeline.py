@@ -96,6 +96,12 @@ def arrival_order(sources: Sequence[Rows]) -> Ints:
     >>> arrival_order([rows([10, 5]), rows([7, 10])]).tolist()
     [2, 0, 1, 3]
     """
+    keys = arrival_keys(sources)
+    return np.lexsort(keys) if len(keys) > 1 else np.argsort(keys[0], kind="stable")
+
+
+def arrival_keys(sources: Sequence[Rows]) -> list[Ints]:
+    """What puts the rows of all sources in the order of their arrival, what decides last first."""
     if all(rows.sequence is not None for rows in sources):
         keys = [_all(rows.sequence for rows in sources)]
     elif all(rows.order is not None for rows in sources):
@@ -106,7 +112,7 @@ def arrival_order(sources: Sequence[Rows]) -> Ints:
         source = np.repeat(np.arange(len(sources)), [len(rows) for rows in sources])
         tie = _all(np.zeros_like(r.hash) if r.tie is None else r.tie for r in sources)
         keys = [tie, source, *keys]
-    return np.lexsort(keys) if len(keys) > 1 else np.argsort(keys[0], kind="stable")
+    return keys
 
 
 def _all(columns: Iterable[Ints | None]) -> Ints:

@@ -54,6 +54,17 @@ class Batch:
         """Rows that their sequence puts in order."""
         return cls(rows, stream_us, stream_us)
 
+    def of(self, which: Ints, rows: pa.Table) -> Batch:
+        """Some of the rows, which are ``rows``."""
+        return Batch(
+            rows,
+            self.clock_us[which],
+            self.stream_us[which],
+            None if self.order is None else self.order[which],
+            None if self.tie is None else self.tie[which],
+            self.stairs,
+        )
+
 
 @dataclass(frozen=True)
 class Job:
@@ -80,12 +91,12 @@ class Job:
         """Whether the batch has any rows."""
         return any(batch.rows.num_rows for batch in self.batches)
 
-    def rows(self, source: int) -> Rows:
-        """What the kernels know of a source's rows."""
+    def rows(self, source: int, *, keyed: bool = True) -> Rows:
+        """What the kernels know of a source's rows; without the keys if not ``keyed``."""
         spec, batch = self.spec.sources[source], self.batches[source]
         table = batch.rows
         return Rows(
-            keys=[whole(table.column(i)) for i in self.spec.key_columns],
+            keys=[whole(table.column(i)) for i in self.spec.key_columns if keyed],
             hash=table.column(HASH).to_numpy(),
             event_time_us=table.column(EVENT_TIME).to_numpy(),
             deleted=whole(table.column(DELETED)).to_numpy(zero_copy_only=False),

@@ -56,9 +56,9 @@ class Buckets:
             own = [piece for bucket, piece in pieces if bucket == number]
             if own or self.spec.align_us is not None:
                 done = process(self.spec, own, blobs, self._cache, now_us)
-                self.counts += done.counts
                 for table in done.changes:
                     yield number, table
+                self.counts += done.counts
 
 
 class LocalStage:

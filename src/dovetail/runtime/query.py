@@ -47,7 +47,7 @@ def settings(partitions: int) -> dict[str, str]:
         _PROVIDER: _ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-        "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         _PARTITIONS: str(partitions),
     }

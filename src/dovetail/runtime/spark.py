@@ -44,15 +44,17 @@ from dovetail.runtime import delta_spark, project, task
 from dovetail.runtime.job import COUNTS
 from dovetail.runtime.merge import merge
 from dovetail.runtime.pack import PACKED, Packer, Tag, packed, packing, unpack_piece
-from dovetail.runtime.stage import Piece, Processed, process
+from dovetail.runtime.spool import Spool
+from dovetail.runtime.stage import SLICE_BYTES, Piece, Processed, process
 from dovetail.runtime.wire import wire_rows
-from dovetail.state.ipc import from_ipc, to_ipc
+from dovetail.state.ipc import from_ipc, parts_of, to_ipc
 from dovetail.state.segment import SegmentCache
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _OUTPUT_ROWS_MAX = 100_000
+_OUTPUT_BYTES_MAX = 32 << 20
 _PAYLOAD = StructType(
     [
         StructField("changes", BinaryType()),
@@ -95,7 +97,7 @@ class Rows(Emission):
         """Pandas columns of Arrow types."""
         import pandas as pd
 
-        for rows in _slices(done.changes):
+        for rows in _parts(done.changes):
             yield self.output.rows(rows).to_pandas(types_mapper=pd.ArrowDtype)
 
 
@@ -109,14 +111,14 @@ class Blobs(Emission):
         self.columns = _PAYLOAD
 
     def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
-        """One row per stream, and a first one that counts."""
+        """One row per stream, and a last one that counts."""
         import pandas as pd
 
+        none = {name: [0] for name in COUNTS}
+        for rows in _parts(done.changes):
+            yield pd.DataFrame({"changes": [to_ipc(self.output.rows(rows))], **none})
         counts = {name: [done.counts[name]] for name in COUNTS}
         yield pd.DataFrame({"changes": [None], **counts})
-        none = {name: [0] for name in COUNTS}
-        for rows in _slices(done.changes):
-            yield pd.DataFrame({"changes": [to_ipc(self.output.rows(rows))], **none})
 
 
 @dataclass
@@ -133,19 +135,20 @@ class ToBuckets(Emission):
 
     def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
         """Rows of ``PACKED``."""
-        # The first piece has no rows; it brings the time, and what the bucket has counted.
-        bucket = self.labels.index(bucket)
+        bucket, number = self.labels.index(bucket), 0
         tag = Tag(0, bucket, 0, high_time_us)
-        yield packed(None, self.labels, replace(tag, dropped=done.counts["ungrouped"])).to_pandas()
-        for number, rows in enumerate(done.changes, start=1):
+        for rows in _parts(done.changes):
             told = packed(rows, self.labels, replace(tag, number=number), by=self.by)
             yield told.to_pandas()
+            number += 1
+        # The last piece has no rows; it brings the time, and what the bucket has counted.
+        tag = replace(tag, number=number, dropped=done.counts["ungrouped"])
+        yield packed(None, self.labels, tag).to_pandas()
 
 
-def _slices(changes: Iterable[pa.Table]) -> Iterator[pa.Table]:
+def _parts(changes: Iterable[pa.Table]) -> Iterator[pa.Table]:
     for table in changes:
-        for start in range(0, len(table), _OUTPUT_ROWS_MAX):
-            yield table.slice(start, _OUTPUT_ROWS_MAX)
+        yield from parts_of(table, _OUTPUT_BYTES_MAX, _OUTPUT_ROWS_MAX)
 
 
 @dataclass
@@ -370,10 +373,12 @@ class BucketProcessor(StatefulProcessor):
         timerValues: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
         """One micro-batch of one bucket."""
-        packed = [row for frame in rows for row in frame.itertuples(index=False)]
-        pieces = [unpack_piece(row) for row in packed]
-        now_us = 0 if self._spec.align_us is None else packed[0].now_us
-        yield from self._run(key, pieces, now_us)
+        spool, now_us = Spool(task.directory("dovetail-spool"), SLICE_BYTES), 0
+        for frame in rows:
+            for row in frame.itertuples(index=False):
+                spool.add(unpack_piece(row), row.payload)
+                now_us = 0 if self._spec.align_us is None else row.now_us
+        yield from self._run(key, spool.pieces, now_us)
 
     def handleExpiredTimer(  # noqa: N802
         self,

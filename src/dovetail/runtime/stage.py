@@ -8,7 +8,7 @@ lie.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from time import time
@@ -51,10 +51,16 @@ from dovetail.runtime import steps
 from dovetail.runtime.gate import pass_gate
 from dovetail.runtime.job import Batch, Job
 from dovetail.runtime.operators import operate, store_count
+from dovetail.runtime.slices import Slices
+from dovetail.runtime.stock import Stock, Stored, table_of
 from dovetail.state import manifest as manifests
 from dovetail.state.blobs import Blobs
+from dovetail.state.manifest import Manifest
 from dovetail.state.runs import Runs
 from dovetail.state.segment import SegmentCache
+
+SLICE_BYTES = 128 << 20
+"""Where a batch has more rows, about as much is worked on at a time."""
 
 RUNS = pa.schema(
     [
@@ -80,7 +86,7 @@ class Piece:
     partition: int
     number: int
     high_time_us: int
-    rows: pa.Table | None
+    rows: Stored | None
     runs: pa.Table | None = None
     stairs: pa.Table | None = None
 
@@ -96,7 +102,7 @@ class Processed:
     are emitted, in tables of one row or more; ``waiting``: whether rows wait for another source;
     ``counts``: of rows that had no use, by ``job.COUNTS``.
 
-    State has advanced when the first table is asked for.
+    State has advanced, and all is counted, when the last table has been asked for.
     """
 
     changes: Iterable[pa.Table]
@@ -118,6 +124,9 @@ def process(
     )
     read_us = _advance(before.read_us, pieces)
     after = replace(before, stream_time_us=read_us, read_us=read_us)
+    stock = Stock([piece.rows for piece in pieces if piece.rows is not None])
+    sliced = not gates and stock.nbytes > SLICE_BYTES
+    pieces = _in_memory(pieces, stock if sliced else None)
     batches = [batch_of(source, pieces, number) for number, source in enumerate(spec.sources)]
     held: tuple[Runs, ...] = ()
     if gates:
@@ -148,16 +157,44 @@ def process(
         blobs=blobs,
         cache=cache,
     )
-    operator = spec.operator
-    done = steps.run(job, operator) if isinstance(operator, Steps) else operate(job)
-    emitted = 0 if done.output is None else done.output.num_rows
-    stores = (*done.stores, *held)
-    after = replace(after, position=before.position + emitted, rows=done.rows, stores=stores)
-    cache.see(manifests.save(blobs, after))
-    cache.settle((segment for runs in stores for segment in runs.segments), time())
-    changes = () if done.output is None else (done.output,)
+    jobs = Slices(job, stock, SLICE_BYTES).jobs() if sliced else iter([(job, True)])
+    counts: Counter[str] = Counter()
+    changes = _worked(jobs, job.manifest, after, held, counts)
+    first = next(changes, None)
     waiting = any(runs.runs for runs in held)
-    return Processed(chain(changes, done.chunks), waiting, done.counts)
+    return Processed(chain(() if first is None else (first,), changes), waiting, counts)
+
+
+def _worked(
+    jobs: Iterator[tuple[Job, bool]],
+    manifest: Manifest,
+    after: Manifest,
+    held: tuple[Runs, ...],
+    counts: Counter[str],
+) -> Iterator[pa.Table]:
+    """The changes that jobs make, one after the other, each on the state that the one before it
+    left; ``after``: what the last leaves but for what jobs do, with the stores ``held`` besides.
+    """
+    for part, last in jobs:
+        job = replace(part, manifest=manifest)
+        operator = job.spec.operator
+        done = steps.run(job, operator) if isinstance(operator, Steps) else operate(job)
+        counts.update(done.counts)
+        told = [] if done.output is None else [done.output]
+        manifest = replace(
+            manifest,
+            stream_time_us=tuple(None if time == NO_TIME else time for time in job.final_us),
+            position=manifest.position + sum(map(len, told)),
+            rows=done.rows,
+            stores=done.stores,
+        )
+        if last:
+            stores = (*manifest.stores, *held)
+            after = replace(after, position=manifest.position, rows=manifest.rows, stores=stores)
+            job.cache.see(manifests.save(job.blobs, after))
+            job.cache.settle((s for runs in stores for s in runs.segments), time())
+        yield from told
+        yield from done.chunks
 
 
 def batch_of(source: SourceSpec, pieces: Sequence[Piece], number: int) -> Batch:
@@ -180,6 +217,17 @@ def batch_of(source: SourceSpec, pieces: Sequence[Piece], number: int) -> Batch:
             clock_us = stairs.at(rows.column(SEQUENCE).to_numpy(), inclusive=True)
         return Batch(rows, clock_us, clock_us, stairs=stairs)
     return _in_runs(source, rows, heard, stairs)
+
+
+def _in_memory(pieces: Sequence[Piece], stock: Stock | None) -> Sequence[Piece]:
+    """The pieces with their rows; of a stock, with what orders them."""
+    number, found = 0, []
+    for piece in pieces:
+        if piece.rows is not None:
+            rows = table_of(piece.rows) if stock is None else stock.ordering(number)
+            piece, number = replace(piece, rows=rows), number + 1
+        found.append(piece)
+    return found
 
 
 def _brought(source: SourceSpec, rows: pa.Table, stairs: Stairs | None) -> Batch:

@@ -21,7 +21,7 @@ def write(path: Path, fill: Callable[[IO[bytes]], None]) -> bool:
     """Write a file by ``fill``; whether it is there. Its directory is made where it is missing."""
     partial = None
     try:
-        _own(path.parent)
+        own(path.parent)
         handle, name = tempfile.mkstemp(dir=path.parent)
         partial = Path(name)
         with os.fdopen(handle, "wb") as file:
@@ -52,7 +52,7 @@ def remove_older(directory: Path, than_s: float) -> None:
                 path.unlink()
 
 
-def _own(directory: Path) -> None:
+def own(directory: Path) -> None:
     """Make the directory, for its user alone; it is an error where it is another user's."""
     directory.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
     if directory.stat().st_mode & 0o077:
