@@ -363,7 +363,8 @@ class _VersionedTables:
         end = later[0] if later else None
         points = [start]
         for time in other.times(key):
-            known = time >= other.horizon or time == other.times(key)[-1]
+            lasts = time == other.times(key)[-1] and other.latest(key) is not None
+            known = time >= other.horizon or lasts
             if known and time > start and (end is None or time < end):
                 points.append(time)
         before = [row(time) for time in points]

@@ -18,7 +18,7 @@ from pyspark.sql import types as st
 import dovetail.testing
 from dovetail import CheckpointError, DataError, PlanError, Table
 from dovetail.plan.nodes import Selected
-from dovetail.testing import Change, Driver, stable_hash, table
+from dovetail.testing import Change, Driver, stable_hash, stream, table
 
 ORDER = {"id": pa.int64(), "amount": pa.int64()}
 PAYMENT = {"id": pa.int64(), "paid": pa.bool_()}
@@ -126,6 +126,22 @@ def test_any_null_in_a_compound_key_drops_the_row() -> None:
     rows = [{"a": "x", "b": None}, {"a": None, "b": 1}, {"a": "", "b": 0}]
     assert [c.key for c in driver.pipe(flights, rows, timestamp=1)] == [{"a": "", "b": 0}]
     assert driver.dropped == 2
+
+
+def test_a_null_key_finds_no_row_whose_key_has_nulls() -> None:
+    """A right row alone has a null for the left key; a null equals nothing."""
+    left = table("left", key="id", schema={"id": pa.int64(), "name": pa.string()})
+    right = table("right", key="name", schema={"name": pa.string(), "city": pa.string()})
+    joined = left.join(right, on="name", how="outer")
+    schema = {"id": pa.int64(), "right_name": pa.string()}
+    asking = stream("asking", key=["id", "right_name"], schema=schema)
+    driver = Driver(asking.join(joined, how="left"))
+    driver.pipe(right, {"name": "ann", "city": "Oslo"}, timestamp=1)
+    (found,) = driver.pipe(asking, {"id": None, "right_name": "ann"}, timestamp=2)
+    assert found.values["city"] is None
+    driver.pipe(left, {"id": 1, "name": "ann"}, timestamp=3)
+    (found,) = driver.pipe(asking, {"id": 1, "right_name": None}, timestamp=4)
+    assert found.values["city"] is None
 
 
 def test_read_gives_each_change_once(orders: Table) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import matrix_tables
+import pyarrow as pa
 import pytest
 from answers import by_key, flat, per_join
 from matrix import (
@@ -46,10 +47,14 @@ from matrix_tables import MatrixTable
 from naive import Record
 from runners import cut, one_hash
 
+from dovetail import testing
+from dovetail.state import runs
+
 TABLES = matrix_tables.read_all()
 LOCAL = "DOVETAIL_CASES" not in os.environ
 CASES = int(os.environ.get("DOVETAIL_CASES", "200"))
 SEED = int(os.environ.get("DOVETAIL_SEED", "77"))
+SECOND = 1_000_000
 
 Kind: TypeAlias = "dict[str, Any]"
 
@@ -421,6 +426,21 @@ def test_law_of_history(how: str) -> None:
                 there = (left or preserves(how, "R")) and (right or preserves(how, "L"))
                 expected = row if there and (left or right) else None
                 assert (emitted[key][max(points)] if points else None) == expected, records
+
+
+@pytest.mark.parametrize("fanout", [2, 100])
+def test_what_a_merge_forgets_is_not_told(fanout: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tombstone before the history may be stored still, or not: no point tells which."""
+    monkeypatch.setattr(runs, "FANOUT", fanout)
+    left = testing.table("left", key="id", schema={"id": pa.int64()}, versioned="1 day")
+    right = testing.table("right", key="id", schema={"id": pa.int64()}, versioned="10 seconds")
+    driver = testing.Driver(left.join(right, how="left", late="history"))
+    driver.pipe(right, {"id": 1}, timestamp=10 * SECOND)
+    driver.pipe(right, {"id": 1}, deleted=True, timestamp=20 * SECOND)
+    for number in range(12):
+        driver.pipe(right, {"id": 2}, timestamp=(1000 + number) * SECOND)
+    found = driver.pipe(left, {"id": 1}, timestamp=5 * SECOND)
+    assert [change.timestamp_us for change in found] == [5 * SECOND]
 
 
 @pytest.mark.parametrize("how", ["left", "outer"])

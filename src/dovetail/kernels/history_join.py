@@ -29,8 +29,8 @@ class Points:
 
     ``start``: int64[groups + 1], where each group's begin; ``time_us``, ``arrival`` (-1 for a
     stored one): int64[n]; ``reference``: int64[n], the row, ABSENT for a tombstone;
-    ``horizon_us``: int64[arrivals], the time after each arrival before which only what is still the
-    latest version is known.
+    ``horizon_us``: int64[arrivals], the time after each arrival before which only a row that is
+    still the latest version is known.
     """
 
     start: Ints
@@ -75,9 +75,12 @@ class Points:
         return last_below(self.arrival, first, end, arrival)
 
     def _known(self, found: Ints, group: Ints, time_us: Ints, arrival: Ints) -> Mask:
-        """Whether versions that stand at a time are within the history, or are the latest."""
+        """Whether versions that stand at a time are within the history, or are the latest row: a
+        tombstone before the history says nothing that its absence does not.
+        """
         latest = self._last(group, np.full(len(group), LATEST), arrival)
-        return (time_us >= self.horizon_us[arrival]) | (found == latest)  # type: ignore[no-any-return]
+        row = np.append(self.reference, ABSENT)[found] != ABSENT
+        return (time_us >= self.horizon_us[arrival]) | ((found == latest) & row)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)

@@ -24,18 +24,19 @@ def join(job: Job, operator: Histories) -> Done:
     events = timeline([job.rows(source) for source in operator.leaves])
     counted = [counts(job, events, source) for source in operator.leaves]
     earliest = np.minimum.reduceat(events.event_time_us, events.start)
-    stores, pools, points = [], [], []
+    stores, pools, points, firsts = [], [], [], []
     for source in operator.leaves:
         store = job.table_store(source)
         assert isinstance(store, HistoryState)
-        pool, made = _points(job, source, store, events, counted[source], earliest)
+        pool, first, made = _points(job, source, store, events, counted[source], earliest)
         stores.append(store)
         pools.append(pool)
+        firsts.append(first)
         points.append(made)
     parts = []
     for side in operator.leaves:
         event = np.flatnonzero(counted[side])
-        row = pools[side].num_rows - job.batches[side].rows.num_rows + events.row[event]
+        row = firsts[side] + events.row[event]
         found = correct(
             operator.how,
             side,
@@ -54,9 +55,9 @@ def join(job: Job, operator: Histories) -> Done:
 
 def _points(
     job: Job, source: int, store: HistoryState, events: Timeline, counted: Mask, earliest: Ints
-) -> tuple[pa.Table, Points]:
+) -> tuple[pa.Table, int, Points]:
     """A side's versions from the one that stands at each key's earliest record on, and their
-    values: the stored rows, then the batch's.
+    values: the stored rows, then the batch's, and which of them is the batch's first.
     """
     groups = np.arange(events.groups)
     stands = store.as_of(events.hash, events.keys, earliest).event_time_us
@@ -90,7 +91,7 @@ def _points(
         horizon_us,
     )
     pool = pa.concat_tables([rows.select(values), job.batches[source].rows.select(values)])
-    return pool, made
+    return pool, len(rows), made
 
 
 def _output(

@@ -54,8 +54,10 @@ def join(job: Job, operator: Lookup) -> Done:
     reference = {stream: events.row[asked]}
     pools: dict[int, Pool] = {}
     stores = {source: job.table_store(source) for source in sources if source != stream}
+    null = any_null(events.keys, events.groups)[events.group[asked]]
     for source, store in stores.items():
-        reference[source], pools[source] = _find(job, source, store, events, asked)
+        found, pools[source] = _find(job, source, store, events, asked)
+        reference[source] = np.where(null, ABSENT, found)
     changes = look_up(operator.tree, events, asked, reference)
     told = _output(job, operator, events, pools, changes) if len(changes.event) else None
     for source, store in stores.items():

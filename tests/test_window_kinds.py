@@ -1,0 +1,129 @@
+"""Random counts by sessions and sliding windows: the definition and the driver against Kafka
+Streams itself, which ``kafka_streams/Windows.java`` runs.
+
+Every record's changes must be equal, but for this:
+
+- Kafka Streams deletes a session that a record falls into and adds it again, also where its bounds
+  stay. Such deletions are left out.
+- It tells some sliding windows twice for one record, and in an order of its own. They are compared
+  once, by their starts.
+- It knows a record by the sliding windows stored when it came, so it forgets one that was late for
+  the window that ends at it. By the law the record is in the windows that were still open. No such
+  records are drawn.
+
+``DOVETAIL_CASES`` says how many cases to draw; ``DOVETAIL_SEED`` draws others.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from answers import by_key, flat
+from matrix_runners import ORACLE
+from naive import Record
+from runners import cut
+from window_gathering import Windows
+from window_model import Result, View, each_record, seen
+from window_runners import Answers, Case, driver
+
+CASES = int(os.environ.get("DOVETAIL_CASES", "400"))
+SEED = int(os.environ.get("DOVETAIL_SEED", "77"))
+SOURCE = Path(__file__).parent / "kafka_streams" / "Windows.java"
+
+pytestmark = [
+    pytest.mark.skipif(not ORACLE.exists(), reason="Kafka Streams is not here"),
+    pytest.mark.skipif(shutil.which("javac") is None, reason="a JDK is not here"),
+]
+
+
+def draw(random_: random.Random, kind: str) -> Case:
+    """Few keys, times that repeat, fall back and jump; of sliding windows by no more than grace."""
+    size = random_.choice([1, 3, 10])
+    windows = Windows(kind, size, 0, random_.choice([0, 1, 4, 30]), retention=10**9)
+    keys = random_.choice(["k", "ab", ["a", "ab", "é"]])
+    steps = random_.choice([[0, 1], [0, 1, size, size + 1], [0, size, 3 * size]])
+    backs = random_.choice([[0], [0, 0, 1, size], [0, size, 2 * size, 40]])
+    now = clock = 1000
+    records = []
+    for _ in range(random_.randint(1, 40)):
+        now += random_.choice(steps)
+        time = now - random_.choice(backs)
+        if kind == "sliding":
+            time = max(time, clock - windows.grace)
+        clock = max(clock, time)
+        records.append(Record("L", random_.choice(keys), time, "v", False))
+    return View("L", (("L", windows),)), records
+
+
+def kafka_streams(cases: list[Case]) -> list[Answers]:
+    """What Kafka Streams tells for each record of each case."""
+    lines = []
+    for view, records in cases:
+        windows = view.windows[0][1]
+        lines.append(f"{windows.kind} {windows.size} {windows.grace}")
+        lines += [f"{record.key} {record.time}" for record in records]
+        lines.append("")
+    build = subprocess.run([ORACLE.parent / "build"], check=True, stdout=subprocess.PIPE, text=True)
+    jars = Path(build.stdout.strip()) / "lib" / "*"
+    command = ["java", "-XX:+UseSerialGC", "-Xmx512m", "-cp", str(jars)]
+    command += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=off", str(SOURCE)]
+    told = subprocess.run(
+        command, input="\n".join([*lines, ""]), check=True, stdout=subprocess.PIPE, text=True
+    )
+    answers, cases_told = iter(told.stdout.split("\n")), []
+    for view, records in cases:
+        cases_told.append([_as_we(view, _changes(next(answers))) for _ in records])
+        assert next(answers) == ""
+    return cases_told
+
+
+def _as_we(view: View, changes: list[Result]) -> list[Result]:
+    if view.windows[0][1].kind == "sliding":
+        return sorted(dict.fromkeys(changes), key=lambda change: change.key)
+    last = {change.key: change for change in changes}
+    return [change for change in changes if change is last[change.key]]
+
+
+def _changes(line: str) -> list[Result]:
+    changes = []
+    for change in filter(None, line.split(",")):
+        key, start, end, count, time = change.split(" ")
+        values = None if count == "-" else (int(count),)
+        changes.append(Result((key, int(start), int(end)), values, int(time)))
+    return changes
+
+
+def shown(answers: Answers) -> Answers:
+    return [
+        [r._replace(values=r.values and (len(r.values[0]),)) for r in part]  # type: ignore[arg-type]
+        for part in answers
+    ]
+
+
+@pytest.fixture(scope="module", params=["session", "sliding"])
+def told(request: pytest.FixtureRequest) -> list[tuple[Case, Answers]]:
+    random_ = random.Random(f"{SEED} {request.param}")
+    cases = [draw(random_, request.param) for _ in range(CASES)]
+    return list(zip(cases, kafka_streams(cases), strict=True))
+
+
+def test_the_definition(told: list[tuple[Case, Answers]]) -> None:
+    for (view, records), expected in told:
+        found = shown([seen(part) for part in each_record(view, records)])
+        assert found == expected, (view, records)
+
+
+@pytest.mark.parametrize(("size", "buckets"), [(1, 1), (4, 1), (10**6, 1), (10**6, 8)])
+def test_the_driver(size: int, buckets: int, told: list[tuple[Case, Answers]]) -> None:
+    for (view, records), expected in told[:: 16 if size == 1 else 4]:
+        answers = shown(driver(view, cut(records, size), restart=size == 1, buckets=buckets))
+        wanted = [flat(expected[i : i + size]) for i in range(0, len(expected), size)]
+        if buckets == 1:
+            assert answers == wanted, (view, records)
+        else:
+            assert [*map(by_key, answers)] == [*map(by_key, wanted)], (view, records)
