@@ -31,7 +31,7 @@ from window_gathering import Windows
 from window_model import Result, View, each_record, seen
 from window_runners import Answers, Case, driver
 
-CASES = int(os.environ.get("DOVETAIL_CASES", "400"))
+CASES = int(os.environ.get("DOVETAIL_CASES", "200"))
 SEED = int(os.environ.get("DOVETAIL_SEED", "77"))
 SOURCE = Path(__file__).parent / "kafka_streams" / "Windows.java"
 
