@@ -173,8 +173,8 @@ FAULTS = [
     Fault(
         "sliding windows: the end is outside",
         "kernels.sliding",
-        "return low, bisect(time_us, low, end, start_us + size_us, right=True)",
-        "return low, bisect(time_us, low, end, start_us + size_us, right=False)",
+        "return low, bisect(self.time_us, low, end, start_us + size_us, right=True)",
+        "return low, bisect(self.time_us, low, end, start_us + size_us, right=False)",
     ),
     Fault(
         "sessions: records a gap apart are two",
@@ -203,7 +203,7 @@ FAULTS = [
     Fault(
         "groups: the net of a batch leaves out rows that go",
         "runtime.gather",
-        "differs = present | self.known",
+        "differs = present | known",
         "differs = present.copy()",
     ),
     Fault(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 
-from dovetail.kernels.aggregates import Ints, Mask, Touches
+from dovetail.kernels.aggregates import Aggregate, Columns, Ints, Mask, Touches, nulls
 
 _SHORT = 64
 """Segments up to this length are scanned together, longer ones each for itself."""
@@ -76,3 +77,30 @@ def lowest_over(first: Ints, end: Ints, values: Ints, places: int, nothing: int)
             np.minimum(halved[half:], lowest[:-half], out=halved[half:])
             lowest = halved
     return lowest
+
+
+def final_over(
+    kernel: Aggregate, first: Ints, end: Ints, values: Columns, places: int
+) -> list[pa.Array]:
+    """The accumulators of the rows whose ranges ``first[i]`` up to ``end[i]`` cover each place, in
+    whatever order: ``places`` rows. ``kernel`` must not mind (``commutes``).
+
+    The places are the leaves of a tree. A row is added to the topmost nodes within its range, two a
+    level at most, and each node hands what it has down: O(n log n), a level at a time.
+    """
+    assert kernel.commutes, "the order of the rows matters"
+    levels = int((end - first).max(initial=1)).bit_length()
+    state: Columns = nulls(kernel.state, (places >> levels) + 1)
+    for level in reversed(range(levels)):
+        nodes = (places >> level) + 1
+        parent = pa.array(np.arange(nodes) >> 1)
+        state = [column.take(parent) for column in state]
+        low, high = (first + (1 << level) - 1) >> level, end >> level
+        left = np.flatnonzero((low < high) & (low % 2 == 1))
+        right = np.flatnonzero((low < high) & (high % 2 == 1))
+        node, row = np.append(low[left], high[right] - 1), np.append(left, right)
+        order = np.argsort(node, kind="stable")
+        touches = Touches(node[order], nodes, np.zeros(len(order), np.bool_))
+        own = pa.array(row[order])
+        state = kernel.final(touches, state, [column.take(own) for column in values])
+    return [column.slice(0, places) for column in state]

@@ -150,7 +150,7 @@ def process(
     )
     operator = spec.operator
     done = steps.run(job, operator) if isinstance(operator, Steps) else operate(job)
-    emitted = 0 if done.output is None else done.output.num_rows
+    emitted = done.later + (0 if done.output is None else done.output.num_rows)
     stores = (*done.stores, *held)
     after = replace(after, position=before.position + emitted, rows=done.rows, stores=stores)
     cache.see(manifests.save(blobs, after))
