@@ -1,8 +1,9 @@
 """Many records of one key in a micro-batch: what is made of them at a time stays small, and what is
 said does not depend on how much that is.
 
-Families: the work (how many pairs of a record and a window are made, and at a time); the same
-whatever is made at a time (all aggregates, against one record a micro-batch).
+Families: the same whatever is made at a time (all aggregates, against one record a micro-batch);
+windows that slide (how many pairs of a record and a window are made, and at a time); sessions (how
+often accumulators are made).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pytest
 import dovetail as dt
 import dovetail.kernels.sliding
 from dovetail import testing
+from dovetail.kernels.sums import Count
 from dovetail.plan.spec import Emit
 
 SCHEMA = {"k": pa.string(), "v": pa.int64(), "f": pa.float64(), "d": pa.decimal128(9, 2)}
@@ -52,6 +54,8 @@ AGGREGATES: dict[str, Callable[[], dict[str, Any]]] = {
 WINDOWS = {
     "sliding": lambda: dt.sliding("6 us", grace="4 us"),
     "sliding far": lambda: dt.sliding("40 us", grace="40 us"),
+    "session": lambda: dt.session("2 us", grace="1 us"),
+    "session far": lambda: dt.session("3 us", grace="40 us"),
 }
 
 
@@ -124,7 +128,16 @@ def test_what_is_made_at_a_time_changes_nothing(
             for limit in (1, 10**6):
                 monkeypatch.setattr(dovetail.kernels.sliding, "_PAIRS_MAX", limit)
                 assert told(*given, batches) == expected
-                assert told(*given, batches, "batch") == [*net(expected)]
+                assert ordered(windows, told(*given, batches, "batch")) == ordered(
+                    windows, [*net(expected)]
+                )
+
+
+def ordered(windows: str, batches: Sequence[Sequence[Told]]) -> list[list[Told]]:
+    """Of sessions by key: with ``emit="batch"`` a key's tombstones come first."""
+    if windows.startswith("session"):
+        return [sorted(batch, key=repr) for batch in batches]
+    return [*map(list, batches)]
 
 
 def pairs(monkeypatch: pytest.MonkeyPatch, records: int, emit: Emit, aggregates: str) -> list[int]:
@@ -162,3 +175,33 @@ def test_pairs_are_made_some_at_a_time(
     monkeypatch.setattr(dovetail.kernels.sliding, "_PAIRS_MAX", 10**3, raising=False)
     # No fewer than the windows, and what one record makes.
     assert max(pairs(monkeypatch, 150, emit, aggregates), default=0) <= 4 * 2 * 150
+
+
+ORDERS: dict[str, Callable[[int], list[int]]] = {
+    "in order": lambda n: [*range(n)],
+    "backwards": lambda n: [*reversed(range(n))],
+    "every second one first": lambda n: [*range(0, n, 2), *range(1, n, 2)],
+    "at random": lambda n: random.Random(3).sample(range(n), n),
+}
+
+
+@pytest.mark.parametrize("grace", ["1 s", "2 us"])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("emit", ["change", "batch"])
+def test_sessions_are_merged_together(
+    emit: Emit, order: str, grace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are of one key, and in whatever order its records come."""
+    calls = 0
+    for name in ("running", "final", "merged"):
+        method = getattr(Count, name)
+
+        def counted(*given: Any, method: Any = method) -> Any:
+            nonlocal calls
+            calls += 1
+            return method(*given)
+
+        monkeypatch.setattr(Count, name, counted)
+    batch = [("a", time, {"v": 1}) for time in ORDERS[order](256)]
+    told(dt.session("1 us", grace=grace), {"n": dt.count()}, [batch], emit)
+    assert calls <= 6 * 8 + 6

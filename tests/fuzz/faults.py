@@ -179,14 +179,14 @@ FAULTS = [
     Fault(
         "sessions: records a gap apart are two",
         "kernels.sessions",
-        "last = bisect(sessions.start_us, first, high, time + self.gap_us, right=True)",
-        "last = bisect(sessions.start_us, first, high, time + self.gap_us, right=False)",
+        "near_left = (left >= 0) & (time_us[own] - time_us[left] <= gap_us)",
+        "near_left = (left >= 0) & (time_us[own] - time_us[left] < gap_us)",
     ),
     Fault(
-        "sessions: of two that merge the second's rows are lost",
-        "runtime.sessions",
-        "if both.any():",
-        "if len(both) > 10**9:",
+        "sessions: of those that merge the last one's rows are lost",
+        "kernels.scans",
+        "return replaced(alone, many, kernel.merged(left, right))",
+        "return replaced(alone, many, left)",
     ),
     Fault(
         "groups: what leaves and enters one group is told twice",

@@ -104,3 +104,38 @@ def final_over(
         own = pa.array(row[order])
         state = kernel.final(touches, state, [column.take(own) for column in values])
     return [column.slice(0, places) for column in state]
+
+
+def merged_over(kernel: Aggregate, state: Columns, first: Ints, end: Ints) -> Columns:
+    """The accumulators from each ``first[i]`` up to a larger ``end[i]`` merged, in order.
+
+    A tree of accumulators, two of a level at most for each range: O(n log n).
+    """
+    many = np.flatnonzero(end - first > 1)
+    alone, first, end = _rows(state, first), first[many], end[many]
+    left: Columns = nulls(kernel.state, len(many))
+    right: Columns = left
+    while (first < end).any():
+        at = np.flatnonzero((first < end) & (first % 2 == 1))
+        left = replaced(left, at, kernel.merged(_rows(left, at), _rows(state, first[at])))
+        at = np.flatnonzero((first < end) & (end % 2 == 1))
+        right = replaced(right, at, kernel.merged(_rows(state, end[at] - 1), _rows(right, at)))
+        first, end = (first + 1) >> 1, end >> 1
+        even = np.arange(0, len(state[0]) - 1, 2)
+        state = kernel.merged(_rows(state, even), _rows(state, even + 1))
+    return replaced(alone, many, kernel.merged(left, right)) if len(many) else alone
+
+
+def _rows(state: Columns, row: Ints) -> list[pa.Array]:
+    index = pa.array(row)
+    return [column.take(index) for column in state]
+
+
+def replaced(state: Columns, at: Ints, others: Columns) -> Columns:
+    """Accumulators with others in the place of some."""
+    if len(at) == 0:
+        return state
+    index = np.arange(len(state[0]))
+    index[at] = len(index) + np.arange(len(at))
+    both = zip(state, others, strict=True)
+    return _rows([pa.concat_arrays(columns) for columns in both], index)

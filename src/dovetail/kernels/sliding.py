@@ -23,7 +23,7 @@ from functools import cached_property
 import numpy as np
 
 from dovetail.kernels.scans import lowest_over
-from dovetail.kernels.search import bisect, expand
+from dovetail.kernels.search import bisect, expand, least
 from dovetail.kernels.timeline import NO_TIME, Ints, Mask
 
 STORED = -1
@@ -187,7 +187,7 @@ def changed(records: Records, closing_us: Ints, size_us: int) -> Windows:
     own = np.minimum.reduceat(arrival, at) if len(at) else at
     owner, moment = group[at], time_us[at]
     low, high = records.within(owner, moment + 1, size_us)
-    seen = _least(arrival, low, high)
+    seen = least(arrival, low, high)
     holds = low < high
     owner = np.append(owner, owner[holds])
     start = np.append(moment - size_us, moment[holds] + 1)
@@ -259,20 +259,3 @@ def _coverings(first: Ints, end: Ints, places: int) -> Ints:
     """How many of the ranges cover each place."""
     begun, ended = (np.bincount(at, minlength=places + 1) for at in (first, end))
     return np.cumsum(begun - ended)[:places]
-
-
-def _least(values: Ints, low: Ints, high: Ints) -> Ints:
-    """The least value in each range, a large one where it is empty: by two overlapping ranges whose
-    length is a power of two.
-    """
-    levels = [values]
-    while 2 ** len(levels) <= len(values):
-        half = 2 ** (len(levels) - 1)
-        levels.append(np.minimum(levels[-1][:-half], levels[-1][half:]))
-    least = np.full(len(low), _NEVER)
-    length = high - low
-    for number, level in enumerate(levels):
-        own = np.flatnonzero((length >= 2**number) & (length < 2 ** (number + 1)))
-        if len(own):
-            least[own] = np.minimum(level[low[own]], level[high[own] - 2**number])
-    return least
