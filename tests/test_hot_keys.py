@@ -3,7 +3,7 @@ said does not depend on how much that is.
 
 Families: the same whatever is made at a time (all aggregates, against one record a micro-batch);
 windows that slide (how many pairs of a record and a window are made, and at a time); sessions (how
-often accumulators are made).
+often accumulators are made); two streams (how many pairs of records are made at a time).
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ import pyarrow.compute as pc
 import pytest
 
 import dovetail as dt
+import dovetail.kernels.interval_join
 import dovetail.kernels.sliding
+import dovetail.runtime.interval_side
 from dovetail import testing
 from dovetail.kernels.sums import Count
 from dovetail.plan.spec import Emit
@@ -205,3 +207,69 @@ def test_sessions_are_merged_together(
     batch = [("a", time, {"v": 1}) for time in ORDERS[order](256)]
     told(dt.session("1 us", grace=grace), {"n": dt.count()}, [batch], emit)
     assert calls <= 6 * 8 + 6
+
+
+JOINS: dict[str, dict[str, Any]] = {
+    "inner": {"how": "inner"},
+    "left": {"how": "left"},
+    "outer": {"how": "outer"},
+    "eager": {"how": "outer", "unmatched": "eager"},
+    "retract": {"how": "outer", "unmatched": "retract"},
+    "itself": {"how": "left"},
+}
+
+
+def joined(
+    name: str, within: Any, batches: Sequence[Sequence[Record]], sizes: list[int] | None = None
+) -> list[list[Any]]:
+    """What each micro-batch emits; ``sizes``: of the tables in which it comes."""
+    left, right = (testing.stream(side, key="k", schema=SCHEMA) for side in "lr")
+    select = {"a": "left.v", "b": "right.v"}
+    other = left if name == "itself" else right
+    driver = testing.Driver(left.join(other, within=within, select=select, **JOINS[name]))
+    answers = []
+    for batch in batches:
+        with driver.batch() as changes:
+            for number, (key, time, values) in enumerate(batch):
+                side = other if number % 3 == 2 else left
+                driver.pipe(side, {"k": key, **values}, timestamp=time)
+            if sizes is not None:
+                sizes += map(len, driver._root.run(0, 0))
+        answers.append([(c.key, c.values, c.timestamp_us, c.change, c.position) for c in changes])
+    return answers
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_pairs_made_at_a_time_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(3):
+        records = drawn(random.Random(f"{name} {seed}"), 60, "ab"[: seed + 1])
+        within = dt.within(before="4 us", after="3 us", grace="1 us")
+        batches = [records[:45], records[45:]]
+        expected = joined(name, within, batches)
+        assert len(expected[0]) > 15
+        monkeypatch.setattr(dovetail.runtime.interval_side, "_PAIRS_MAX", 5)
+        assert joined(name, within, batches) == expected
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_pairs_of_records_are_made_some_at_a_time(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dovetail.runtime.interval_side, "_PAIRS_MAX", 500, raising=False)
+    made: list[int] = []
+    sizes: list[int] = []
+    expand = dovetail.kernels.interval_join.expand
+
+    def counted(first: Any, end: Any) -> Any:
+        which, member = expand(first, end)
+        made.append(len(member))
+        return which, member
+
+    monkeypatch.setattr(dovetail.kernels.interval_join, "expand", counted)
+    batch = [("a", time, {"v": time}) for time in range(300)]
+    joined(name, dt.within(before="1 s", after="1 s"), [batch], sizes)
+    # No fewer than one record joins.
+    assert max(made) <= 500
+    assert max(sizes) <= 500
+    assert sum(sizes) >= 200 * 100

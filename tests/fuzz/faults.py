@@ -245,7 +245,7 @@ FAULTS = [
     Fault(
         "streams: a pair comes once for each side",
         "kernels.interval_join",
-        "return pairs.where(other.arrival[found] < own.arrival[row])",
+        "return pairs.where(self.other.arrival[found] < self.own.arrival[row])",
         "return pairs",
     ),
 ]

@@ -12,6 +12,8 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
+import dovetail.kernels.sliding
+import dovetail.runtime.interval_side
 import dovetail.runtime.pack
 import dovetail.state.run_state
 import dovetail.state.runs
@@ -45,6 +47,8 @@ LIMITS = {
     "compaction_bytes": (dovetail.state.run_state, "_COMPACTION_BYTES_MIN"),
     "open_segments": (dovetail.state.segment, "_OPEN_SEGMENTS_MAX"),
     "flush_bytes": (dovetail.runtime.pack, "_FLUSH_BYTES"),
+    "pairs": (dovetail.runtime.interval_side, "_PAIRS_MAX"),
+    "window_pairs": (dovetail.kernels.sliding, "_PAIRS_MAX"),
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -99,3 +101,17 @@ def least(values: Ints, low: Ints, high: Ints) -> Ints:
         if len(own):
             least[own] = np.minimum(level[low[own]], level[high[own] - 2**number])
     return least
+
+
+def pieces(count: Ints, limit: int) -> Iterator[tuple[int, int]]:
+    """Ranges of places whose counts add up to ``limit`` at most, of one place where that has more.
+
+    >>> list(pieces(np.array([3, 1, 9, 2, 2]), 4))
+    [(0, 2), (2, 3), (3, 5)]
+    """
+    total = np.append(0, np.cumsum(count))
+    start = 0
+    while start < len(count):
+        stop = int(np.searchsorted(total, total[start] + limit, side="right")) - 1
+        yield start, max(stop, start + 1)
+        start = max(stop, start + 1)

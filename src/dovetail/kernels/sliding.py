@@ -16,14 +16,13 @@ Source: Kafka Streams join design, "Windowed Aggregate"; spec/windowed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from dovetail.kernels.scans import lowest_over
-from dovetail.kernels.search import bisect, expand, least
+from dovetail.kernels.search import bisect, expand, least, pieces
 from dovetail.kernels.timeline import NO_TIME, Ints, Mask
 
 STORED = -1
@@ -239,20 +238,6 @@ def _ranges(
     least = np.maximum(time_us, records.closing_us[record]) - size_us
     first = bisect(start_us, bounds[own], bounds[own + 1], least, right=False)
     return record, first, bisect(start_us, first, bounds[own + 1], time_us, right=True)
-
-
-def pieces(count: Ints, limit: int) -> Iterator[tuple[int, int]]:
-    """Ranges of places whose counts add up to ``limit`` at most, of one place where that has more.
-
-    >>> list(pieces(np.array([3, 1, 9, 2, 2]), 4))
-    [(0, 2), (2, 3), (3, 5)]
-    """
-    total = np.append(0, np.cumsum(count))
-    start = 0
-    while start < len(count):
-        stop = int(np.searchsorted(total, total[start] + limit, side="right")) - 1
-        yield start, max(stop, start + 1)
-        start = max(stop, start + 1)
 
 
 def _coverings(first: Ints, end: Ints, places: int) -> Ints:
