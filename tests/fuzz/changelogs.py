@@ -104,5 +104,7 @@ def settings(random_: random.Random, batches_: int, count: int, stages: int = 1)
             "open_segments": random_.choice([1, 4, 4096]),
             "flush_bytes": random_.choice([1 << 16] if large else [1, 200, 32 << 20]),
             "slice_bytes": random_.choice([1 << 16] if large else [1, 500, 5_000, 128 << 20]),
+            "pairs": random_.choice([1 << 16] if large else [1, 10, 1 << 18]),
+            "window_pairs": random_.choice([1, 1 << 18]),
         }
     return found

@@ -173,20 +173,20 @@ FAULTS = [
     Fault(
         "sliding windows: the end is outside",
         "kernels.sliding",
-        "return low, bisect(time_us, low, end, start_us + size_us, right=True)",
-        "return low, bisect(time_us, low, end, start_us + size_us, right=False)",
+        "return low, bisect(self.time_us, low, end, start_us + size_us, right=True)",
+        "return low, bisect(self.time_us, low, end, start_us + size_us, right=False)",
     ),
     Fault(
         "sessions: records a gap apart are two",
         "kernels.sessions",
-        "last = bisect(sessions.start_us, first, high, time + self.gap_us, right=True)",
-        "last = bisect(sessions.start_us, first, high, time + self.gap_us, right=False)",
+        "near_left = (left >= 0) & (time_us[own] - time_us[left] <= gap_us)",
+        "near_left = (left >= 0) & (time_us[own] - time_us[left] < gap_us)",
     ),
     Fault(
-        "sessions: of two that merge the second's rows are lost",
-        "runtime.sessions",
-        "if both.any():",
-        "if len(both) > 10**9:",
+        "sessions: of those that merge the last one's rows are lost",
+        "kernels.scans",
+        "return replaced(alone, many, kernel.merged(left, right))",
+        "return replaced(alone, many, left)",
     ),
     Fault(
         "groups: what leaves and enters one group is told twice",
@@ -203,7 +203,7 @@ FAULTS = [
     Fault(
         "groups: the net of a batch leaves out rows that go",
         "runtime.gather",
-        "differs = present | self.known",
+        "differs = present | known",
         "differs = present.copy()",
     ),
     Fault(
@@ -245,7 +245,7 @@ FAULTS = [
     Fault(
         "streams: a pair comes once for each side",
         "kernels.interval_join",
-        "return pairs.where(other.arrival[found] < own.arrival[row])",
+        "return pairs.where(self.other.arrival[found] < self.own.arrival[row])",
         "return pairs",
     ),
 ]

@@ -12,6 +12,8 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
+import dovetail.kernels.sliding
+import dovetail.runtime.interval_side
 import dovetail.runtime.pack
 import dovetail.runtime.stage
 import dovetail.state.run_state
@@ -47,6 +49,8 @@ LIMITS = {
     "open_segments": (dovetail.state.segment, "_OPEN_SEGMENTS_MAX"),
     "flush_bytes": (dovetail.runtime.pack, "_FLUSH_BYTES"),
     "slice_bytes": (dovetail.runtime.stage, "SLICE_BYTES"),
+    "pairs": (dovetail.runtime.interval_side, "_PAIRS_MAX"),
+    "window_pairs": (dovetail.kernels.sliding, "_PAIRS_MAX"),
 }
 
 

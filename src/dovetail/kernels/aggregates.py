@@ -114,6 +114,11 @@ class Aggregate(ABC):
         """Whether rows can be retracted."""
         return True
 
+    @property
+    def commutes(self) -> bool:
+        """Whether the accumulator is the same whatever the order of the rows, bit for bit."""
+        return False
+
     @abstractmethod
     def running(self, touches: Touches, initial: Columns, values: Columns) -> pa.Array:
         """The result after each touch: n rows.

@@ -154,6 +154,11 @@ class CollectSet(Aggregate):
         """Where the counts are kept."""
         return self.retractable
 
+    @property
+    def commutes(self) -> bool:
+        """Where the values are in their own order."""
+        return is_ordered(self.values)
+
     def running(self, touches: Touches, initial: Columns, values: Columns) -> pa.Array:
         """The set after each touch: the values whose spans hold it."""
         found = spans(touches, [initial], values[0])

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.kernels.aggregates import Accumulating, Columns, Ints, Mask, Touches, valid
-from dovetail.kernels.scans import any_so_far
+from dovetail.kernels.scans import any_so_far, lowest_over
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,22 @@ class End(Accumulating):
     def results(self, state: Columns) -> pa.Array:
         """The values."""
         return state[0]
+
+    def over(
+        self, first: Ints, end: Ints, order: Ints, values: Columns, places: int
+    ) -> list[pa.Array]:
+        """The accumulators of the rows whose ranges ``first[i]`` up to ``end[i]`` cover each place,
+        taken in ``order``, a number per row: O(n log n).
+        """
+        eligible = valid(values[0]) if self.ignore_nulls else np.ones(len(order), np.bool_)
+        row = np.flatnonzero(eligible)
+        row = row[np.argsort(order[row], kind="stable")]
+        rank = np.arange(len(row))[:: -1 if self.last else 1]
+        nothing = len(row)
+        found = lowest_over(first[row], end[row], rank, places, nothing)
+        present = found != nothing
+        index = np.append(row[:: -1 if self.last else 1], 0)[found]
+        return [values[0].take(pa.array(index, mask=~present)), pa.array(present)]
 
     def _chosen(
         self, touches: Touches, initial: Columns, values: pa.Array, eligible: Mask

@@ -39,6 +39,11 @@ class Extreme(Accumulating):
         """The next smallest value is not kept."""
         return False
 
+    @property
+    def commutes(self) -> bool:
+        """Extremes do."""
+        return True
+
     def accumulated(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
         """The extreme after each touch."""
         both = keyed([initial[0], values[0]])

@@ -35,6 +35,8 @@ from dovetail.kernels.timeline import Ints, Mask
 Unmatched: TypeAlias = Literal["on_close", "eager", "retract"]
 
 NEVER = int(np.iinfo(np.int64).max)
+STORED = -1
+"""As an arrival: before the batch."""
 
 
 @dataclass(frozen=True)
@@ -107,27 +109,55 @@ class Pairs:
         return Pairs(self.row[kept], self.other[kept], self.other_time_us[kept])
 
 
-def kept(pairs: Pairs, own: Arrivals, stream_us: Ints, window: Window) -> Pairs:
-    """The pairs whose other row is still kept when the own row arrives."""
-    horizon_us = stream_us[own.arrival[pairs.row]] - window.retention_us
-    return pairs.where(pairs.other_time_us >= horizon_us)
+@dataclass(frozen=True)
+class Reach:
+    """Which rows of the other side each of n records may join. There may be as many pairs as the
+    square of the records; these are made some at a time.
 
+    ``own``: the records; ``other``: m rows of the other side, ``STORED`` the arrival of stored
+    ones, and ``number``: int64[m], by whatever number they have; ``first``, ``end``: int64[n], the
+    record may join those of the rows from the first up to an exclusive end that came before it.
+    """
 
-def pairs_of_batch(side: int, own: Arrivals, other: Arrivals, window: Window) -> Pairs:
-    """The pairs of each row of ``own`` with the rows of ``other`` that have arrived before it."""
-    if len(own) == 0 or len(other) == 0:
-        none = np.zeros(0, np.int64)
-        return Pairs(none, none, none)
-    low, high = window.of_other(side, own.time_us)
-    count = np.bincount(other.group, minlength=int(own.group[-1]) + 1)
-    end = np.cumsum(count)[own.group]
-    first = end - count[own.group]
-    row, found = expand(
-        bisect(other.time_us, first, end, low, right=False),
-        bisect(other.time_us, first, end, high, right=True),
-    )
-    pairs = Pairs(row, found, other.time_us[found])
-    return pairs.where(other.arrival[found] < own.arrival[row])
+    own: Arrivals
+    other: Arrivals
+    number: Ints
+    first: Ints
+    end: Ints
+
+    @classmethod
+    def of(
+        cls,
+        side: int,
+        own: Arrivals,
+        other: Arrivals,
+        number: Ints,
+        stream_us: Ints,
+        window: Window,
+    ) -> Reach:
+        """The rows of the other side, in any order, within the windows of records of ``side`` and
+        still kept when these arrive.
+        """
+        order = np.lexsort((other.arrival, other.time_us, other.group))
+        other = Arrivals(other.group[order], other.time_us[order], other.arrival[order])
+        low, high = window.of_other(side, own.time_us)
+        low = np.maximum(low, stream_us[own.arrival] - window.retention_us)
+        first = np.searchsorted(other.group, own.group)
+        end = np.searchsorted(other.group, own.group, side="right")
+        return cls(
+            own,
+            other,
+            number[order],
+            bisect(other.time_us, first, end, low, right=False),
+            bisect(other.time_us, first, end, high, right=True),
+        )
+
+    def pairs(self, row: Ints) -> Pairs:
+        """The pairs of some records."""
+        which, found = expand(self.first[row], self.end[row])
+        row = row[which]
+        pairs = Pairs(row, self.number[found], self.other.time_us[found])
+        return pairs.where(self.other.arrival[found] < self.own.arrival[row])
 
 
 def first_due(limit_us: Ints, stream_us: Ints) -> Ints:
@@ -139,31 +169,22 @@ def first_due(limit_us: Ints, stream_us: Ints) -> Ints:
     return np.where(due < len(stream_us), due, NEVER)
 
 
-def settled(
-    record: Ints, other: Ints, arrival: Ints, closes: Ints, joined: Mask
-) -> tuple[Mask, Mask]:
-    """Which of m possible pairs are made, where rows that have been emitted alone join nothing; and
-    which rows have been joined after them.
+def settled(record: Ints, other: Ints, joined: Mask) -> Mask:
+    """Which rows have been joined, where rows that have been emitted alone join nothing.
 
-    ``record``, ``other``, ``arrival``: int64[m], the row that arrives, the row that it may join,
-    and when. ``closes``: int64[rows], when each row closes, ``NEVER`` also where it is never
-    emitted alone; ``joined``: bool[rows], which of them have been joined before.
+    ``record``, ``other``: int64[m], a row that came when one that it may join was closed;
+    ``joined``: bool[rows], which have joined an open one, or have been joined before.
 
-    A row that is open when a record comes joins it. A closed one does if it has been joined, which
-    may follow from what it joined itself when it came, closed rows among these. So this goes from
-    row to row that comes late, a step at a time, and in all over each possible pair once.
+    A closed row is joined if it has been before, which may follow from what it joined itself when
+    it came, closed rows among these. So this goes from row to row that comes late, a step at a
+    time, and in all over each possible pair once.
 
-    >>> record, other, arrival = np.array([1, 2, 4]), np.array([0, 1, 3]), np.array([1, 2, 4])
-    >>> closes, joined = np.array([9, 1, 2, 3, 4]), np.zeros(5, np.bool_)
-    >>> made, joined = settled(record, other, arrival, closes, joined)
-    >>> made.tolist(), joined.tolist()
-    ([True, True, False], [True, True, True, False, False])
+    >>> joined = np.array([True, False, False, False, False])
+    >>> settled(np.array([1, 2, 4]), np.array([0, 1, 3]), joined).tolist()
+    [True, True, True, False, False]
     """
     joined = joined.copy()
-    made = closes[other] > arrival
-    joined[record[made]] = True
-    joined[other[made]] = True
-    pending = np.flatnonzero(~made & ~joined[record])
+    pending = np.flatnonzero(~joined[record])
     pending = pending[np.argsort(other[pending], kind="stable")]
     source = other[pending]
     fresh = np.unique(source[joined[source]])
@@ -172,4 +193,4 @@ def settled(
         reached = record[pending[expand(first, end)[1]]]
         fresh = np.unique(reached[~joined[reached]])
         joined[fresh] = True
-    return made | joined[other], joined
+    return joined

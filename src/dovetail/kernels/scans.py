@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 
-from dovetail.kernels.aggregates import Ints, Mask, Touches
+from dovetail.kernels.aggregates import Aggregate, Columns, Ints, Mask, Touches, nulls
 
 _SHORT = 64
 """Segments up to this length are scanned together, longer ones each for itself."""
@@ -76,3 +77,65 @@ def lowest_over(first: Ints, end: Ints, values: Ints, places: int, nothing: int)
             np.minimum(halved[half:], lowest[:-half], out=halved[half:])
             lowest = halved
     return lowest
+
+
+def final_over(
+    kernel: Aggregate, first: Ints, end: Ints, values: Columns, places: int
+) -> list[pa.Array]:
+    """The accumulators of the rows whose ranges ``first[i]`` up to ``end[i]`` cover each place, in
+    whatever order: ``places`` rows. ``kernel`` must not mind (``commutes``).
+
+    The places are the leaves of a tree. A row is added to the topmost nodes within its range, two a
+    level at most, and each node hands what it has down: O(n log n), a level at a time.
+    """
+    assert kernel.commutes, "the order of the rows matters"
+    levels = int((end - first).max(initial=1)).bit_length()
+    state: Columns = nulls(kernel.state, (places >> levels) + 1)
+    for level in reversed(range(levels)):
+        nodes = (places >> level) + 1
+        parent = pa.array(np.arange(nodes) >> 1)
+        state = [column.take(parent) for column in state]
+        low, high = (first + (1 << level) - 1) >> level, end >> level
+        left = np.flatnonzero((low < high) & (low % 2 == 1))
+        right = np.flatnonzero((low < high) & (high % 2 == 1))
+        node, row = np.append(low[left], high[right] - 1), np.append(left, right)
+        order = np.argsort(node, kind="stable")
+        touches = Touches(node[order], nodes, np.zeros(len(order), np.bool_))
+        own = pa.array(row[order])
+        state = kernel.final(touches, state, [column.take(own) for column in values])
+    return [column.slice(0, places) for column in state]
+
+
+def merged_over(kernel: Aggregate, state: Columns, first: Ints, end: Ints) -> Columns:
+    """The accumulators from each ``first[i]`` up to a larger ``end[i]`` merged, in order.
+
+    A tree of accumulators, two of a level at most for each range: O(n log n).
+    """
+    many = np.flatnonzero(end - first > 1)
+    alone, first, end = _rows(state, first), first[many], end[many]
+    left: Columns = nulls(kernel.state, len(many))
+    right: Columns = left
+    while (first < end).any():
+        at = np.flatnonzero((first < end) & (first % 2 == 1))
+        left = replaced(left, at, kernel.merged(_rows(left, at), _rows(state, first[at])))
+        at = np.flatnonzero((first < end) & (end % 2 == 1))
+        right = replaced(right, at, kernel.merged(_rows(state, end[at] - 1), _rows(right, at)))
+        first, end = (first + 1) >> 1, end >> 1
+        even = np.arange(0, len(state[0]) - 1, 2)
+        state = kernel.merged(_rows(state, even), _rows(state, even + 1))
+    return replaced(alone, many, kernel.merged(left, right)) if len(many) else alone
+
+
+def _rows(state: Columns, row: Ints) -> list[pa.Array]:
+    index = pa.array(row)
+    return [column.take(index) for column in state]
+
+
+def replaced(state: Columns, at: Ints, others: Columns) -> Columns:
+    """Accumulators with others in the place of some."""
+    if len(at) == 0:
+        return state
+    index = np.arange(len(state[0]))
+    index[at] = len(index) + np.arange(len(at))
+    both = zip(state, others, strict=True)
+    return _rows([pa.concat_arrays(columns) for columns in both], index)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -71,3 +73,45 @@ def last_below(values: Ints, first: Ints, end: Ints, bound: Ints) -> Ints:
         inside[inside] = minima[upper[inside]] < bound[at][inside]
         node[at] = np.where(inside, upper, upper - 1)
     return np.where(node >= first, node, -1)
+
+
+def first_below(values: Ints, first: Ints, end: Ints, bound: Ints) -> Ints:
+    """As ``last_below``, the first index.
+
+    >>> first_below(np.array([4, 1, 8, 6]), np.array([0, 2]), np.array([4, 4]), np.array([5, 7]))
+    array([0, 3])
+    """
+    n = len(values)
+    found = last_below(values[::-1], n - end, n - first, bound)
+    return np.where(found < 0, -1, n - 1 - found)
+
+
+def least(values: Ints, low: Ints, high: Ints) -> Ints:
+    """The least value in each range ``low[i]`` up to ``high[i]``, a large one where it is empty: by
+    two overlapping ranges whose length is a power of two.
+    """
+    levels = [values]
+    while 2 ** len(levels) <= len(values):
+        half = 2 ** (len(levels) - 1)
+        levels.append(np.minimum(levels[-1][:-half], levels[-1][half:]))
+    least = np.full(len(low), np.iinfo(np.int64).max)
+    length = high - low
+    for number, level in enumerate(levels):
+        own = np.flatnonzero((length >= 2**number) & (length < 2 ** (number + 1)))
+        if len(own):
+            least[own] = np.minimum(level[low[own]], level[high[own] - 2**number])
+    return least
+
+
+def pieces(count: Ints, limit: int) -> Iterator[tuple[int, int]]:
+    """Ranges of places whose counts add up to ``limit`` at most, of one place where that has more.
+
+    >>> list(pieces(np.array([3, 1, 9, 2, 2]), 4))
+    [(0, 2), (2, 3), (3, 5)]
+    """
+    total = np.append(0, np.cumsum(count))
+    start = 0
+    while start < len(count):
+        stop = int(np.searchsorted(total, total[start] + limit, side="right")) - 1
+        yield start, max(stop, start + 1)
+        start = max(stop, start + 1)

@@ -54,6 +54,11 @@ class ApproxCountDistinct(Aggregate):
         """A register does not keep its second largest rank."""
         return False
 
+    @property
+    def commutes(self) -> bool:
+        """The largest ranks do."""
+        return True
+
     def running(self, touches: Touches, initial: Columns, values: Columns) -> pa.Array:
         """The estimate after each touch.
 

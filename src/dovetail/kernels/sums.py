@@ -64,6 +64,11 @@ class Count(Accumulating):
         return (_LONG,)
 
     @property
+    def commutes(self) -> bool:
+        """Counts do."""
+        return True
+
+    @property
     def result(self) -> pa.DataType:
         """A long."""
         return _LONG
@@ -94,6 +99,11 @@ class _Exact(Accumulating):
     def state(self) -> tuple[pa.DataType, ...]:
         """The count and the limbs."""
         return (_LONG,) * (1 + limb_count(self.values))
+
+    @property
+    def commutes(self) -> bool:
+        """Exact sums do."""
+        return True
 
     def accumulated(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
         """Counts and sums after each touch."""
@@ -204,6 +214,11 @@ class _Float(Aggregate):
     def state(self) -> tuple[pa.DataType, ...]:
         """The count, the finite sum, three counts."""
         return (_LONG, *STORED, _LONG, _LONG, _LONG)
+
+    @property
+    def commutes(self) -> bool:
+        """Exact sums do."""
+        return True
 
     @property
     def result(self) -> pa.DataType:

@@ -9,7 +9,7 @@ Source: Kafka Streams join design, "KTable Aggregate", "Windowed Aggregate"; spe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from dovetail.columns import DELETED, EVENT_TIME, HASH, INSTRUCTION
 from dovetail.errors import DataError
-from dovetail.kernels.aggregates import AggregateError, Touches
+from dovetail.kernels.aggregates import Aggregate, AggregateError, Touches
 from dovetail.kernels.equality import rows_equal
 from dovetail.kernels.hashing import stable_hash
 from dovetail.kernels.regroup import SILENT
@@ -58,15 +58,14 @@ def gather(job: Job, operator: Gather) -> Done:
 
 @dataclass(frozen=True)
 class Touched:
-    """What a batch touches: ``events``, a row's touch of a group each; ``row``: the row of each in
-    ``rows``; ``told``: the touches after which a result is told, in the order in which they are
-    told; ``cause``: the batch's row for which; ``late``: how many windows were closed when a record
-    came for them.
+    """What a batch touches: ``events``, a row's touch of a group each; ``values``: per column what
+    the touches bring; ``told``: the touches after which a result is told, in the order in which
+    they are told; ``cause``: the batch's row for which; ``late``: how many windows were closed when
+    a record came for them.
     """
 
     events: Timeline
-    rows: pa.Table
-    row: Ints
+    values: Sequence[Columns]
     told: Ints
     cause: Ints
     late: int = 0
@@ -80,7 +79,8 @@ def _touched(job: Job, operator: Gather) -> Touched:
         if operator.retracts:
             said = table.column(INSTRUCTION).to_numpy()[events.row]
             tells = (said & SILENT) == 0
-        return _each_told(events, table, events.row, tells)
+        values = values_of(job, operator, table, events.row)
+        return _each_told(events, values, events.row, tells)
     windows = operator.windows
     order = arrival_order([rows])
     time = rows.event_time_us[order]
@@ -97,7 +97,9 @@ def _touched(job: Job, operator: Gather) -> Touched:
         rows.event_time_us[row],
         np.arange(len(row)),
     )
-    return _each_told(events, table, row[events.row], np.ones(len(row), np.bool_), late)
+    row = row[events.row]
+    values = values_of(job, operator, table, row)
+    return _each_told(events, values, row, np.ones(len(row), np.bool_), late)
 
 
 def timeline_of_windows(
@@ -124,31 +126,52 @@ def bounds(start: Ints, end: Ints) -> list[pa.Array]:
     return [pa.array(at, pa.int64()).cast(WINDOW_TYPE) for at in (start, end)]
 
 
-def _each_told(events: Timeline, rows: pa.Table, row: Ints, tells: Mask, late: int = 0) -> Touched:
+def _each_told(
+    events: Timeline, values: Sequence[Columns], row: Ints, tells: Mask, late: int = 0
+) -> Touched:
     """Every touch that ``tells``, as it happens."""
     told = np.flatnonzero(tells)
     told = told[np.argsort(events.arrival[told])]
-    return Touched(events, rows, row, told, row[told], late)
+    return Touched(events, values, told, row[told], late)
+
+
+@dataclass(frozen=True)
+class Before:
+    """What is stored of some groups: whether anything is; per column the accumulators; the groups'
+    times and how many rows they have.
+    """
+
+    known: Mask
+    state: Sequence[Columns]
+    time_us: Ints
+    count: Ints
+
+    @classmethod
+    def of(cls, operator: Gather, events: Timeline, store: TableState) -> Before:
+        """Of the groups of some events."""
+        located = store.locate(events.hash, events.keys)
+        held = Pool(store.schema.empty_table(), located, events.groups)
+        refs = np.where(located.present, np.arange(events.groups), ABSENT)
+        columns = iter(held.values(refs, range(3 + len(events.keys), len(store.schema))))
+        time = next(columns).fill_null(NO_TIME).to_numpy()
+        count = next(columns).fill_null(0).to_numpy()
+        state = [[next(columns) for _ in column.kernel.state] for column in operator.columns]
+        return cls(located.present, state, time, count)
 
 
 @dataclass(frozen=True)
 class Groups:
     """The groups that a batch touches, by their number in ``events``.
 
-    ``values``: per column what the touches bring; ``stored``, ``state``: its accumulators before
-    and after the batch; ``known``: which groups are stored; ``stored_us``: their times;
-    ``time_us``, ``count``: after each touch, the group's time and how many rows it has; ``last``:
-    each group's last touch.
+    ``state``: per column the accumulators after the batch; ``time_us``, ``count``: after each
+    touch, the group's time and how many rows it has; ``last``: each group's last touch.
     """
 
     job: Job
     operator: Gather
     touched: Touched
-    values: Sequence[Columns]
-    known: Mask
-    stored: Sequence[Columns]
+    before: Before
     state: Sequence[Columns]
-    stored_us: Ints
     time_us: Ints
     count: Ints
     last: Ints
@@ -157,25 +180,16 @@ class Groups:
     def of(cls, job: Job, operator: Gather, touched: Touched, store: TableState) -> Groups:
         """The groups before and after the batch."""
         events = touched.events
-        located = store.locate(events.hash, events.keys)
-        held = Pool(store.schema.empty_table(), located, events.groups)
-        refs = np.where(located.present, np.arange(events.groups), ABSENT)
-        columns = iter(held.values(refs, range(3 + len(events.keys), len(store.schema))))
-        time = next(columns).fill_null(NO_TIME).to_numpy()
-        count = next(columns).fill_null(0).to_numpy()
-        stored = [[next(columns) for _ in column.kernel.state] for column in operator.columns]
+        before = Before.of(operator, events, store)
         total = np.cumsum(np.where(events.deleted & operator.retracts, -1, 1))
-        total += (count - np.append(0, total)[events.start])[events.group]
+        total += (before.count - np.append(0, total)[events.start])[events.group]
         groups = cls(
             job=job,
             operator=operator,
             touched=touched,
-            values=values_of(job, operator, touched.rows, touched.row),
-            known=located.present,
-            stored=stored,
+            before=before,
             state=[],
-            stored_us=time,
-            time_us=_times(events, time, total, touched.told),
+            time_us=_times(events, before.time_us, total, touched.told),
             count=total,
             last=last_of_source(events, 0),
         )
@@ -185,7 +199,7 @@ class Groups:
         """Per column what its kernel makes of the touches."""
         events = self.touched.events
         touches = Touches(events.group, events.groups, events.deleted & self.operator.retracts)
-        return aggregated(self.operator, what, touches, self.stored, self.values)
+        return aggregated(self.operator, what, touches, self.before.state, self.touched.values)
 
     def each(self) -> pa.Table | None:
         """The result after each touch that tells."""
@@ -199,14 +213,15 @@ class Groups:
         """
         groups = np.arange(len(self.last))
         present = self.count[self.last] > 0
-        now, then = (self._results(state) for state in (self.state, self.stored))
-        both = np.flatnonzero(present & self.known)
-        differs = present | self.known
+        known = self.before.known
+        now, then = (self._results(state) for state in (self.state, self.before.state))
+        both = np.flatnonzero(present & known)
+        differs = present | known
         differs[both] = ~rows_equal(
             *([column.take(pa.array(both)) for column in columns] for columns in (now, then))
         )
         if self.operator.timed:
-            differs[both] |= self.time_us[self.last[both]] != self.stored_us[both]
+            differs[both] |= self.time_us[self.last[both]] != self.before.time_us[both]
         group = groups[differs]
         place = np.full(len(groups), -1)
         place[self.touched.events.group[self.touched.told]] = np.arange(len(self.touched.told))
@@ -287,12 +302,21 @@ def aggregated(
     """Per column what its kernel makes of touches by ``values``: their results, or the accumulators
     after them.
     """
+
+    def run(kernel: Aggregate, number: int) -> Any:
+        return getattr(kernel, what)(touches, initial[number], values[number])
+
+    return by_column(operator, run)
+
+
+def by_column(operator: Gather, run: Callable[[Aggregate, int], Any]) -> list[Any]:
+    """What ``run`` makes of each column's kernel and its number."""
     name = ""
     try:
         made = []
-        for column, stored, own in zip(operator.columns, initial, values, strict=True):
+        for number, column in enumerate(operator.columns):
             name = column.name
-            made.append(getattr(column.kernel, what)(touches, stored, own))
+            made.append(run(column.kernel, number))
     except AggregateError as error:
         raise DataError(operator.name, f"{name}: {error.problem}", error.remedy) from error
     return made

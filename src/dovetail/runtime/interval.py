@@ -9,7 +9,8 @@ joined with itself has one history.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +19,10 @@ import pyarrow.compute as pc
 from dovetail.columns import EVENT_TIME, HASH
 from dovetail.kernels.grouping import any_null, by_group_and_time, rank_of_keys
 from dovetail.kernels.hashing import stable_hash
-from dovetail.kernels.interval_join import NEVER, Arrivals, Window, stream_times
+from dovetail.kernels.interval_join import NEVER, Arrivals, Pairs, Window, stream_times
 from dovetail.kernels.timeline import ABSENT, Ints, Mask, Timeline, timeline
 from dovetail.plan.spec import Interval
-from dovetail.runtime.interval_side import Side, Stores, settle
+from dovetail.runtime.interval_side import Meeting, Side, Stores
 from dovetail.runtime.job import Cause, Done, Job, minus, output, picked
 
 
@@ -42,16 +43,11 @@ def join(job: Job, operator: Interval) -> Done:
         Side.of(job, operator, stores, side, events, *arrivals[side], window, stream_us)
         for side in (0, 1)
     ]
+    for side in (0, 1):
+        sides[side].meet(events, sides[1 - side])
+    meeting = Meeting(*sides)
     told = _Results()
-    for side in (0, 1):
-        own, other = sides[side], sides[1 - side]
-        own.meet(events, other)
-    too_late = settle(*sides)
-    for side in (0, 1):
-        sides[side].find_matched(sides[1 - side])
-    for side in (0, 1):
-        own, other = sides[side], sides[1 - side]
-        told.add_pairs(own, other)
+    for own in sides:
         told.add_null_keys(own, events, null & valued, roles)
         if own.waits:
             told.add_closed(own)
@@ -60,12 +56,16 @@ def join(job: Job, operator: Interval) -> Done:
         if operator.unmatched == "retract":
             told.add_withdrawn(own)
     _keep(job, operator, stores, events, valued & ~null, sides, window, stream_us)
-    rows = job.manifest.rows + len(events.row)
+    tables = told.tables(job, meeting, sides, events, roles)
+    first = next(tables, None)
+    count = told.count + meeting.made
     return Done(
-        told.table(job, sides, events, roles),
+        first,
         tuple(store.runs for store in stores.all),
-        rows,
-        counts=Counter(too_late=too_late),
+        job.manifest.rows + len(events.row),
+        chunks=tables,
+        later=count - (0 if first is None else len(first)),
+        counts=Counter(too_late=meeting.too_late),
     )
 
 
@@ -92,29 +92,35 @@ class _Results:
     """
 
     def __init__(self) -> None:
-        self._parts: list[list[Ints]] = []
+        none = np.zeros(0, np.int64)
+        self._parts: list[list[Ints]] = [[none] * 9]
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return sum(len(part[0]) for part in self._parts)
 
     def _add(
         self,
-        side: int,
+        own: Side,
         arrival: Ints,
         keys: Sequence[Ints | int],
-        own: Ints,
+        number: Ints,
         other: Ints | int,
         time: Ints,
         *,
         withdrawn: bool = False,
     ) -> None:
-        sides = (own, other) if side == 0 else (other, own)
+        sides = (number, other) if own.side == 0 else (other, number)
         columns = (arrival, *keys, *sides, time, int(withdrawn))
         self._parts.append([np.broadcast_to(column, arrival.shape) for column in columns])
 
-    def add_pairs(self, own: Side, other: Side) -> None:
-        """What this side's records join."""
-        pairs, numbers = own.pairs, own.numbers[own.pairs.row]
+    def add_pairs(self, own: Side, other: Side, pairs: Pairs) -> None:
+        """What these of a side's records join."""
         time = np.maximum(own.arrivals.time_us[pairs.row], pairs.other_time_us)
         order = (1, pairs.other_time_us, other.identity[pairs.other], 1)
-        self._add(own.side, own.arrivals.arrival[pairs.row], order, numbers, pairs.other, time)
+        number = own.numbers[pairs.row]
+        self._add(own, own.arrivals.arrival[pairs.row], order, number, pairs.other, time)
 
     def add_null_keys(self, own: Side, events: Timeline, null: Mask, roles: int) -> None:
         """The records of a preserved side that have a null in their key, as they come."""
@@ -123,12 +129,12 @@ class _Results:
             arrival = _arrival(events, own.side, roles)[event]
             number = own.base + events.row[event]
             time = events.event_time_us[event]
-            self._add(own.side, arrival, (1, 0, 0, 0), number, ABSENT, time)
+            self._add(own, arrival, (1, 0, 0, 0), number, ABSENT, time)
 
     def add_at_once(self, own: Side, rows: Ints) -> None:
         """These of the side's records, unmatched, when they arrive."""
         arrival, time = own.arrivals.arrival[rows], own.arrivals.time_us[rows]
-        self._add(own.side, arrival, (1, 0, 0, 0), own.numbers[rows], ABSENT, time)
+        self._add(own, arrival, (1, 0, 0, 0), own.numbers[rows], ABSENT, time)
 
     def add_closed(self, own: Side) -> None:
         """The side's unmatched rows that close in this batch: when they are due, before what the
@@ -143,24 +149,46 @@ class _Results:
         late = (arrival == came[number]).astype(np.int64)
         time = own.time_us[number]
         # On a tie the right side comes first, as in Kafka Streams.
-        self._add(own.side, arrival, (late, time, 1 - own.side, rank), number, ABSENT, time)
+        self._add(own, arrival, (late, time, 1 - own.side, rank), number, ABSENT, time)
 
     def add_withdrawn(self, own: Side) -> None:
         """The rows that were emitted unmatched and now, for the first time, are joined."""
         number = np.flatnonzero(own.was_alone() & (own.first_match != NEVER))
         time = own.time_us[number]
         order = (1, time, own.identity[number], 0)
-        self._add(own.side, own.first_match[number], order, number, ABSENT, time, withdrawn=True)
+        self._add(own, own.first_match[number], order, number, ABSENT, time, withdrawn=True)
 
-    def table(
-        self, job: Job, sides: Sequence[Side], events: Timeline, roles: int
-    ) -> pa.Table | None:
+    def tables(
+        self,
+        job: Job,
+        meeting: Meeting,
+        sides: Sequence[Side],
+        events: Timeline,
+        roles: int,
+    ) -> Iterator[pa.Table]:
+        """These and the pairs, in order, some arrivals at a time."""
+        caused = _Caused.of(job, sides, events)
+        ours = self._whole()
+        ours = ours[:, np.argsort(ours[0], kind="stable")]
+        position = job.manifest.position
+        for cut in meeting.cuts:
+            part = _Results()
+            part._parts.append([*ours[:, slice(*np.searchsorted(ours[0], cut))]])
+            for own, other, pairs in meeting.pairs(cut):
+                part.add_pairs(own, other, pairs)
+            if part.count:
+                yield part._table(job, sides, caused, roles, position)
+                position += part.count
+
+    def _whole(self) -> Ints:
+        """All columns."""
+        return np.array([np.concatenate(column) for column in zip(*self._parts, strict=True)])
+
+    def _table(
+        self, job: Job, sides: Sequence[Side], caused: _Caused, roles: int, position: int
+    ) -> pa.Table:
         """All results, in order."""
-        arrival, *keys, left, right, time, withdrawn = (
-            np.concatenate(parts) for parts in zip(*self._parts, strict=True)
-        )
-        if len(arrival) == 0:
-            return None
+        arrival, *keys, left, right, time, withdrawn = self._whole()
         order = np.lexsort((*reversed(keys), arrival))
         references = left[order], right[order]
         spec = job.spec
@@ -174,39 +202,46 @@ class _Results:
             references,
             deleted=withdrawn[order].astype(np.bool_),
             event_time_us=time[order],
-            position=job.manifest.position,
-            cause=_cause(job, sides, events, arrival[order] // roles, keys[0][order], references),
+            position=position,
+            cause=caused.by(arrival[order] // roles, keys[0][order], references),
         )
 
 
-def _cause(
-    job: Job,
-    sides: Sequence[Side],
-    events: Timeline,
-    arrival: Ints,
-    order: Ints,
-    references: tuple[Ints, Ints],
-) -> Cause:
-    """Which records cause the results: those that arrive; where a result's ``order`` is 0, it comes
-    because a window closes, whichever record comes next.
-    """
-    spec = job.spec
-    if not spec.feeds:
-        return Cause({})
-    event = np.append(np.argsort(events.arrival), 0)[np.minimum(arrival, len(events.row))]
-    if len(events.row):
-        cause = job.causes(events).of(event)
-    else:
-        cause = Cause(dict.fromkeys(spec.feeds, event))
-    side = (references[0] == ABSENT).astype(np.int64)
-    number = np.where(side == 1, references[1], references[0])
-    due, hash_ = np.empty(len(number), np.int64), np.empty(len(number), np.int64)
-    for own in sides:
-        mine = side == own.side
-        keys = picked(own.pool.columns[: own.keys], number[mine])
-        due[mine] = own.window.limit(own.side, own.time_us[number[mine]]) + 1
-        hash_[mine] = stable_hash(keys)
-    return cause.due(order == 0, due, hash_, spec.holds_us)
+@dataclass(frozen=True)
+class _Caused:
+    """Which records cause the results: ``causes``, of each event; ``event``: which arrives when."""
+
+    job: Job
+    sides: Sequence[Side]
+    causes: Cause
+    event: Ints
+
+    @classmethod
+    def of(cls, job: Job, sides: Sequence[Side], events: Timeline) -> _Caused:
+        """Of all events."""
+        return cls(job, sides, job.causes(events), np.append(np.argsort(events.arrival), 0))
+
+    def by(self, arrival: Ints, order: Ints, references: tuple[Ints, Ints]) -> Cause:
+        """The record that arrives; where a result's ``order`` is 0, it comes because a window
+        closes, whichever record comes next.
+        """
+        spec = self.job.spec
+        if not spec.feeds:
+            return Cause({})
+        event = self.event[np.minimum(arrival, len(self.event) - 1)]
+        if len(self.event) > 1:
+            cause = self.causes.of(event)
+        else:
+            cause = Cause(dict.fromkeys(spec.feeds, event))
+        side = (references[0] == ABSENT).astype(np.int64)
+        number = np.where(side == 1, references[1], references[0])
+        due, hash_ = np.empty(len(number), np.int64), np.empty(len(number), np.int64)
+        for own in self.sides:
+            mine = side == own.side
+            keys = picked(own.pool.columns[: own.keys], number[mine])
+            due[mine] = own.window.limit(own.side, own.time_us[number[mine]]) + 1
+            hash_[mine] = stable_hash(keys)
+        return cause.due(order == 0, due, hash_, spec.holds_us)
 
 
 def _keep(

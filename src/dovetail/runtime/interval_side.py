@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -11,14 +12,15 @@ import pyarrow as pa
 from dovetail.columns import DELETED, DUE, EVENT_TIME, HASH, PENDING, ROW
 from dovetail.kernels.interval_join import (
     NEVER,
+    STORED,
     Arrivals,
     Pairs,
+    Reach,
     Window,
     first_due,
-    kept,
-    pairs_of_batch,
     settled,
 )
+from dovetail.kernels.search import pieces
 from dovetail.kernels.table_join import preserved
 from dovetail.kernels.timeline import NO_TIME, Ints, Mask, Timeline
 from dovetail.plan.spec import Interval
@@ -28,6 +30,7 @@ from dovetail.state.queue import QueueState
 from dovetail.state.run_state import RunState
 from dovetail.state.table_state import TableState
 
+_PAIRS_MAX = 1 << 18
 _MARK = pa.schema(
     [(HASH, pa.int64()), (EVENT_TIME, pa.int64()), (DELETED, pa.bool_()), (ROW, pa.int64())]
 )
@@ -94,7 +97,7 @@ def _queue_schema(job: Job, source: int) -> pa.Schema:
     return pa.schema([*own, *list(schema)[3:]])
 
 
-@dataclass
+@dataclass(eq=False)
 class Side:
     """One side of the join in this batch.
 
@@ -103,6 +106,7 @@ class Side:
     ``arrivals``: its records; ``alone``: which of them found no match on arrival, where
     the side is preserved; ``identity``: per number, the row's number for good; ``first_match``: per
     number, the arrival of the first record of this batch that joins the row, ``NEVER`` for none.
+    ``met_group``: the groups of the rows that are met.
     Where unmatched rows wait (``waits``): ``closes``: per number, when the row closes; ``joined``:
     whether it has been joined by then.
     """
@@ -121,7 +125,7 @@ class Side:
     batch_identity: Ints
     waiting: pa.Table
     met: pa.Table
-    pairs: Pairs
+    met_group: Ints
     alone: Mask
     first_match: Ints
     closes: Ints
@@ -163,8 +167,8 @@ class Side:
             if stream_us[-1] != NO_TIME
             else stores.queues[side].schema.empty_table(),
             met=stores.histories[source].schema.empty_table(),
-            pairs=Pairs(none, none, none),
-            alone=np.zeros(len(event), np.bool_),
+            met_group=none,
+            alone=np.full(len(event), preserved(operator.how)[side]),
             first_match=none,
             closes=none,
             joined=np.zeros(0, np.bool_),
@@ -180,44 +184,49 @@ class Side:
         """The numbers of the batch's records, as ``arrivals`` has them."""
         return self.base + self.batch_row
 
-    @property
+    @cached_property
     def identity(self) -> Ints:
         """Per number, the row's number for good."""
         stored = [t.column(ROW).to_numpy() for t in (self.met, self.waiting)]
         return np.concatenate([*stored, self.batch_identity])
 
-    @property
+    @cached_property
     def time_us(self) -> Ints:
         """Per number, the row's timestamp."""
         tables = (self.met, self.waiting, self.batch)
         return np.concatenate([table.column(EVENT_TIME).to_numpy() for table in tables])
 
     def meet(self, events: Timeline, other: Side) -> None:
-        """Find what this side's records join on the other side."""
+        """Find the stored rows of the other side that this side's records meet."""
+        group = self.arrivals.group
         low, high = self.window.of_other(self.side, self.arrivals.time_us)
-        keys = [key.take(pa.array(self.arrivals.group)) for key in events.keys]
-        hash_ = events.hash[self.arrivals.group]
-        found = self.stores.histories[other.source].between(hash_, keys, low, high)
-        stored = Pairs(found.query, found.row, found.rows.column(EVENT_TIME).to_numpy()[found.row])
+        # The windows of a key that overlap are asked for as one.
+        new = np.ones(len(group), np.bool_)
+        new[1:] = (group[1:] != group[:-1]) | (low[1:] > high[:-1])
+        first = np.flatnonzero(new)
+        group, low = group[first], low[first]
+        high = high[np.append(first[1:], len(high)) - 1] if len(first) else high
+        keys = [key.take(pa.array(group)) for key in events.keys]
+        found = self.stores.histories[other.source].between(events.hash[group], keys, low, high)
         other.met = found.rows
-        fresh = pairs_of_batch(self.side, self.arrivals, other.arrivals, self.window)
-        fresh = Pairs(fresh.row, other.numbers[fresh.other], fresh.other_time_us)
-        joined = (np.concatenate(part) for part in zip(_parts(stored), _parts(fresh), strict=True))
-        self.pairs = kept(Pairs(*joined), self.arrivals, self.stream_us, self.window)
+        other.met_group = np.empty(len(found.rows), np.int64)
+        other.met_group[found.row] = group[found.query]
 
-    def find_matched(self, other: Side) -> None:
-        """Which of this side's records found a match on arrival, and when each row is first joined
-        by a record of the other side.
-        """
-        self.alone = np.full(len(self.arrivals), self.preserved)
-        self.alone[self.pairs.row] = False
-        self.first_match = np.full(self.base + len(self.batch), NEVER)
-        arrival = other.arrivals.arrival[other.pairs.row]
-        np.minimum.at(self.first_match, other.pairs.other, arrival)
+    def reach(self, other: Side) -> Reach:
+        """Which rows of the other side this side's records may join, once both have met."""
+        met, own = len(other.met), other.arrivals
+        rows = Arrivals(
+            np.append(other.met_group, own.group),
+            np.append(other.time_us[:met], own.time_us),
+            np.append(np.full(met, STORED), own.arrival),
+        )
+        number = np.append(np.arange(met), other.numbers)
+        return Reach.of(self.side, self.arrivals, rows, number, self.stream_us, self.window)
 
     def await_closing(self) -> None:
-        """When each row closes, and which had been joined before this batch."""
+        """When each row closes, and which had been joined before this batch; none has in it."""
         total = self.base + len(self.batch)
+        self.first_match = np.full(total, NEVER)
         self.closes, self.joined = np.full(total, NEVER), np.zeros(total, np.bool_)
         if self.waits:
             met = self.met.column(EVENT_TIME).to_numpy()
@@ -229,6 +238,11 @@ class Side:
             self.joined[: len(met)] = ~self._pending()
             asked = np.flatnonzero(~self.joined[: self.base] & (self.closes[: self.base] != NEVER))
             self.joined[asked] = self.marked(self.identity[asked])
+
+    def finds_open(self, other: Side, possible: Pairs) -> Mask:
+        """Which pairs are with a row that is open when the side's record comes."""
+        arrival = self.arrivals.arrival[possible.row]
+        return other.closes[possible.other] > arrival
 
     def _due(self, time_us: Ints) -> Ints:
         return first_due(self.window.limit(self.side, time_us), self.stream_us)
@@ -253,11 +267,12 @@ class Side:
         marked[order] = located.present
         return marked
 
-    @property
+    @cached_property
     def pool(self) -> pa.Table:
         """Keys and values of all numbered rows."""
         names = self.met.schema.names[4:]
-        return pa.concat_tables([t.select(names) for t in (self.met, self.waiting, self.batch)])
+        tables = [t.select(names) for t in (self.met, self.waiting, self.batch)]
+        return pa.concat_tables(tables).combine_chunks()
 
     def was_alone(self) -> Mask:
         """Per number, whether the row was emitted unmatched and has not been withdrawn."""
@@ -301,29 +316,80 @@ class Side:
         return (bits >> self.side & 1).astype(np.bool_)  # type: ignore[no-any-return]
 
 
-def settle(left: Side, right: Side) -> int:
-    """Leave out the pairs with rows that have been emitted alone; returns how many these are."""
-    if not (left.waits or right.waits):
-        return 0
-    sides, offsets = (left, right), (0, left.base + len(left.batch))
-    record, other, arrival = [], [], []
-    for own, shift, others in zip(sides, offsets, reversed(offsets), strict=True):
-        own.await_closing()
-        record.append(shift + own.numbers[own.pairs.row])
-        other.append(others + own.pairs.other)
-        arrival.append(own.arrivals.arrival[own.pairs.row])
-    made, joined = settled(
-        np.concatenate(record),
-        np.concatenate(other),
-        np.concatenate(arrival),
-        np.concatenate((left.closes, right.closes)),
-        np.concatenate((left.joined, right.joined)),
-    )
-    left.pairs = left.pairs.where(made[: len(record[0])])
-    right.pairs = right.pairs.where(made[len(record[0]) :])
-    left.joined, right.joined = joined[: offsets[1]], joined[offsets[1] :]
-    return len(made) - int(np.count_nonzero(made))
+class Meeting:
+    """The pairs that the records of both sides make, in ``cuts``: ranges of arrivals with up to so
+    many pairs each, or of one arrival. Pairs are made anew each time they are asked for.
 
+    ``made``: how many there are; ``too_late``: how many are not made, since the other row has been
+    emitted alone. The sides are told which of their rows have been joined.
+    """
 
-def _parts(pairs: Pairs) -> tuple[Ints, Ints, Ints]:
-    return pairs.row, pairs.other, pairs.other_time_us
+    def __init__(self, left: Side, right: Side) -> None:
+        self._sides = left, right
+        self._reach = left.reach(right), right.reach(left)
+        self._order = [np.argsort(side.arrivals.arrival) for side in self._sides]
+        count = np.zeros(len(left.stream_us), np.int64)
+        for reach in self._reach:
+            np.add.at(count, reach.own.arrival, np.maximum(reach.end - reach.first, 0))
+        self.cuts = list(pieces(count, _PAIRS_MAX))
+        self._all: list[tuple[Side, Side, Pairs]] | None = None
+        if len(self.cuts) == 1:
+            self._all = [*self._possible(self.cuts[0])]
+        self._closed = False
+        self.made = self.too_late = 0
+        for side in self._sides:
+            side.await_closing()
+        if left.waits or right.waits:
+            self._settle(left, right)
+        for cut in self.cuts:
+            for own, other, possible in self._possible(cut):
+                pairs = self._made(own, other, possible)
+                own.alone[pairs.row] = False
+                np.minimum.at(other.first_match, pairs.other, own.arrivals.arrival[pairs.row])
+                self.made += len(pairs.row)
+                self.too_late += len(possible.row) - len(pairs.row)
+
+    def pairs(self, cut: tuple[int, int]) -> Iterator[tuple[Side, Side, Pairs]]:
+        """What records of each side join, and the other side."""
+        for own, other, possible in self._possible(cut):
+            yield own, other, self._made(own, other, possible)
+
+    def _possible(self, cut: tuple[int, int]) -> Iterable[tuple[Side, Side, Pairs]]:
+        if self._all is not None:
+            return self._all
+        return map(self._possible_of, (0, 1), (cut, cut))
+
+    def _possible_of(self, side: int, cut: tuple[int, int]) -> tuple[Side, Side, Pairs]:
+        order, reach = self._order[side], self._reach[side]
+        start, stop = np.searchsorted(reach.own.arrival, cut, sorter=order)
+        return self._sides[side], self._sides[1 - side], reach.pairs(order[start:stop])
+
+    def _made(self, own: Side, other: Side, possible: Pairs) -> Pairs:
+        if not self._closed:
+            return possible
+        return possible.where(own.finds_open(other, possible) | other.joined[possible.other])
+
+    def _settle(self, left: Side, right: Side) -> None:
+        """Find which rows are joined, where those that have been emitted alone join nothing."""
+        for cut in self.cuts:
+            for own, other, possible in self._possible(cut):
+                open_ = own.finds_open(other, possible)
+                own.joined[own.numbers[possible.row[open_]]] = True
+                other.joined[possible.other[open_]] = True
+                self._closed |= not open_.all()
+        if not self._closed:
+            return
+        offsets = {left: 0, right: len(left.joined)}
+        records, others = [], []
+        for cut in self.cuts:
+            for own, other, possible in self._possible(cut):
+                late = possible.where(~own.finds_open(other, possible))
+                late = late.where(~own.joined[own.numbers[late.row]])
+                records.append(offsets[own] + own.numbers[late.row])
+                others.append(offsets[other] + late.other)
+        joined = settled(
+            np.concatenate(records),
+            np.concatenate(others),
+            np.concatenate((left.joined, right.joined)),
+        )
+        left.joined, right.joined = np.split(joined, [len(left.joined)])

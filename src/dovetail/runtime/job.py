@@ -268,13 +268,15 @@ class Done:
     stores, and how many stream rows the bucket has numbered.
 
     ``chunks``: more changes, made only when they are asked for, so that they need not all be in
-    memory at a time; ``counts``: of rows that had no use, by ``COUNTS``.
+    memory at a time; ``later``: how many of them have positions, which go on from those of
+    ``output``; ``counts``: of rows that had no use, by ``COUNTS``.
     """
 
     output: pa.Table | None
     stores: tuple[Runs, ...]
     rows: int = 0
     chunks: Iterable[pa.Table] = ()
+    later: int = 0
     counts: Counter[str] = field(default_factory=Counter)
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -17,10 +18,18 @@ from dovetail.kernels.aggregates import Touches
 from dovetail.kernels.equality import rows_equal
 from dovetail.kernels.foreign_key import combined, combined_range, low_half
 from dovetail.kernels.hashing import stable_hash
-from dovetail.kernels.sessions import Sessions, Wave, Waves
+from dovetail.kernels.scans import merged_over, replaced
+from dovetail.kernels.sessions import Forest, Sessions, forest
 from dovetail.kernels.timeline import ABSENT, Ints, Mask, Timeline, last_of_source, timeline
 from dovetail.plan.spec import Gather
-from dovetail.runtime.gather import Columns, aggregated, bounds, state_store, values_of
+from dovetail.runtime.gather import (
+    Columns,
+    aggregated,
+    bounds,
+    by_column,
+    state_store,
+    values_of,
+)
 from dovetail.runtime.job import Done, Job, output, picked, whole
 from dovetail.state.table_state import TableState
 
@@ -35,15 +44,20 @@ def gather(job: Job, operator: Gather) -> Done:
     store = state_store(job, operator)
     events = timeline([job.rows(0)])
     closing_us = job.clocks_of(0, events) - operator.windows.wait_us
-    waves = Waves(events.group, events.event_time_us, closing_us, operator.windows.size_us)
     stored = _Stored.of(store, events, operator)
-    batch = _Batch(job, operator, events, stored, stored.sessions, stored.state)
-    while waves.left:
-        batch.apply(waves.take(batch.sessions))
+    made = forest(
+        events.group,
+        events.event_time_us,
+        events.arrival,
+        closing_us,
+        stored.sessions,
+        operator.windows.size_us,
+    )
+    batch = _Batch(job, operator, events, stored, made)
     changed = batch.changed()
     told = batch.net(changed) if job.spec.emit == "batch" else batch.each()
     batch.keep(store, changed)
-    return Done(told, (store.runs,), counts=Counter(late=waves.late))
+    return Done(told, (store.runs,), counts=Counter(late=made.late))
 
 
 @dataclass(frozen=True)
@@ -72,121 +86,117 @@ class _Stored:
         return cls(Sessions(query, start, end, np.arange(len(order))), state, count)
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Batch:
-    """A batch's sessions as its waves change them.
-
-    ``state``: per aggregate the accumulators, stored sessions' first, then each wave's segments';
-    ``results``: per wave and aggregate the result after each event. Rows are told of ``event``: a
-    session from ``start_us`` to ``end_us``, whose result is number ``result`` of all, ABSENT for a
-    tombstone.
+    """A batch's sessions. Those that are made of the one before them alone are a *segment* with it:
+    records that are added one after the other to what its first session is made of.
     """
 
     job: Job
     operator: Gather
     events: Timeline
     stored: _Stored
-    sessions: Sessions
-    state: Sequence[Columns]
-    count: Ints = field(init=False)
-    last: Ints = field(init=False)
-    results: list[list[pa.Array]] = field(default_factory=list)
-    _told: list[tuple[Ints, Ints, Ints, Ints]] = field(default_factory=list)
-    _results: int = 0
+    made: Forest
 
-    def __post_init__(self) -> None:
-        self.count = self.stored.count
-        self.last = np.full(len(self.count), ABSENT)
+    @cached_property
+    def _record(self) -> Ints:
+        """The sessions that records make, by their number in ``made``."""
+        return np.flatnonzero(self.made.event != ABSENT)
 
-    def apply(self, wave: Wave) -> None:
-        """Carry a wave out."""
-        segments = len(wave.start_us)
-        if segments == 0:
-            return
+    @cached_property
+    def _segment(self) -> Ints:
+        """Each session's segment."""
+        one, two = self.made.below
+        begins = (self.made.event == ABSENT) | (one == ABSENT) | (two != ABSENT)
+        return np.cumsum(begins) - 1
+
+    @cached_property
+    def _touches(self) -> Touches:
+        """The records as touches of segments."""
+        segment, record = self._segment, self._record
+        segments = int(segment[-1]) + 1 if len(segment) else 0
+        return Touches(segment[record], segments, np.zeros(len(record), np.bool_))
+
+    @cached_property
+    def _values(self) -> list[Columns]:
+        event = self.made.event[self._record]
         rows = self.job.batches[0].rows
-        group = self.events.group[wave.event]
-        touches = Touches(wave.segment, segments, np.zeros(len(group), np.bool_))
-        values = values_of(self.job, self.operator, rows, self.events.row[wave.event])
-        initial = self._initial(wave)
-        each = self.job.spec.emit != "batch"
-        if each:
-            self.results.append(aggregated(self.operator, "running", touches, initial, values))
-        final = aggregated(self.operator, "final", touches, initial, values)
-        count = np.bincount(wave.segment, minlength=segments)
-        met = np.append(self.sessions.ref, ABSENT)
-        known = np.append(self.count, 0)
-        for number in range(2):
-            at = wave.first + number
-            count += known[np.where(at < wave.last, met[np.minimum(at, len(met) - 1)], ABSENT)]
-        if each:
-            self._tell(wave)
-        base = len(self.count)
-        self.last = np.append(self.last, wave.event[np.append(wave.begins[1:], len(group)) - 1])
-        merged = np.zeros(len(self.sessions.group) + 1, np.bool_)
-        for number in range(2):
-            at = wave.first + number
-            merged[np.where(at < wave.last, at, len(merged) - 1)] = True
-        made = Sessions(wave.made.group, wave.made.start_us, wave.made.end_us, wave.made.ref + base)
-        self.sessions = self.sessions.where(~merged[:-1]).beside(made)
-        self.count = np.append(self.count, count)
-        self.state = [
-            [pa.concat_arrays([was, is_]) for was, is_ in zip(before, now, strict=True)]
-            for before, now in zip(self.state, final, strict=True)
+        return values_of(self.job, self.operator, rows, self.events.row[event])
+
+    @cached_property
+    def _begun(self) -> list[Columns]:
+        """Per column what segments begin with, a stored session or nothing."""
+        first = np.searchsorted(self._segment, np.arange(self._touches.groups))
+        return [picked(state, self.made.ref[first]) for state in self.stored.state]
+
+    @cached_property
+    def _added(self) -> list[Columns]:
+        """Per column what segments add to what their first sessions are merged of."""
+        return aggregated(self.operator, "final", self._touches, self._begun, self._values)
+
+    def _merged(self, number: Ints, end: Ints) -> list[Columns]:
+        """Per column what all segments below these sessions, up to an exclusive end, come to."""
+        first = self._segment[self.made.low[number]]
+        return by_column(
+            self.operator, lambda kernel, n: merged_over(kernel, self._added[n], first, end)
+        )
+
+    @cached_property
+    def _last(self) -> Ints:
+        """The sessions after the batch that records have made."""
+        there = self.made.event != ABSENT
+        for below in self.made.below:
+            there[below[below != ABSENT]] = False
+        return np.flatnonzero(there)
+
+    @cached_property
+    def state(self) -> list[Columns]:
+        """Per column the accumulators of stored sessions, then of those after the batch."""
+        made = self._merged(self._last, self._segment[self._last] + 1)
+        return [
+            [pa.concat_arrays([old, new]) for old, new in zip(before, after, strict=True)]
+            for before, after in zip(self.stored.state, made, strict=True)
         ]
 
-    def _initial(self, wave: Wave) -> list[Columns]:
-        """Per aggregate what each segment begins with: its first session's, merged with its
-        second's.
-        """
-        met = np.append(self.sessions.ref, ABSENT)
-        some, both = wave.first < wave.last, wave.first + 1 < wave.last
-        left = np.where(some, met[np.minimum(wave.first, len(met) - 1)], ABSENT)
-        right = met[np.minimum(wave.first + 1, len(met) - 1)][both]
-        initial: list[Columns] = []
-        for column, state in zip(self.operator.columns, self.state, strict=True):
-            own = picked(state, left)
-            if both.any():
-                made = column.kernel.merged(picked(state, left[both]), picked(state, right))
-                place = np.arange(len(left))
-                place[both] = len(left) + np.arange(len(right))
-                index = pa.array(place)
-                own = [
-                    pa.concat_arrays([one, two]).take(index)
-                    for one, two in zip(own, made, strict=True)
-                ]
-            initial.append(own)
-        return initial
-
-    def _tell(self, wave: Wave) -> None:
-        """The tombstones and rows of a wave."""
-        start, end = wave.start_us[wave.segment], wave.end_us
-        rows = np.arange(len(wave.event)) + self._results
-        self._results += len(wave.event)
-        self._told.append((wave.event, start, end, rows))
-        moved = np.flatnonzero(wave.moves)
-        gone = np.full(len(moved), ABSENT)
-        self._told.append((wave.event[moved], start[moved], end[moved - 1], gone))
-        begins = wave.begins
-        for number in range(2):
-            at = wave.first + number
-            own = np.flatnonzero(at < wave.last)
-            was_start, was_end = self.sessions.start_us[at[own]], self.sessions.end_us[at[own]]
-            event = begins[own]
-            differs = (was_start != wave.start_us[own]) | (was_end != end[event])
-            own, event = own[differs], wave.event[event[differs]]
-            gone = np.full(len(own), ABSENT)
-            self._told.append((event, was_start[differs], was_end[differs], gone))
+    @cached_property
+    def count(self) -> Ints:
+        """How many records each of these has."""
+        own = np.append(self.stored.count, 1)[self.made.ref]
+        total = np.append(0, np.cumsum(own))
+        return np.append(
+            self.stored.count, total[self._last + 1] - total[self.made.low[self._last]]
+        )
 
     def each(self) -> pa.Table | None:
         """The rows and tombstones of each record, in the order of the records."""
-        if not self._told:
+        made, record = self.made, self._record
+        if len(record) == 0:
             return None
-        event, start, end, result = (np.concatenate(c) for c in zip(*self._told, strict=True))
-        arrival = self.events.arrival[event]
-        order = np.lexsort((start, result != ABSENT, arrival))
-        columns = [pa.concat_arrays(list(waves)) for waves in zip(*self.results, strict=True)]
+        one, two = made.below
+        merges = np.flatnonzero(two != ABSENT)
+        into = self._segment[merges]
+        initial = [
+            replaced(columns, into, others)
+            for columns, others in zip(self._begun, self._merged(merges, into), strict=True)
+        ]
+        results = aggregated(self.operator, "running", self._touches, initial, self._values)
+        told = [record]
+        by = [record]
+        for below in (one, two):
+            own = np.flatnonzero((made.event != ABSENT) & (below != ABSENT))
+            was = below[own]
+            moved = (made.start_us[was] != made.start_us[own]) | (
+                made.end_us[was] != made.end_us[own]
+            )
+            told.append(was[moved])
+            by.append(own[moved])
+        session, event = np.concatenate(told), made.event[np.concatenate(by)]
+        result = np.full(len(session), ABSENT)
+        result[: len(record)] = np.arange(len(record))
+        start, end = made.start_us[session], made.end_us[session]
+        order = np.lexsort((start, result != ABSENT, self.events.arrival[event]))
         result = result[order]
-        return self._output(event[order], start[order], end[order], picked(columns, result), result)
+        return self._output(event[order], start[order], end[order], picked(results, result), result)
 
     def net(self, changed: _Changed) -> pa.Table | None:
         """What the batch changes of the sessions, in the order of each key's last record."""
@@ -203,7 +213,7 @@ class _Batch:
         if len(group) == 0:
             return None
         event = last_of_source(self.events, 0)[group]
-        event[len(gone.group) :] = self.last[now.ref]
+        event[len(gone.group) :] = self.made.event[self._last[now.ref - len(self.stored.count)]]
         start = np.append(gone.start_us, now.start_us)
         end = np.append(gone.end_us, now.end_us)
         ref = np.append(np.full(len(gone.group), ABSENT), now.ref)
@@ -215,8 +225,16 @@ class _Batch:
         """The stored sessions that are no more; those that are new or changed; and of each of the
         latter the stored one of the same bounds, ABSENT for none.
         """
-        stored, now = self.stored.sessions, self.sessions
-        fresh = now.where(now.ref >= len(stored.ref))
+        made, last = self.made, self._last
+        below = np.concatenate(made.below)
+        below = made.ref[below[below != ABSENT]]
+        stored = self.stored.sessions.where(below[below != ABSENT])
+        now = Sessions(
+            self.events.group[made.event[last]],
+            made.start_us[last],
+            made.end_us[last],
+            len(self.stored.count) + np.arange(len(last)),
+        )
         everything = [
             np.append(a, b)
             for a, b in (
@@ -230,11 +248,10 @@ class _Batch:
         for column in everything:
             same &= column[order[1:]] == column[order[:-1]]
         twin = np.full(len(order), ABSENT)
-        twin[order[1:][same]] = order[:-1][same]
+        twin[order[1:][same]] = np.append(stored.ref, now.ref)[order[:-1][same]]
         stays = np.zeros(len(stored.ref), np.bool_)
         stays[order[:-1][same]] = True
-        then = twin[len(stored.ref) :][now.ref >= len(stored.ref)]
-        return stored.where(~stays), fresh, then
+        return stored.where(~stays), now, twin[len(stored.ref) :]
 
     def keep(self, store: TableState, changed: _Changed) -> None:
         """Store what has changed."""

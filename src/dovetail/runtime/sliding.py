@@ -7,18 +7,36 @@ records themselves, as long as a window with them may be open.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from dovetail.columns import EVENT_TIME, HASH, ROW
+from dovetail.kernels.aggregates import Aggregate, Touches
+from dovetail.kernels.ends import End
 from dovetail.kernels.grouping import by_group_and_time
-from dovetail.kernels.sliding import STORED, Windows, changed
-from dovetail.kernels.timeline import Ints, Mask, Timeline, timeline
+from dovetail.kernels.scans import final_over
+from dovetail.kernels.search import pieces
+from dovetail.kernels.sliding import STORED, Records, Windows, changed
+from dovetail.kernels.timeline import NO_TIME, Ints, Mask, Timeline, timeline
+from dovetail.kernels.windows import running_max
 from dovetail.plan.spec import Gather
-from dovetail.runtime.gather import Groups, Touched, state_store, timeline_of_windows
-from dovetail.runtime.job import Done, Job, minus
+from dovetail.runtime.gather import (
+    Before,
+    Columns,
+    Groups,
+    Touched,
+    aggregated,
+    by_column,
+    state_store,
+    timeline_of_windows,
+    values_of,
+)
+from dovetail.runtime.job import Done, Job, minus, output, picked
 from dovetail.state.history import HistoryState
+from dovetail.state.table_state import TableState
 
 
 def gather(job: Job, operator: Gather) -> Done:
@@ -32,33 +50,149 @@ def gather(job: Job, operator: Gather) -> Done:
     closing_us = np.empty(len(events.row), np.int64)
     closing_us[events.arrival] = job.clocks_of(0, events) - windows.grace_us
     open_ = events.event_time_us + windows.size_us >= closing_us[events.arrival]
-    held = _held(job, records, events, open_, windows.size_us)
-    made = changed(held.group, held.time_us, held.arrival, closing_us, windows.size_us)
-    touched = _touched(events, held, made, windows.size_us)
-    groups = Groups.of(job, operator, touched, store)
-    told = groups.net() if job.spec.emit == "batch" else groups.each()
+    held, values = _held(job, operator, records, events, open_, closing_us)
+    batch = _Batch(job, operator, events, changed(held, closing_us, windows.size_us), values)
+    groups = batch.groups(store)
+    told: Iterator[pa.Table | None]
+    if job.spec.emit == "batch":
+        told, later = iter((groups.net(),)), 0
+    else:
+        cuts = batch.windows.cuts()
+        told = batch.each(groups, cuts)
+        later = sum(len(batch.windows.touches(*cut).told) for cut in cuts[1:])
+    first = next(told, None)
     groups.keep(store)
     _keep(job, records, events, open_)
     late = len(open_) - int(np.count_nonzero(open_))
     return Done(
-        told, (store.runs, records.runs), job.manifest.rows + len(open_), counts=Counter(late=late)
+        first,
+        (store.runs, records.runs),
+        job.manifest.rows + len(open_),
+        chunks=told,
+        later=later,
+        counts=Counter(late=late),
     )
 
 
-class _Held:
-    """Records by (group, time): stored ones that may share a window with the batch's, and those;
-    ``row``: of each in ``rows``.
+@dataclass(frozen=True)
+class _Batch:
+    """The ``windows`` that a batch changes, of the keys in ``events``; ``values``: per column those
+    of the windows' records.
     """
 
-    def __init__(self, rows: pa.Table, group: Ints, arrival: Ints, number: Ints) -> None:
-        time_us = rows.column(EVENT_TIME).to_numpy()
-        order = np.lexsort((number, time_us, group))
-        self.rows, self.row = rows, order
-        self.group, self.time_us = group[order], time_us[order]
-        self.arrival, self.number = arrival[order], number[order]
+    job: Job
+    operator: Gather
+    events: Timeline
+    windows: Windows
+    values: Sequence[Columns]
+
+    def groups(self, store: TableState) -> Groups:
+        """The windows as groups, each with one touch that stands for all of its own."""
+        windows = self.windows
+        owner = windows.group
+        touches = timeline_of_windows(
+            [key.take(pa.array(owner)) for key in self.events.keys],
+            self.events.hash[owner],
+            (windows.start_us, windows.start_us + windows.size_us),
+            windows.latest_us,
+            np.arange(len(windows)),
+        )
+        before = Before.of(self.operator, touches, store)
+        own = touches.row
+        moment = windows.moment[own]
+        told = np.lexsort((windows.start_us[own], moment))
+        return Groups(
+            job=self.job,
+            operator=self.operator,
+            touched=Touched(touches, [], told, self._rows_of(moment[told])),
+            before=before,
+            state=by_column(
+                self.operator, lambda kernel, number: self._final(kernel, number, before, own)
+            ),
+            time_us=np.maximum(before.time_us, touches.event_time_us),
+            count=before.count + windows.count[own],
+            last=np.arange(len(own)),
+        )
+
+    def _final(self, kernel: Aggregate, number: int, before: Before, own: Ints) -> Columns:
+        """A column's accumulators after the batch: where they depend on the order of the records,
+        from all pairs of a window and a record, some at a time.
+        """
+        windows, values, stored = self.windows, self.values[number], before.state[number]
+        if kernel.commutes or isinstance(kernel, End):
+            made = picked(values, windows.record)
+            ranges = windows.first, windows.end
+            if isinstance(kernel, End):
+                order = windows.records.number[windows.record]
+                made = kernel.over(*ranges, order, made, len(windows))
+            else:
+                made = final_over(kernel, *ranges, made, len(windows))
+            return kernel.merged(stored, picked(made, own))
+        window_of, count = np.argsort(own), windows.count[own]
+        parts: list[Columns] = [[column.slice(0, 0) for column in stored]]
+        for start, stop in pieces(count, windows.pairs_max):
+            group, record = windows.members(own[start:stop])
+            group = window_of[group] - start
+            order = np.argsort(group, kind="stable")
+            touches = Touches(group[order], stop - start, np.zeros(len(order), np.bool_))
+            index = pa.array(record[order])
+            initial = [column.slice(start, stop - start) for column in stored]
+            parts.append(kernel.final(touches, initial, [c.take(index) for c in values]))
+        return [pa.concat_arrays(list(columns)) for columns in zip(*parts, strict=True)]
+
+    def each(self, groups: Groups, cuts: Sequence[tuple[int, int]]) -> Iterator[pa.Table]:
+        """The result of a window after each record that it is told of, some records at a time."""
+        windows, job, before = self.windows, self.job, groups.before
+        group_of = np.argsort(groups.touched.events.row)
+        state = [picked(columns, group_of) for columns in before.state]
+        time_us, position = before.time_us[group_of], job.manifest.position
+        for start, stop in cuts:
+            touched = windows.touches(start, stop)
+            touches = Touches(touched.window, len(windows), np.zeros(len(touched.window), np.bool_))
+            values = [picked(columns, touched.record) for columns in self.values]
+            after_us = running_max(
+                windows.records.time_us[touched.record],
+                touches.bounds[touches.touched],
+                touched.window,
+                time_us[touches.touched],
+            )
+            told = touched.told
+            if len(told):
+                results = aggregated(self.operator, "running", touches, state, values)
+                group = pa.array(group_of[touched.window[told]])
+                yield output(
+                    job.spec,
+                    [key.take(group) for key in groups.touched.events.keys],
+                    [picked(results, told)],
+                    [told],
+                    deleted=np.zeros(len(told), np.bool_),
+                    event_time_us=after_us[told],
+                    position=position,
+                    cause=job.causes_of_rows(self._rows_of(touched.moment)),
+                )
+                position += len(told)
+            if stop < cuts[-1][1]:
+                state = aggregated(self.operator, "final", touches, state, values)
+                time_us[touches.touched] = after_us[touches.last]
+
+    def _rows_of(self, arrival: Ints) -> Ints:
+        """The batch's rows that arrive so."""
+        row = np.empty(len(self.events.row), np.int64)
+        row[self.events.arrival] = self.events.row
+        return row[arrival]
 
 
-def _held(job: Job, records: HistoryState, events: Timeline, open_: Mask, size_us: int) -> _Held:
+def _held(
+    job: Job,
+    operator: Gather,
+    records: HistoryState,
+    events: Timeline,
+    open_: Mask,
+    closing_us: Ints,
+) -> tuple[Records, list[Columns]]:
+    """The stored records that may share a window with the batch's, and those; their values."""
+    assert operator.windows is not None
+    size_us = operator.windows.size_us
     event = np.flatnonzero(open_)
     group, time = events.group[event], events.event_time_us[event]
     asked, start = np.unique(group, return_index=True)
@@ -68,44 +202,17 @@ def _held(job: Job, records: HistoryState, events: Timeline, open_: Mask, size_u
     found = records.between(events.hash[asked], keys, low - size_us - 1, high + size_us + 1)
     stored = found.rows.take(pa.array(found.row))
     rows = job.batches[0].rows.take(pa.array(events.row[event]))
-    number = job.manifest.rows + events.arrival[event]
-    fresh = _stored_rows(rows, number, records.schema)
-    return _Held(
-        pa.concat_tables([stored, fresh]).combine_chunks(),
-        np.append(asked[found.query], group),
-        np.append(np.full(len(stored), STORED), events.arrival[event]),
-        np.append(stored.column(ROW).to_numpy(), number),
+    fresh = _stored_rows(rows, job.manifest.rows + events.arrival[event], records.schema)
+    rows = pa.concat_tables([stored, fresh]).combine_chunks()
+    group = np.append(asked[found.query], group)
+    time, number = (rows.column(name).to_numpy() for name in (EVENT_TIME, ROW))
+    arrival = np.append(np.full(len(stored), STORED), events.arrival[event])
+    order = np.lexsort((number, time, group))
+    arrival = arrival[order]
+    held = Records(
+        group[order], time[order], arrival, number[order], np.append(closing_us, NO_TIME)[arrival]
     )
-
-
-def _touched(events: Timeline, held: _Held, made: Windows, size_us: int) -> Touched:
-    """The windows as groups, each record that is added to one a touch."""
-    start = made.start_us[made.window]
-    owner = made.group[made.window]
-    order = np.argsort(held.number[made.record], kind="stable")
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    touches = timeline_of_windows(
-        [key.take(pa.array(owner)) for key in events.keys],
-        events.hash[owner],
-        (start, start + size_us),
-        held.time_us[made.record],
-        place,
-    )
-    window, record = made.window[touches.row], made.record[touches.row]
-    arrival, since = held.arrival[record], made.since[window]
-    told = np.flatnonzero((arrival != STORED) & (arrival >= since))
-    moment = arrival[told]
-    # A window that is there because of a record that is not in it: its last record before that.
-    before = np.flatnonzero(made.apart[window] & (arrival < since))
-    last = np.full(len(made.since), -1)
-    last[window[before]] = before
-    apart = last[last >= 0]
-    told, moment = np.append(told, apart), np.append(moment, made.since[window[apart]])
-    order = np.lexsort((made.start_us[window[told]], moment))
-    row_of = np.empty(len(events.row), np.int64)
-    row_of[events.arrival] = events.row
-    return Touched(touches, held.rows, held.row[record], told[order], row_of[moment[order]])
+    return held, values_of(job, operator, rows, order)
 
 
 def _records(job: Job, operator: Gather) -> HistoryState:

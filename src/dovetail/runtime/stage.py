@@ -184,7 +184,7 @@ def _worked(
         manifest = replace(
             manifest,
             stream_time_us=tuple(None if time == NO_TIME else time for time in job.final_us),
-            position=manifest.position + sum(map(len, told)),
+            position=manifest.position + sum(map(len, told)) + done.later,
             rows=done.rows,
             stores=done.stores,
         )
