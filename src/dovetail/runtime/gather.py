@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from dovetail.columns import DELETED, EVENT_TIME, HASH, INSTRUCTION
 from dovetail.errors import DataError
-from dovetail.kernels.aggregates import AggregateError, Touches
+from dovetail.kernels.aggregates import AggregateError, Touches, Traced
 from dovetail.kernels.equality import rows_equal
 from dovetail.kernels.hashing import stable_hash
 from dovetail.kernels.regroup import SILENT
@@ -36,6 +36,7 @@ from dovetail.kernels.timeline import (
 from dovetail.kernels.windows import assign, open_windows, running_max
 from dovetail.plan.spec import WINDOW_TYPE, Gather
 from dovetail.runtime.job import Done, Job, minus, output, picked
+from dovetail.runtime.parts import Parts, Read, parts_of
 from dovetail.runtime.tables import Pool
 from dovetail.state.table_state import TableState
 
@@ -46,14 +47,15 @@ _TIME, _COUNT = "_time", "_count"
 
 def gather(job: Job, operator: Gather) -> Done:
     """Every record's own result, or with ``emit="batch"`` each group's last one."""
-    store = state_store(job, operator)
+    store, parts = state_store(job, operator), parts_of(job, operator)
     if not job.any_rows:
         return Done(None, job.manifest.stores)
     touched = _touched(job, operator)
-    groups = Groups.of(job, operator, touched, store)
+    groups = Groups.of(job, operator, touched, store, parts)
     results = groups.net() if job.spec.emit == "batch" else groups.each()
     groups.keep(store)
-    return Done(results, (store.runs,), counts=Counter(late=touched.late))
+    runs = (store.runs, *(runs for part in parts for runs in part.runs))
+    return Done(results, runs, counts=Counter(late=touched.late))
 
 
 @dataclass(frozen=True)
@@ -135,8 +137,9 @@ def _each_told(events: Timeline, rows: pa.Table, row: Ints, tells: Mask, late: i
 class Groups:
     """The groups that a batch touches, by their number in ``events``.
 
-    ``values``: per column what the touches bring; ``stored``, ``state``: its accumulators before
-    and after the batch; ``known``: which groups are stored; ``stored_us``: their times;
+    ``values``: per column what the touches bring; ``stored``, ``made``: its accumulators before
+    and after the batch, of those in ``parts`` what the batch needs (``reads``); ``known``: which
+    groups are stored; ``stored_us``: their times;
     ``time_us``, ``count``: after each touch, the group's time and how many rows it has; ``last``:
     each group's last touch.
     """
@@ -144,17 +147,27 @@ class Groups:
     job: Job
     operator: Gather
     touched: Touched
+    touches: Touches
     values: Sequence[Columns]
     known: Mask
     stored: Sequence[Columns]
-    state: Sequence[Columns]
+    parts: Sequence[Parts]
+    reads: Sequence[Read]
+    made: Sequence[Traced]
     stored_us: Ints
     time_us: Ints
     count: Ints
     last: Ints
 
     @classmethod
-    def of(cls, job: Job, operator: Gather, touched: Touched, store: TableState) -> Groups:
+    def of(
+        cls,
+        job: Job,
+        operator: Gather,
+        touched: Touched,
+        store: TableState,
+        parts: Sequence[Parts] = (),
+    ) -> Groups:
         """The groups before and after the batch."""
         events = touched.events
         located = store.locate(events.hash, events.keys)
@@ -165,33 +178,38 @@ class Groups:
         count = next(columns).fill_null(0).to_numpy()
         stored = [[next(columns) for _ in column.kernel.state] for column in operator.columns]
         total = np.cumsum(np.where(events.deleted & operator.retracts, -1, 1))
+        touches = Touches(events.group, events.groups, events.deleted & operator.retracts)
         total += (count - np.append(0, total)[events.start])[events.group]
-        groups = cls(
+        values = values_of(job, operator, touched.rows, touched.row)
+        reads = []
+        for part in parts:
+            own, came = stored[part.column], values[part.column][0]
+            reads.append(part.read(events, located.present, own, touches, came))
+            stored[part.column] = list(reads[-1].initial)
+        made = aggregated(operator, "traced", touches, stored, values)
+        return cls(
             job=job,
             operator=operator,
             touched=touched,
-            values=values_of(job, operator, touched.rows, touched.row),
+            touches=touches,
+            values=values,
             known=located.present,
             stored=stored,
-            state=[],
+            parts=parts,
+            reads=reads,
+            made=made,
             stored_us=time,
             time_us=_times(events, time, total, touched.told),
             count=total,
             last=last_of_source(events, 0),
         )
-        return replace(groups, state=groups.run("final"))
-
-    def run(self, what: Literal["running", "final"]) -> list[Any]:
-        """Per column what its kernel makes of the touches."""
-        events = self.touched.events
-        touches = Touches(events.group, events.groups, events.deleted & self.operator.retracts)
-        return aggregated(self.operator, what, touches, self.stored, self.values)
 
     def each(self) -> pa.Table | None:
         """The result after each touch that tells."""
         told = self.touched.told
         refs = np.where(self.count[told] > 0, told, ABSENT)
-        return self._output(told, picked(self.run("running"), refs), self.touched.cause)
+        results = aggregated(self.operator, "running", self.touches, self.stored, self.values)
+        return self._output(told, picked(results, refs), self.touched.cause)
 
     def net(self) -> pa.Table | None:
         """Each group's result where it differs from the one before the batch, in the order in which
@@ -199,7 +217,8 @@ class Groups:
         """
         groups = np.arange(len(self.last))
         present = self.count[self.last] > 0
-        now, then = (self._results(state) for state in (self.state, self.stored))
+        now = self._results([made.columns for made in self.made])
+        then = self._results(self.stored)
         both = np.flatnonzero(present & self.known)
         differs = present | self.known
         differs[both] = ~rows_equal(
@@ -217,6 +236,10 @@ class Groups:
     def keep(self, store: TableState) -> None:
         """Store each group's accumulators."""
         events, last = self.touched.events, self.last
+        state: list[Columns] = [made.columns for made in self.made]
+        for part, read in zip(self.parts, self.reads, strict=True):
+            made = self.made[part.column]
+            state[part.column] = part.keep(read, events, made, self.time_us[last])
         time_us = self.time_us[last]
         expiry = time_us
         if self.operator.windows is not None:
@@ -228,7 +251,7 @@ class Groups:
             *events.keys,
             pa.array(time_us),
             pa.array(self.count[last]),
-            *(column for state in self.state for column in state),
+            *(column for columns in state for column in columns),
         ]
         store.store(pa.table(columns, schema=store.schema))
 
@@ -279,7 +302,7 @@ def values_of(job: Job, operator: Gather, rows: pa.Table, row: Ints) -> list[Col
 
 def aggregated(
     operator: Gather,
-    what: Literal["running", "final"],
+    what: Literal["running", "final", "traced"],
     touches: Touches,
     initial: Sequence[Columns],
     values: Sequence[Columns],
