@@ -12,6 +12,7 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
+import dovetail.kernels.parts
 import dovetail.runtime.pack
 import dovetail.state.run_state
 import dovetail.state.runs
@@ -45,6 +46,7 @@ LIMITS = {
     "compaction_bytes": (dovetail.state.run_state, "_COMPACTION_BYTES_MIN"),
     "open_segments": (dovetail.state.segment, "_OPEN_SEGMENTS_MAX"),
     "flush_bytes": (dovetail.runtime.pack, "_FLUSH_BYTES"),
+    "part": (dovetail.kernels.parts, "PART_MAX"),
 }
 
 
