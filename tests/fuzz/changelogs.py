@@ -102,6 +102,7 @@ def settings(random_: random.Random, batches_: int, count: int, stages: int = 1)
             "segment_bytes": random_.choice([1 << 16] if large else [1, 64, 300, 4 << 20]),
             "compaction_bytes": random_.choice([0, 64, 1000]),
             "open_segments": random_.choice([1, 4, 4096]),
+            "part": random_.choice([2, 3, 1024]),
             "flush_bytes": random_.choice([1 << 16] if large else [1, 200, 32 << 20]),
             "slice_bytes": random_.choice([1 << 16] if large else [1, 500, 5_000, 128 << 20]),
             "pairs": random_.choice([1 << 16] if large else [1, 10, 1 << 18]),

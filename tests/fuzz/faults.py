@@ -213,6 +213,24 @@ FAULTS = [
         "return added[np.maximum(index - 1, 0)], taken",
     ),
     Fault(
+        "aggregates: of a long list's end too little is read",
+        "kernels.parts",
+        "between <= taken[self.group]",
+        "between < taken[self.group]",
+    ),
+    Fault(
+        "aggregates: a value that begins a part goes to the one before",
+        "kernels.parts",
+        "self.start[group + 1], value, right=True)",
+        "self.start[group + 1], value, right=False)",
+    ),
+    Fault(
+        "aggregates: a part that loses a value is taken for unchanged",
+        "runtime.parts",
+        "(now == read.layout.size) & (same == now)",
+        "same == now",
+    ),
+    Fault(
         "foreign keys: the former key does not hear that a row has left",
         "kernels.foreign_key",
         "ends=named & ~stays",

@@ -12,6 +12,7 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
+import dovetail.kernels.parts
 import dovetail.kernels.sliding
 import dovetail.runtime.interval_side
 import dovetail.runtime.pack
@@ -51,6 +52,7 @@ LIMITS = {
     "slice_bytes": (dovetail.runtime.stage, "SLICE_BYTES"),
     "pairs": (dovetail.runtime.interval_side, "_PAIRS_MAX"),
     "window_pairs": (dovetail.kernels.sliding, "_PAIRS_MAX"),
+    "part": (dovetail.kernels.parts, "PART_MAX"),
 }
 
 

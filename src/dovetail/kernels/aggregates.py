@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
@@ -90,6 +90,21 @@ class Touches:
         return Touches(self.group[kept], self.groups, self.retracted[kept])
 
 
+@dataclass(frozen=True)
+class Traced:
+    """Accumulators and, where they list values (``multiset.Listing``), of each element of all lists
+    where it is from.
+
+    ``since``, ``latest``: int64[m], what brought the element into its group to stay, and what
+    touched it last: a place among the stored elements of all groups or, from their number on, among
+    the batch's values that are not null.
+    """
+
+    columns: list[pa.Array]
+    since: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    latest: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+
 class Aggregate(ABC):
     """One aggregate, as an operator runs it: a frozen dataclass that can be pickled.
 
@@ -154,6 +169,10 @@ class Aggregate(ABC):
             pa.concat_arrays([old, new]).take(chosen)
             for old, new in zip(initial, computed, strict=True)
         ]
+
+    def traced(self, touches: Touches, initial: Columns, values: Columns) -> Traced:
+        """The accumulators after the last touch; each group has one."""
+        return Traced(self.final(touches, initial, values))
 
 
 class Accumulating(Aggregate):

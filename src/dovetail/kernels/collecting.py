@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
-from dovetail.kernels.aggregates import Aggregate, Columns, Ints, Mask, Touches, valid
+from dovetail.kernels.aggregates import Columns, Ints, Mask, Touches, Traced, valid
 from dovetail.kernels.grouping import stable_argsort
 from dovetail.kernels.multiset import (
+    Listing,
     Spans,
     classes,
     elements,
@@ -25,7 +27,7 @@ from dovetail.kernels.search import expand
 
 
 @dataclass(frozen=True)
-class CollectList(Aggregate):
+class CollectList(Listing):
     """The values that are not null, in the order in which they came; empty where there are none.
     A row that is retracted takes the first value with it that is equal to its own.
 
@@ -39,6 +41,16 @@ class CollectList(Aggregate):
     def state(self) -> tuple[pa.DataType, ...]:
         """The list."""
         return (list_of(self.values),)
+
+    @property
+    def ordered(self) -> bool:
+        """By arrival."""
+        return False
+
+    @property
+    def reads(self) -> Literal["all"]:
+        """All."""
+        return "all"
 
     @property
     def result(self) -> pa.DataType:
@@ -59,11 +71,12 @@ class CollectList(Aggregate):
             which = expand(start, start + size)[1]
         return lists_of(size, held.pool.take(pa.array(held.row[which])))
 
-    def after(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
+    def traced(self, touches: Touches, initial: Columns, values: Columns) -> Traced:
         """The lists after the last touches."""
         held = _held(touches, initial[0], values[0])
         size = np.bincount(held.group[held.stays], minlength=touches.groups)
-        return [lists_of(size, held.pool.take(pa.array(held.row[held.stays])))]
+        row = held.row[held.stays]
+        return Traced([lists_of(size, held.pool.take(pa.array(row)))], row, row)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """The left's list, then the right's. (Where rows have left the right side, an equal value
@@ -126,7 +139,7 @@ def _pairs(place: Ints, gone: Mask) -> tuple[Ints, Ints]:
 
 
 @dataclass(frozen=True)
-class CollectSet(Aggregate):
+class CollectSet(Listing):
     """The distinct values that are not null, in ascending order where their type has one
     (``kernels.ordering``), otherwise in the order in which they came to stay. Values are equal
     where their bits are; all NaNs are one.
@@ -143,6 +156,16 @@ class CollectSet(Aggregate):
     def state(self) -> tuple[pa.DataType, ...]:
         """One list or two."""
         return (list_of(self.values), *[list_of(pa.int64())] * self.retractable)
+
+    @property
+    def ordered(self) -> bool:
+        """By value where its type has an order."""
+        return is_ordered(self.values)
+
+    @property
+    def reads(self) -> Literal["all"]:
+        """All."""
+        return "all"
 
     @property
     def result(self) -> pa.DataType:
@@ -170,7 +193,7 @@ class CollectSet(Aggregate):
         size = np.bincount(touch, minlength=len(touches))
         return lists_of(size, found.pool.take(pa.array(found.row[which])))
 
-    def after(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
+    def traced(self, touches: Touches, initial: Columns, values: Columns) -> Traced:
         """The sets after the last touches."""
         return self._stored(spans(touches, [initial], values[0]), touches.groups)
 
@@ -178,14 +201,15 @@ class CollectSet(Aggregate):
         """The values of both, the left's first."""
         rows = len(left[0])
         none = Touches(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
-        return self._stored(spans(none, [left, right], pa.nulls(0, self.values)), rows)
+        return self._stored(spans(none, [left, right], pa.nulls(0, self.values)), rows).columns
 
     def results(self, state: Columns) -> pa.Array:
         """The sets."""
         return _no_nulls(state[0])
 
-    def _stored(self, found: Spans, groups: int) -> list[pa.Array]:
-        return stored_lists(found, groups)[: len(self.state)]
+    def _stored(self, found: Spans, groups: int) -> Traced:
+        traced = stored_lists(found, groups)
+        return replace(traced, columns=traced.columns[: len(self.state)])
 
 
 def _no_nulls(lists: pa.Array) -> pa.Array:

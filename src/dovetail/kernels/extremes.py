@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
-from dovetail.kernels.aggregates import Accumulating, Aggregate, Columns, Ints, Touches, valid
-from dovetail.kernels.multiset import list_of, sizes, spans, stored_lists
+from dovetail.kernels.aggregates import Accumulating, Columns, Ints, Touches, Traced, valid
+from dovetail.kernels.multiset import Listing, list_of, sizes, spans, stored_lists
 from dovetail.kernels.ordering import keyed
 from dovetail.kernels.scans import any_so_far, lowest_over, scan
 
@@ -73,7 +74,7 @@ class Extreme(Accumulating):
 
 
 @dataclass(frozen=True)
-class ChangingExtreme(Aggregate):
+class ChangingExtreme(Listing):
     """The smallest (or ``largest``) value that is not null of a group whose rows may leave, null
     where there is none.
 
@@ -88,6 +89,16 @@ class ChangingExtreme(Aggregate):
     def state(self) -> tuple[pa.DataType, ...]:
         """Two lists."""
         return (list_of(self.values), list_of(pa.int64()))
+
+    @property
+    def ordered(self) -> bool:
+        """By value."""
+        return True
+
+    @property
+    def reads(self) -> Literal["first", "last"]:
+        """One end."""
+        return "last" if self.largest else "first"
 
     @property
     def result(self) -> pa.DataType:
@@ -107,7 +118,7 @@ class ChangingExtreme(Aggregate):
         lowest[absent] = 0
         return found.pool.take(pa.array(row[-lowest if self.largest else lowest], mask=absent))
 
-    def after(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
+    def traced(self, touches: Touches, initial: Columns, values: Columns) -> Traced:
         """The multisets after the last touches."""
         return stored_lists(spans(touches, [initial], values[0]), touches.groups)
 
@@ -115,7 +126,7 @@ class ChangingExtreme(Aggregate):
         """The multisets added."""
         rows = len(left[0])
         none = Touches(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
-        return stored_lists(spans(none, [left, right], pa.nulls(0, self.values)), rows)
+        return stored_lists(spans(none, [left, right], pa.nulls(0, self.values)), rows).columns
 
     def results(self, state: Columns) -> pa.Array:
         """The first or last value of each."""

@@ -7,19 +7,61 @@ made for the values that a touch leaves alone.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.kernels.aggregates import AggregateError, Columns, Ints, Mask, Touches, numbers, valid
+from dovetail.kernels.aggregates import (
+    Aggregate,
+    AggregateError,
+    Columns,
+    Ints,
+    Mask,
+    Touches,
+    Traced,
+    numbers,
+    valid,
+)
 from dovetail.kernels.grouping import by_key, stable_argsort
 from dovetail.kernels.hashing import stable_hash
 from dovetail.kernels.ordering import canonical, is_ordered, keyed
 
 _LIST_END_MAX = int(np.iinfo(np.int32).max)
+
+
+class Listing(Aggregate):
+    """An aggregate whose accumulator lists its group's values, so that it grows with the group.
+
+    ``values``: their type; ``ordered``: whether they are listed in their own order, otherwise in
+    that of arrival: what comes is then last; ``reads``: what of the lists a result is made from.
+    Where that is an end it is the same of any part of a list that has the values which are touched
+    and, at that end, more values than touches take away.
+    """
+
+    values: pa.DataType
+
+    @property
+    @abstractmethod
+    def ordered(self) -> bool:
+        """Whether values are listed in their own order."""
+
+    @property
+    @abstractmethod
+    def reads(self) -> Literal["first", "last", "all"]:
+        """What of the lists a result is made from."""
+
+    @abstractmethod
+    def traced(self, touches: Touches, initial: Columns, values: Columns) -> Traced:
+        """The lists after the last touch, and where their elements are from."""
+
+    def after(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
+        """The lists after the last touch."""
+        return self.traced(touches, initial, values).columns
 
 
 @dataclass(frozen=True)
@@ -91,14 +133,15 @@ def spans(touches: Touches, stored: Sequence[Columns], values: pa.Array) -> Span
     return Spans(pool, order, since, group, value, first, end, count, last)
 
 
-def stored_lists(found: Spans, groups: int) -> list[pa.Array]:
+def stored_lists(found: Spans, groups: int) -> Traced:
     """The multisets after the last touch, values in the order of the type or else of arrival."""
     kept = found.where(found.last & (found.count > 0))
     if not is_ordered(found.pool.type):
         kept = kept.where(np.lexsort((kept.since, kept.group)))
     size = np.bincount(kept.group, minlength=groups)
     values = found.pool.take(pa.array(kept.row))
-    return [lists_of(size, values), lists_of(size, pa.array(kept.count))]
+    columns = [lists_of(size, values), lists_of(size, pa.array(kept.count))]
+    return Traced(columns, kept.since, kept.row)
 
 
 def classes(values: pa.Array) -> Ints:

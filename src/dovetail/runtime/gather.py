@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from dovetail.columns import DELETED, EVENT_TIME, HASH, INSTRUCTION
 from dovetail.errors import DataError
-from dovetail.kernels.aggregates import Aggregate, AggregateError, Touches
+from dovetail.kernels.aggregates import Aggregate, AggregateError, Touches, Traced
 from dovetail.kernels.equality import rows_equal
 from dovetail.kernels.hashing import stable_hash
 from dovetail.kernels.regroup import SILENT
@@ -36,6 +36,7 @@ from dovetail.kernels.timeline import (
 from dovetail.kernels.windows import assign, open_windows, running_max
 from dovetail.plan.spec import WINDOW_TYPE, Gather
 from dovetail.runtime.job import Done, Job, minus, output, picked
+from dovetail.runtime.parts import Parts, Read, parts_of
 from dovetail.runtime.tables import Pool
 from dovetail.state.table_state import TableState
 
@@ -46,14 +47,15 @@ _TIME, _COUNT = "_time", "_count"
 
 def gather(job: Job, operator: Gather) -> Done:
     """Every record's own result, or with ``emit="batch"`` each group's last one."""
-    store = state_store(job, operator)
+    store, parts = state_store(job, operator), parts_of(job, operator)
     if not job.any_rows:
         return Done(None, job.manifest.stores)
     touched = _touched(job, operator)
-    groups = Groups.of(job, operator, touched, store)
+    groups = Groups.of(job, operator, touched, store, parts)
     results = groups.net() if job.spec.emit == "batch" else groups.each()
     groups.keep(store)
-    return Done(results, (store.runs,), counts=Counter(late=touched.late))
+    runs = (store.runs, *(runs for part in parts for runs in part.runs))
+    return Done(results, runs, counts=Counter(late=touched.late))
 
 
 @dataclass(frozen=True)
@@ -137,8 +139,8 @@ def _each_told(
 
 @dataclass(frozen=True)
 class Before:
-    """What is stored of some groups: whether anything is; per column the accumulators; the groups'
-    times and how many rows they have.
+    """What is stored of some groups: whether anything is; per column the accumulators, of long
+    lists what a batch needs; the groups' times and how many rows they have.
     """
 
     known: Mask
@@ -164,7 +166,8 @@ class Groups:
     """The groups that a batch touches, by their number in ``events``.
 
     ``state``: per column the accumulators after the batch; ``time_us``, ``count``: after each
-    touch, the group's time and how many rows it has; ``last``: each group's last touch.
+    touch, the group's time and how many rows it has; ``last``: each group's last touch; ``lists``:
+    of the columns whose lists may lie in parts, what was read and what is made of it.
     """
 
     job: Job
@@ -175,37 +178,51 @@ class Groups:
     time_us: Ints
     count: Ints
     last: Ints
+    lists: Sequence[tuple[Parts, Read, Traced]] = ()
 
     @classmethod
-    def of(cls, job: Job, operator: Gather, touched: Touched, store: TableState) -> Groups:
+    def of(
+        cls,
+        job: Job,
+        operator: Gather,
+        touched: Touched,
+        store: TableState,
+        parts: Sequence[Parts],
+    ) -> Groups:
         """The groups before and after the batch."""
-        events = touched.events
+        events, values = touched.events, touched.values
+        touches = Touches(events.group, events.groups, events.deleted & operator.retracts)
         before = Before.of(operator, events, store)
+        initial, reads = list(before.state), []
+        for part in parts:
+            came = values[part.column][0]
+            read = part.read(events, before.known, initial[part.column], touches, came)
+            initial[part.column] = read.initial
+            reads.append(read)
+        made: list[Traced] = aggregated(operator, "traced", touches, initial, values)
         total = np.cumsum(np.where(events.deleted & operator.retracts, -1, 1))
         total += (before.count - np.append(0, total)[events.start])[events.group]
-        groups = cls(
+        return cls(
             job=job,
             operator=operator,
             touched=touched,
-            before=before,
-            state=[],
+            before=replace(before, state=initial),
+            state=[traced.columns for traced in made],
             time_us=_times(events, before.time_us, total, touched.told),
             count=total,
             last=last_of_source(events, 0),
+            lists=[
+                (part, read, made[part.column]) for part, read in zip(parts, reads, strict=True)
+            ],
         )
-        return replace(groups, state=groups.run("final"))
-
-    def run(self, what: Literal["running", "final"]) -> list[Any]:
-        """Per column what its kernel makes of the touches."""
-        events = self.touched.events
-        touches = Touches(events.group, events.groups, events.deleted & self.operator.retracts)
-        return aggregated(self.operator, what, touches, self.before.state, self.touched.values)
 
     def each(self) -> pa.Table | None:
         """The result after each touch that tells."""
-        told = self.touched.told
+        events, values, told = self.touched.events, self.touched.values, self.touched.told
+        touches = Touches(events.group, events.groups, events.deleted & self.operator.retracts)
+        results = aggregated(self.operator, "running", touches, self.before.state, values)
         refs = np.where(self.count[told] > 0, told, ABSENT)
-        return self._output(told, picked(self.run("running"), refs), self.touched.cause)
+        return self._output(told, picked(results, refs), self.touched.cause)
 
     def net(self) -> pa.Table | None:
         """Each group's result where it differs from the one before the batch, in the order in which
@@ -231,8 +248,10 @@ class Groups:
 
     def keep(self, store: TableState) -> None:
         """Store each group's accumulators."""
-        events, last = self.touched.events, self.last
+        events, last, state = self.touched.events, self.last, list(self.state)
         time_us = self.time_us[last]
+        for part, read, made in self.lists:
+            state[part.column] = part.keep(read, events, made, time_us)
         expiry = time_us
         if self.operator.windows is not None:
             expiry = events.keys[-1].cast(pa.int64()).to_numpy()
@@ -243,7 +262,7 @@ class Groups:
             *events.keys,
             pa.array(time_us),
             pa.array(self.count[last]),
-            *(column for state in self.state for column in state),
+            *(column for columns in state for column in columns),
         ]
         store.store(pa.table(columns, schema=store.schema))
 
@@ -294,7 +313,7 @@ def values_of(job: Job, operator: Gather, rows: pa.Table, row: Ints) -> list[Col
 
 def aggregated(
     operator: Gather,
-    what: Literal["running", "final"],
+    what: Literal["running", "final", "traced"],
     touches: Touches,
     initial: Sequence[Columns],
     values: Sequence[Columns],

@@ -34,6 +34,7 @@ from dovetail.runtime import (
     tables,
 )
 from dovetail.runtime.job import Done, Job
+from dovetail.runtime.parts import listing
 
 
 def _gather(job: Job, operator: Gather) -> Done:
@@ -81,5 +82,7 @@ def store_count(spec: StageSpec) -> int:
         return interval_side.store_count(len(spec.sources))
     if isinstance(operator, Final) or _slides(operator):
         return 2
+    if isinstance(operator, Gather):
+        return 1 + 2 * len(listing(operator))
     counted = isinstance(operator, ForeignKey) and preserved(operator.how)[1]
     return len(spec.sources) + counted
