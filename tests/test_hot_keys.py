@@ -78,28 +78,39 @@ def drawn(random_: random.Random, count: int, keys: str) -> list[Record]:
 
 
 def told(
-    windows: Any, aggregates: Any, batches: Sequence[Sequence[Record]], emit: Emit = "change"
+    windows: Any,
+    aggregates: Any,
+    batches: Sequence[Sequence[Record]],
+    emit: Emit = "change",
+    sizes: list[int] | None = None,
 ) -> list[list[Told]]:
-    """What each micro-batch emits."""
+    """What each micro-batch emits; ``sizes``: of the tables in which it comes, instead."""
     source = testing.stream("s", key="k", schema=SCHEMA)
     driver = testing.Driver(
         source.group_by("k").window(windows).agg(**aggregates).to_table(), emit=emit
     )
-    return [
-        [
-            (
-                tuple(change.key.values()),
-                None if change.values is None else repr([*change.values.values()]),
-                change.timestamp_us,
-            )
-            for change in driver.pipe(
-                source,
-                [{"k": key, **values} for key, _, values in batch],
-                timestamp=[time for _, time, _ in batch],
-            )
-        ]
-        for batch in batches
-    ]
+    answers: list[list[Told]] = []
+    position = 0
+    for batch in batches:
+        with driver.batch() as changes:
+            rows = [{"k": key, **values} for key, _, values in batch]
+            driver.pipe(source, rows, timestamp=[time for _, time, _ in batch])
+            if sizes is not None:
+                sizes += map(len, driver._root.run(0, 0))
+        end = position + len(changes)
+        assert [change.position for change in changes] == [*range(position, end)]
+        position = end
+        answers.append(
+            [
+                (
+                    tuple(change.key.values()),
+                    None if change.values is None else repr([*change.values.values()]),
+                    change.timestamp_us,
+                )
+                for change in changes
+            ]
+        )
+    return answers
 
 
 def net(batches: Sequence[Sequence[Told]]) -> Iterator[list[Told]]:
@@ -175,8 +186,18 @@ def test_pairs_are_made_some_at_a_time(
     emit: Emit, aggregates: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dovetail.kernels.sliding, "_PAIRS_MAX", 10**3, raising=False)
-    # No fewer than the windows, and what one record makes.
-    assert max(pairs(monkeypatch, 150, emit, aggregates), default=0) <= 4 * 2 * 150
+    # No fewer than four times the windows, and what one record makes.
+    assert max(pairs(monkeypatch, 150, emit, aggregates), default=0) <= (4 + 1) * 2 * 150
+
+
+def test_what_slides_is_told_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dovetail.kernels.sliding, "_PAIRS_MAX", 10**3, raising=False)
+    sizes: list[int] = []
+    batch = [("a", time, {"v": 1}) for time in range(300)]
+    told(dt.sliding("1 s", grace="1 s"), {"n": dt.count()}, [batch], sizes=sizes)
+    # Four times as many as there are windows.
+    assert max(sizes) <= 4 * 2 * 300
+    assert sum(sizes) == 300 * 301 // 2
 
 
 ORDERS: dict[str, Callable[[int], list[int]]] = {
@@ -222,7 +243,7 @@ JOINS: dict[str, dict[str, Any]] = {
 def joined(
     name: str, within: Any, batches: Sequence[Sequence[Record]], sizes: list[int] | None = None
 ) -> list[list[Any]]:
-    """What each micro-batch emits; ``sizes``: of the tables in which it comes."""
+    """What each micro-batch emits; ``sizes``: of the tables in which it comes, instead."""
     left, right = (testing.stream(side, key="k", schema=SCHEMA) for side in "lr")
     select = {"a": "left.v", "b": "right.v"}
     other = left if name == "itself" else right

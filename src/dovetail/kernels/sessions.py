@@ -30,6 +30,7 @@ from dovetail.kernels.timeline import ABSENT, Ints, Mask
 
 _NEVER = int(np.iinfo(np.int64).max)
 _STORED = -1
+_BLOCK = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -206,7 +207,8 @@ def _behind(
     and last place of that.
 
     A round takes of each session's records, by arrival, those that join it up to the first that
-    does not, and those that do not up to the first that does.
+    does not, and those that do not up to the first that does. Rounds are of a block of records, so
+    however often these alternate it takes O(n log n).
     """
     first, end = line.first[group], line.end[group]
     low = bisect(line.time_us, first, end, closing_us, right=False)
@@ -216,25 +218,27 @@ def _behind(
     low, high = np.zeros(len(group), np.int64), np.zeros(len(group), np.int64)
     low[some], high[some] = line.around(group[some], there[some], arrival[some])
     session = np.searchsorted(line.ends, there)
-    left = some[np.lexsort((arrival[some], session[some]))]
+    some = some[np.lexsort((arrival[some], session[some]))]
     start = np.full(int(session.max(initial=0)) + 1, _NEVER)
-    while len(left):
-        of, time = session[left], time_us[left]
-        new = np.append(True, of[1:] != of[:-1])
-        begins = np.flatnonzero(new)
-        number = np.cumsum(new) - 1
-        known = np.minimum(line.time_us[low[left]], start[of])
-        moved = np.append(_NEVER, time)[: len(time)]
-        moved[begins] = _NEVER
-        moved = _lowest(moved, number)
-        ends = np.append(begins, len(left))[1:]
-        stop = _first(np.minimum(known, moved) > time + gap_us, begins, ends)
-        taken = np.arange(len(left)) < stop[number]
-        joins[left[taken]] = True
-        np.minimum.at(start, of[taken], time[taken])
-        known = np.minimum(line.time_us[low[left]], start[of])
-        stop = _first((known <= time + gap_us) & ~taken, begins, ends)
-        left = left[np.arange(len(left)) >= stop[number]]
+    for block in range(0, len(some), _BLOCK):
+        left = some[block : block + _BLOCK]
+        while len(left):
+            of, time = session[left], time_us[left]
+            new = np.append(True, of[1:] != of[:-1])
+            begins = np.flatnonzero(new)
+            number = np.cumsum(new) - 1
+            known = np.minimum(line.time_us[low[left]], start[of])
+            moved = np.append(_NEVER, time)[: len(time)]
+            moved[begins] = _NEVER
+            moved = _lowest(moved, number)
+            ends = np.append(begins, len(left))[1:]
+            stop = _first(np.minimum(known, moved) > time + gap_us, begins, ends)
+            taken = np.arange(len(left)) < stop[number]
+            joins[left[taken]] = True
+            np.minimum.at(start, of[taken], time[taken])
+            known = np.minimum(line.time_us[low[left]], start[of])
+            stop = _first((known <= time + gap_us) & ~taken, begins, ends)
+            left = left[np.arange(len(left)) >= stop[number]]
     return joins, low, high
 
 

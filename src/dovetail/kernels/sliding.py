@@ -129,7 +129,7 @@ class Windows:
         """How many pairs are made at a time: no fewer than there are windows, whose accumulators
         are carried from one time to the next.
         """
-        return max(_PAIRS_MAX, len(self))
+        return max(_PAIRS_MAX, 4 * len(self))
 
     def cuts(self) -> list[tuple[int, int]]:
         """The arrivals in ranges with up to ``pairs_max`` pairs each, or of one arrival."""
@@ -168,6 +168,15 @@ class Windows:
         moment = np.append(arrival[record[tells]], self.since[window[apart]])
         order = np.lexsort((self.start_us[window[told]], moment))
         return Touches(window, record, told[order], moment[order])
+
+    def told(self, start: int, stop: int) -> int:
+        """How many of these pairs are told."""
+        came = self.records.arrival[self.record]
+        own = np.flatnonzero((came >= start) & (came < stop))
+        which, window = expand(self.first[own], self.end[own])
+        there = np.count_nonzero(self.since[window] <= came[own][which])
+        made = (self.since >= start) & (self.since < stop)
+        return int(there) + int(np.count_nonzero(made & self.apart))
 
     def _arranged(self, window: Ints, record: Ints) -> tuple[Ints, Ints]:
         order = np.lexsort((self.records.number[record], window))

@@ -54,13 +54,16 @@ def gather(job: Job, operator: Gather) -> Done:
     batch = _Batch(job, operator, events, changed(held, closing_us, windows.size_us), values)
     groups = batch.groups(store)
     told: Iterator[pa.Table | None]
+    cuts: list[tuple[int, int]] = []
     if job.spec.emit == "batch":
-        told, later = iter((groups.net(),)), 0
+        told = iter((groups.net(),))
     else:
         cuts = batch.windows.cuts()
         told = batch.each(groups, cuts)
-        later = sum(len(batch.windows.touches(*cut).told) for cut in cuts[1:])
     first = next(told, None)
+    later = 0
+    if first is not None and len(cuts) > 1:
+        later = sum(batch.windows.told(*cut) for cut in cuts) - len(first)
     groups.keep(store)
     _keep(job, records, events, open_)
     late = len(open_) - int(np.count_nonzero(open_))

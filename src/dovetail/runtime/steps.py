@@ -7,9 +7,9 @@ every step orders what it reads by the records that caused it, as one topology i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -66,17 +66,41 @@ def run(job: Job, operator: Steps) -> Done:
         )
         own = tuple(next(left) for _ in range(store_count(step.spec)))
         done = operate(_inner(job, step, inputs, made, clock, own, counts))
-        made.append(_whole_output(step, done))
         stores += done.stores
         counts += done.counts
-    told = made[-1]
-    assert told is not None
-    if not len(told):
-        return Done(None, tuple(stores), job.manifest.rows + len(order), counts=counts)
-    position = np.arange(job.manifest.position, job.manifest.position + len(told))
-    told = told.set_column(told.schema.get_field_index(POSITION), POSITION, pa.array(position))
-    told = _caused(job, told, order, clock, operator.steps[-1])
-    return Done(told, tuple(stores), job.manifest.rows + len(order), counts=counts)
+        if step is not operator.steps[-1]:
+            made.append(_whole_output(step, done))
+    tables, later = _told(step, done)
+    told = _numbered_on(job, tables, order, clock, step)
+    return Done(
+        next(told, None),
+        tuple(stores),
+        job.manifest.rows + len(order),
+        chunks=told,
+        later=later,
+        counts=counts,
+    )
+
+
+def _told(step: Step, done: Done) -> tuple[Iterable[pa.Table], int]:
+    """The last step's changes, and how many come after the first table."""
+    if isinstance(step.spec.operator, ForeignKey):
+        whole = _whole_output(step, done)
+        return ([] if whole is None else [whole]), 0
+    return chain([] if done.output is None else [done.output], done.chunks), done.later
+
+
+def _numbered_on(
+    job: Job, tables: Iterable[pa.Table], order: Ints, clock: _Clock, step: Step
+) -> Iterator[pa.Table]:
+    """The last step's changes as the stage's."""
+    position = job.manifest.position
+    for told in tables:
+        if len(told):
+            number = pa.array(np.arange(position, position + len(told)))
+            position += len(told)
+            told = told.set_column(told.schema.get_field_index(POSITION), POSITION, number)
+            yield _caused(job, told, order, clock, step)
 
 
 @dataclass(frozen=True)
