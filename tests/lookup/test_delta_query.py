@@ -182,6 +182,47 @@ def test_caches_are_used_and_never_stale(spark: SparkSession, tmp_path: Path) ->
     )
 
 
+def test_caches_are_not_stale_beside_another_input(spark: SparkSession, tmp_path: Path) -> None:
+    """The other table's files have one partition and two by turns, and so the tasks of the delta
+    join, which come after them, change their numbers.
+    """
+    left = TableOf("l", {"k": "long", "a": "long"}, ["k"])
+    right = TableOf("r", {"k": "long", "b": "long"}, ["k"])
+    beside = TableOf("p", {"k": "long", "c": "string"}, ["k"])
+    world, sink = World(tmp_path, left, right, beside), Results()
+    keys, rounds = range(40), 6
+    for number in range(rounds):
+        world.put("r", *({"k": k, "b": number} for k in keys if (k + number) % 3))
+        world.put("l", *({"k": k, "a": number} for k in keys if (k + number) % 2))
+        text = "x" * (10 if number % 2 else 400)
+        world.put("p", *({"k": k, "c": text} for k in keys))
+
+    def table(name: str) -> dt.Table:
+        of = world.tables[name]
+        columns = ", ".join(f"{n} {type_}" for n, type_ in of.columns.items())
+        frame = (
+            spark.readStream.schema(f"{columns}, _at timestamp, _gone boolean")
+            .option("maxFilesPerTrigger", 1)
+            .json(str(tmp_path / name))
+            .withColumnsRenamed({"_at": "at", "_gone": "gone"})
+        )
+        return dt.Table.from_changelog(frame, key=of.key, timestamp="at", deleted="gone", name=name)
+
+    looked_up = table("l").with_lookup(world.lookup("l"))
+    placed = looked_up.delta_join(table("r").with_lookup(world.lookup("r")), on="k")
+    spark.conf.set("spark.sql.files.maxPartitionBytes", "12k")
+    try:
+        query = run(table("p").join(placed), sink, tmp_path / "checkpoint")
+    finally:
+        spark.conf.unset("spark.sql.files.maxPartitionBytes")
+    assert len(query.recentProgress) == rounds
+    hits = [p.observedMetrics["l-r.lookups"].left_hits for p in query.recentProgress]
+    assert sum(hits) > 0
+    expected = [world.tables["l"].rows[k,] | world.tables["r"].rows[k,] for k in keys]
+    found = [{name: row[name] for name in ("k", "a", "b")} for row in sink.table]
+    assert found == sorted(expected, key=shown)
+
+
 def test_a_store_that_is_missing_fails_the_batch_and_a_restart_goes_on(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:

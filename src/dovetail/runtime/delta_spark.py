@@ -5,7 +5,7 @@ There is no stateful operator in the plan; what a checkpoint holds is the source
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ from dovetail.runtime import task
 from dovetail.runtime.delta_join import join, last_rows
 from dovetail.runtime.lookup_cache import CacheFile, SideCache
 from dovetail.runtime.pack import PACKED, Tag, packed, unpack_piece
-from dovetail.runtime.stage import Piece, batch_of
+from dovetail.runtime.stage import batch_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -44,7 +44,7 @@ def by_primary_key(
 
     @task.mapping
     def settle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        pieces = list(_pieces(batches))
+        pieces = [unpack_piece(row) for row in _packed(batches)]
         batch = batch_of(spec.sources[0], pieces, 0)
         clocked = batch.rows.drop_columns([n for n in _GIVEN if n in batch.rows.schema.names])
         batch = replace(batch, rows=clocked.append_column(CLOCK, pa.array(batch.clock_us)))
@@ -97,8 +97,10 @@ def joined(
 
     @task.mapping
     def changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        asking = Asking(spec, query) if live else None
-        pieces = list(_pieces(batches))
+        heard = list(_packed(batches))
+        pieces = [unpack_piece(row) for row in heard]
+        buckets = [row.bucket for row in heard]
+        asking = Asking(spec, query, buckets) if live else None
         own = [batch_of(source, pieces, number) for number, source in enumerate(sources)]
         caches = _empty(spec) if asking is None else asking.caches()
         ask, batch = (None, 0) if asking is None else (asking.ask, asking.batch)
@@ -123,17 +125,23 @@ def joined(
 
 
 class Asking:
-    """A task of a streaming query in its micro-batch: its caches, and the stores it asks."""
+    """A task of a streaming query in its micro-batch: its caches, and the stores it asks.
 
-    def __init__(self, spec: StageSpec, query: str) -> None:
+    ``buckets``: those that it has. They name its caches, for the same buckets meet in one task in
+    each micro-batch, whatever its number: where other inputs are read besides, that depends on how
+    many partitions these have. All hear of each micro-batch in which the join has any input; in one
+    without, nothing is left.
+    """
+
+    def __init__(self, spec: StageSpec, query: str, buckets: Collection[int]) -> None:
         operator = spec.operator
         assert isinstance(operator, Eventual)
         self._spec = spec
         self._sides = operator.sides
         self.batch = task.micro_batch()
-        name = f"{query}-{task.run()}-{task.partition()}"
+        name = f"{query}-{task.run()}-{min(buckets, default=None)}"
         self._file = CacheFile(task.directory("dovetail-look-ups"), name)
-        self._caching = any(side.cache for side in self._sides)
+        self._caching = bool(buckets) and any(side.cache for side in self._sides)
 
     def caches(self) -> list[SideCache]:
         """What the batch before this one left, if it ran on this machine."""
@@ -160,10 +168,11 @@ def _empty(spec: StageSpec) -> list[SideCache]:
     return [SideCache.empty(_carried(spec, side), spec.keys) for side in (0, 1)]
 
 
-def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[Piece]:
+def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[SimpleNamespace]:
+    """Rows of ``PACKED``."""
     for batch in batches:
         for row in batch.to_pylist():
-            yield unpack_piece(SimpleNamespace(**row))
+            yield SimpleNamespace(**row)
 
 
 def _upserts(table: pa.Table) -> pa.Table:
