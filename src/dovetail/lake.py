@@ -48,6 +48,14 @@ def apart(session: SparkSession) -> SparkSession:
     return SparkSession(session.sparkContext, cloned)
 
 
+def strict(session: SparkSession) -> None:
+    """Settings of a session of one's own in which a missing or broken file is an error, as it must
+    be where all rows count.
+    """
+    for ignored in ("Missing", "Corrupt"):
+        session.conf.set(f"spark.sql.files.ignore{ignored}Files", "false")
+
+
 def tune(session: SparkSession) -> None:
     """Settings of a session of one's own under which small merges are fast."""
     # What is merged is kept already.

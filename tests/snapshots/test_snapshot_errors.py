@@ -146,6 +146,25 @@ def test_a_source_without_its_changes(tables: Tables) -> None:
     refused(dt.TargetError, lambda: joined.refresh(tables.target), *parts)
 
 
+def test_missing_files_are_errors_whatever_the_session_says(tables: Tables) -> None:
+    joined = tables.joined()
+    joined.refresh(tables.target)
+    tables.sql("UPDATE {l} SET v = 'c' WHERE id = 1")
+    shutil.rmtree(Path(tables.left) / "_change_data")
+    for ignored in ("Missing", "Corrupt"):
+        tables.spark.conf.set(f"spark.sql.files.ignore{ignored}Files", "true")
+    try:
+        parts = ("no longer has its changes", "rebuild=True")
+        refused(dt.TargetError, lambda: joined.refresh(tables.target), *parts)
+        for file in Path(tables.left).glob("*.parquet"):
+            file.unlink()
+        with pytest.raises(Exception, match="FILE_NOT_EXIST"):
+            joined.to_batch().collect()
+    finally:
+        for ignored in ("Missing", "Corrupt"):
+            tables.spark.conf.unset(f"spark.sql.files.ignore{ignored}Files")
+
+
 def test_a_source_that_is_another_table(tables: Tables) -> None:
     joined = tables.joined()
     joined.refresh(tables.target)

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from dovetail.columns import foreign_name, quoted
 from dovetail.errors import DovetailError, TargetError
-from dovetail.lake import apart, path_of, refuse_without_delta, tune
+from dovetail.lake import apart, path_of, refuse_without_delta, strict, tune
 from dovetail.snapshots.deltas import Deltas
 from dovetail.snapshots.plan import SnapshotNode, tables
 from dovetail.snapshots.reading import (
@@ -27,11 +27,14 @@ from dovetail.snapshots.target import Commit, Target
 
 
 class Keeper:
-    """Keeps one target of one plan, in a session of its own, with the settings of the given one."""
+    """Keeps one target of one plan, in a session of its own, with the settings of the given one but
+    for those under which rows would be missed.
+    """
 
     def __init__(self, session: SparkSession, root: SnapshotNode, path: str) -> None:
         refuse_without_delta(session, f"target {path}")
         self._session = apart(session)
+        strict(self._session)
         tune(self._session)
         self._root = root
         self._path = path_of(session, path)

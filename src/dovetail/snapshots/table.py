@@ -150,12 +150,13 @@ class SnapshotTable:
                 f"Known are {', '.join(sorted(names))}",
             )
         session = lake.apart(self._session)
+        lake.strict(session)
         chosen = {key: (versions or {}).get(one.name) for key, one in known.items()}
         present = {
             key: Present.of(session, known[key].path).version if version is None else version
             for key, version in chosen.items()
         }
-        return Reader(self._session, self.plan, Scratch()).rows(self.plan, present)
+        return Reader(session, self.plan, Scratch()).rows(self.plan, present)
 
     def __repr__(self) -> str:
         return f"SnapshotTable[{self.plan.name}; key {', '.join(self.plan.key.names)}]"
