@@ -53,8 +53,8 @@ class StateError(DovetailError):
 
 
 class TargetError(DovetailError):
-    """The target is another join's, was changed by others, or its sources no longer have the
-    changes since the versions that it covers.
+    """The target is another join's or query's, was changed by others, or its sources no longer have
+    the changes since the versions that it covers.
     """
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any
 
+from dovetail.errors import TargetError
 from dovetail.plan.nodes import Node
+from dovetail.runtime.checkpoint import CheckpointFile
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
@@ -30,6 +33,38 @@ class FormatSink:
 
 
 @dataclass(frozen=True)
+class ParquetSink:
+    """Appends every change as Parquet files.
+
+    The folder lists, by micro-batch, which of its files count. Spark takes a number that is listed
+    for a micro-batch that is run again, and leaves it out. So a checkpoint that has not begun
+    cannot go on with another one's folder.
+    """
+
+    path: str
+
+    def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
+        """The configured writer."""
+        session = changes.sparkSession
+        if not CheckpointFile(session, checkpoint).has_begun() and self._has_files(session):
+            raise TargetError(
+                f"to_parquet({self.path!r})",
+                "the folder has the changes of a query with another checkpoint, so Spark would "
+                "leave out as many of this one's micro-batches",
+                "Choose another folder, or move this one away",
+            )
+        return changes.writeStream.format("parquet").outputMode("append").option("path", self.path)
+
+    def _has_files(self, session: SparkSession) -> bool:
+        jvm: Any = session._jvm  # noqa: SLF001 -- Hadoop's file systems have no Python face
+        log = jvm.org.apache.hadoop.fs.Path(self.path, "_spark_metadata")
+        files = log.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
+        return bool(files.exists(log)) and any(
+            not status.getPath().getName().startswith(".") for status in files.listStatus(log)
+        )
+
+
+@dataclass(frozen=True)
 class FunctionSink:
     """Hands each micro-batch's changes to a function."""
 
@@ -40,9 +75,13 @@ class FunctionSink:
         return changes.writeStream.foreachBatch(self.function)
 
 
-def to_parquet(path: str) -> FormatSink:
-    """The changelog as Parquet files: every change is appended, exactly once."""
-    return FormatSink("parquet", (("path", path),))
+def to_parquet(path: str | PathLike[str]) -> ParquetSink:
+    """The changelog as Parquet files: every change is appended, exactly once.
+
+    Raises ``TargetError`` at the start of a query with a new checkpoint where the folder has
+    another's changes.
+    """
+    return ParquetSink(fspath(path))
 
 
 def to_memory(name: str) -> FormatSink:

@@ -74,7 +74,7 @@ def refuse_other(node: Node, fingerprint_then: str, then: Mapping[str, Any]) -> 
             node.name,
             "the checkpoint belongs to another topology: "
             + "; ".join(_differences(then, describe(node))),
-            "Start with a new checkpoint, or restore the topology it was written by",
+            "Start with a new checkpoint and a new target, or restore the topology that wrote it",
         )
 
 
