@@ -116,3 +116,24 @@ def test_the_rows_times_count_where_they_are_the_sequence(
     by_time = table(frame, sequence=F.unix_micros("at"), log_partition=F.lit(0))
     assert last(by_time.to_batch(buckets=3).collect()) == dict.fromkeys(KEYS, 0)
     assert last(table(frame).to_batch(buckets=3).collect()) == dict.fromkeys(KEYS, 5)
+
+
+def test_a_log_whose_files_are_read_apart_is_one_log(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark puts the two large files into one partition; the one between them has a late row."""
+    (tmp_path / "in").mkdir()
+    offset = 0
+    for number, (size, second) in enumerate([(200, 30), (1, 5), (200, 31)]):
+        rows = [
+            {"id": 1, "v": offset + n, "at": f"2024-01-01T00:00:{second:02d}Z"} for n in range(size)
+        ]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / "in" / f"{number}.json").write_text(text)
+        offset += size
+    frame = spark.read.schema(SCHEMA).json(str(tmp_path / "in"))
+    assert frame.rdd.getNumPartitions() == 2
+    rows = dt.Stream.from_df(
+        frame, key="id", timestamp="at", sequence="v", log_partition=F.lit(0), name="rows"
+    )
+    hourly = rows.group_by("id").window(dt.tumbling("10 s")).agg(n=dt.count())
+    told = hourly.to_table().to_batch(emit="batch", buckets=3).collect()
+    assert [(row.window_start.second, row.n) for row in told] == [(30, 400)]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail.errors import TargetError
 from dovetail.plan.nodes import Node
-from dovetail.runtime.checkpoint import CheckpointFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,7 +45,8 @@ class ParquetSink:
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """The configured writer."""
         session = changes.sparkSession
-        if not CheckpointFile(session, checkpoint).has_begun() and self._has_files(session):
+        begun = _has_files(session, checkpoint, "offsets")
+        if not begun and _has_files(session, self.path, "_spark_metadata"):
             raise TargetError(
                 f"to_parquet({self.path!r})",
                 "the folder has the changes of a query with another checkpoint, so Spark would "
@@ -54,14 +54,6 @@ class ParquetSink:
                 "Choose another folder, or move this one away",
             )
         return changes.writeStream.format("parquet").outputMode("append").option("path", self.path)
-
-    def _has_files(self, session: SparkSession) -> bool:
-        jvm: Any = session._jvm  # noqa: SLF001 -- Hadoop's file systems have no Python face
-        log = jvm.org.apache.hadoop.fs.Path(self.path, "_spark_metadata")
-        files = log.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
-        return bool(files.exists(log)) and any(
-            not status.getPath().getName().startswith(".") for status in files.listStatus(log)
-        )
 
 
 @dataclass(frozen=True)
@@ -92,3 +84,13 @@ def to_memory(name: str) -> FormatSink:
 def to_function(function: Callable[[DataFrame, int], None]) -> FunctionSink:
     """Calls ``function(changes, batch_id)`` for each micro-batch; again after a failure."""
     return FunctionSink(function)
+
+
+def _has_files(session: SparkSession, folder: str, log: str) -> bool:
+    """Whether one of Spark's logs in a folder has any entry; hidden ones are yet to be renamed."""
+    jvm: Any = session._jvm  # noqa: SLF001 -- Hadoop's file systems have no Python face
+    path = jvm.org.apache.hadoop.fs.Path(folder, log)
+    files = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
+    return bool(files.exists(path)) and any(
+        not status.getPath().getName().startswith(".") for status in files.listStatus(path)
+    )

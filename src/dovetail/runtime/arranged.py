@@ -29,6 +29,9 @@ from dovetail.kernels.timeline import NO_TIME, Ints, Mask
 from dovetail.plan.spec import SourceSpec
 from dovetail.runtime.stage import RUNS, STAIRS
 
+_GAPS_MAX = 64
+"""At so many gaps, the widest, what a task reads of a log is parted into runs."""
+
 
 @dataclass(frozen=True)
 class Arrived:
@@ -103,6 +106,13 @@ def _logs(source: SourceSpec, rows: pa.Table) -> tuple[Ints, Ints]:
             column = rows.column(name).combine_chunks()
             differs = pc.not_equal(column[1:], column[:-1]).fill_null(True)
             begins[1:] |= differs.to_numpy(zero_copy_only=False).astype(np.bool_)
+    if source.log_partition:
+        # What lies between two of a log's rows another task may have read, such as a file that
+        # Spark has not put beside its neighbours.
+        gap = np.diff(rows.column(SEQUENCE).to_numpy())
+        gap[begins[1:]] = 0
+        widest = np.argsort(-gap, kind="stable")[:_GAPS_MAX]
+        begins[1 + widest[gap[widest] > 1]] = True
     return np.cumsum(begins) - 1, np.flatnonzero(begins)
 
 

@@ -82,7 +82,7 @@ class CheckpointFile:
         """The binding, or None in a checkpoint that has not begun; ``CheckpointError`` for one that
         has begun without a binding, or with one that cannot be read.
         """
-        if not self.has_begun():
+        if not self._has_begun():
             return None
         problem = f"the checkpoint {self._root} has no {NAME}, which says whose it is"
         if self._fs.exists(self._path):
@@ -123,7 +123,7 @@ class CheckpointFile:
             raise
         stream.close()
 
-    def has_begun(self) -> bool:
+    def _has_begun(self) -> bool:
         """Whether Spark has planned a micro-batch, or a source what will be its first."""
         logs = [self._inside(self._root, "offsets")]
         logs += self._entries(self._inside(self._root, "sources"))

@@ -45,6 +45,7 @@ from dovetail.kernels.arrival import (
     order_by_run,
     running_clock,
 )
+from dovetail.kernels.search import bisect
 from dovetail.kernels.timeline import NO_TIME, Ints, Mask
 from dovetail.plan.spec import SourceSpec, StageSpec, Steps
 from dovetail.runtime import steps
@@ -249,7 +250,8 @@ def _in_runs(
     rank = runs.first if source.files else np.arange(len(runs.log))
     if source.log_partition:
         log, position = (rows.column(name).to_numpy() for name in (LOG_PARTITION, SEQUENCE))
-        run = at + _run_in_piece(runs, first, at, log)
+        piece = np.repeat(np.arange(len(heard)), np.diff(np.append(first, len(runs.log))))
+        run = _run_of_rows(runs, piece, np.array(counts, np.int64), log, position)
         row = np.lexsort((position, log))
     else:
         if source.files:
@@ -298,14 +300,16 @@ def _runs(source: SourceSpec, heard: Sequence[Piece]) -> tuple[LogRuns, Ints]:
     return LogRuns(np.zeros(len(keys), np.int64), place, place, high_us), first
 
 
-def _run_in_piece(runs: LogRuns, first: Ints, at: Ints, log: Ints) -> Ints:
-    """Which of its piece's runs, one a log and in the order of the logs, each row belongs to."""
-    logs, number = np.unique(runs.log, return_inverse=True)
-    piece = np.zeros(len(runs.log), np.int64)
-    piece[first[first < len(piece)]] = 1
-    place = np.cumsum(piece) * (len(logs) + 1) + number
-    of = np.cumsum(piece)[at] if len(piece) else at
-    found: Ints = np.searchsorted(place, of * (len(logs) + 1) + np.searchsorted(logs, log)) - at
+def _run_of_rows(runs: LogRuns, piece: Ints, counts: Ints, log: Ints, position: Ints) -> Ints:
+    """The run of each row. Both lie by piece, log and position; ``piece``: that of each run;
+    ``counts``: how many rows each piece has.
+    """
+    end = np.cumsum(counts)[piece]
+    start = end - counts[piece]
+    low = bisect(log, start, end, runs.log, right=False)
+    high = bisect(log, start, end, runs.log, right=True)
+    begins = bisect(position, low, high, runs.first, right=False)
+    found: Ints = np.searchsorted(begins, np.arange(len(log)), side="right") - 1
     return found
 
 
