@@ -9,6 +9,14 @@ from collections.abc import Iterator, Mapping
 import pytest
 from pyspark.sql import SparkSession
 
+RECORDING_CHANGES = {
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.databricks.delta.properties.defaults.enableChangeDataFeed": "true",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+}
+"""Settings for small Delta tables that record their changes."""
+
 
 def builder() -> SparkSession.Builder:
     """Two cores; no plan is worth compiling."""

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from aggregate_model import bits
+from bench.models.aggregates import bits
 from pyspark import cloudpickle
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
@@ -257,8 +257,11 @@ def test_own_aggregates() -> None:
         ({"retract": 3}, "retract= is 3"),
         ({"state": {}}, "state= names no columns"),
         ({"state": {"total": "money"}}, "state= 'total' 'money' is not read as a type"),
-        ({"state": {"total": 5}}, "state= 'total' is 5"),
-        ({"returns": "bigint"}, "without finish= the state must be one column of type int64"),
+        ({"state": {"total": 5}}, "state= has 5 for 'total'"),
+        (
+            {"returns": "bigint"},
+            "without finish= the state must be one column, of the type of returns=, int64",
+        ),
     ],
 )
 def test_own_aggregates_refused(changes: dict[str, Any], told: str) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from fk_runners import write_file
+from bench.runners import write_file
 from fk_topologies import (
     CASES,
     INPUTS,

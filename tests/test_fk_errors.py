@@ -57,10 +57,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: orders.join(items, on=[]),
         r"on= has 0 parts, the key of items is \(sku string\). Give as many",
     ),
-    "neither name nor expression": (
-        lambda: orders.join(items, on=5),  # type: ignore[arg-type]
-        r"on= has a int. Give the name of a column, a Spark expression, or several",
-    ),
     "another column under the key's name": (
         lambda: orders.join(items, on="item", select={"id": "left.item"}),
         r"column 'id' occurs twice. Give each its own name in select=",
@@ -76,14 +72,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a column of the right side": (
         lambda: orders.join(items, on="sku"),
         r"on= names an unknown column 'sku'. Known in orders are",
-    ),
-    "with a stream": (
-        lambda: orders.join(clicks, on="item"),  # type: ignore[arg-type]
-        r"the right side is a Stream. Make it a Table first",
-    ),
-    "unknown join": (
-        lambda: orders.join(items, on="item", how="full"),  # type: ignore[arg-type]
-        r"how='full' is not a join by foreign key. Use 'inner', 'left', 'right' or 'outer'",
     ),
     "right by key": (
         lambda: orders.join(tagged, how="right"),

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from fk_model import ForeignKeyJoin, accumulate, each_record
-from naive import Record
+from bench.models.foreign_keys import ForeignKeyJoin, accumulate, each_record
+from bench.records import Record
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 

@@ -5,13 +5,19 @@ case survives its file, that it shrinks, and that its faults can be put in.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
-from fuzz import faults, judges, runs, shrink, sql, topologies
+from bench import forced
+from fuzz import faults, judges, shrink, sql, topologies
 from fuzz.case import CASES, Case
 
+from dovetail.runtime import pack
+
 FAMILIES = [*judges.WEIGHTS]
+DRAWN = int(os.environ.get("DOVETAIL_CASES", "200")) // 5
+SEED = int(os.environ.get("DOVETAIL_SEED", "77"))
 
 
 @pytest.mark.parametrize("path", sorted(CASES.glob("*.json")), ids=lambda path: path.stem)
@@ -28,6 +34,14 @@ def test_a_seed_gives_the_same_cases_and_they_hold(family: str) -> None:
         assert json.loads(case.to_json())["records"] == case.records
         assert sum(case.batches) == len(case.records)
         assert judges.difference(case) is None
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_random_cases(family: str) -> None:
+    """``DOVETAIL_CASES`` says how many, ``DOVETAIL_SEED`` draws others."""
+    for number in range(DRAWN):
+        case = judges.drawn(SEED, number, only=family, largest=60)
+        assert judges.difference(case) is None, case.to_json()
 
 
 @pytest.mark.parametrize("fault", faults.FAULTS, ids=lambda fault: fault.name)
@@ -73,9 +87,9 @@ def test_every_operator_is_judged() -> None:
 
 
 def test_sizes_and_hashes_are_forced() -> None:
-    module, constant = runs.LIMITS["fanout"]
-    with runs.forced("one", {"fanout": 3}):
+    module, constant = forced.LIMITS["fanout"]
+    with forced.forced("one", {"fanout": 3}):
         assert getattr(module, constant) == 3
-        assert runs.dovetail.runtime.pack.stable_hash is runs.HASHES["one"]
+        assert pack.stable_hash is forced.HASHES["one"]
     assert getattr(module, constant) == 8
-    assert runs.dovetail.runtime.pack.stable_hash is runs.stable_hash
+    assert pack.stable_hash is forced.stable_hash

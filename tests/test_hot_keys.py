@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from itertools import chain, pairwise
+from types import ModuleType
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -153,17 +154,23 @@ def ordered(windows: str, batches: Sequence[Sequence[Told]]) -> list[list[Told]]
     return [*map(list, batches)]
 
 
-def pairs(monkeypatch: pytest.MonkeyPatch, records: int, emit: Emit, aggregates: str) -> list[int]:
-    """How many pairs of a record and a window are made, each time."""
+def expanded(monkeypatch: pytest.MonkeyPatch, kernel: ModuleType) -> list[int]:
+    """How many pairs a kernel makes, each time."""
     made: list[int] = []
-    expand = dovetail.kernels.sliding.expand
+    expand = kernel.expand
 
     def counted(first: Any, end: Any) -> Any:
         which, member = expand(first, end)
         made.append(len(member))
         return which, member
 
-    monkeypatch.setattr(dovetail.kernels.sliding, "expand", counted)
+    monkeypatch.setattr(kernel, "expand", counted)
+    return made
+
+
+def pairs(monkeypatch: pytest.MonkeyPatch, records: int, emit: Emit, aggregates: str) -> list[int]:
+    """How many pairs of a record and a window are made, each time."""
+    made = expanded(monkeypatch, dovetail.kernels.sliding)
     times = random.Random(3).sample(range(records), records)
     batch = [("a", time, {"v": 1}) for time in times]
     changes = told(dt.sliding("1 s", grace="1 s"), AGGREGATES[aggregates](), [batch], emit)
@@ -278,16 +285,8 @@ def test_pairs_of_records_are_made_some_at_a_time(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dovetail.runtime.interval_side, "_PAIRS_MAX", 500, raising=False)
-    made: list[int] = []
     sizes: list[int] = []
-    expand = dovetail.kernels.interval_join.expand
-
-    def counted(first: Any, end: Any) -> Any:
-        which, member = expand(first, end)
-        made.append(len(member))
-        return which, member
-
-    monkeypatch.setattr(dovetail.kernels.interval_join, "expand", counted)
+    made = expanded(monkeypatch, dovetail.kernels.interval_join)
     batch = [("a", time, {"v": time}) for time in range(300)]
     joined(name, dt.within(before="1 s", after="1 s"), [batch], sizes)
     # No fewer than one record joins.

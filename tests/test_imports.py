@@ -15,18 +15,32 @@ FILES = sorted(SRC.rglob("*.py"))
 LAYERS = {
     "errors": set(),
     "columns": set(),
-    "lake": {"errors", "columns"},
+    "arguments": {"errors"},
+    "hadoop": set(),
+    "refusals": {"errors", "hadoop"},
+    "lake": {"errors", "columns", "hadoop", "refusals"},
     "kernels": {"errors", "columns"},
     "state": {"errors", "columns", "kernels"},
-    "lookup": {"errors", "columns", "kernels"},
-    "plan": {"errors", "columns", "kernels", "lookup"},
-    "runtime": {"errors", "columns", "kernels", "lookup", "state", "plan"},
-    "io": {"errors", "columns", "lake", "plan"},
-    "snapshots": {"errors", "columns", "lake", "kernels", "plan"},
-    "topology": {"columns", "plan", "runtime"},
-    "table": {"errors", "kernels", "lookup", "plan", "io", "topology"},
-    "stream": {"errors", "kernels", "plan", "io", "topology", "table"},
+    "lookup": {"arguments", "errors", "columns", "kernels"},
+    "plan": {"arguments", "refusals", "errors", "columns", "kernels", "lookup"},
+    "runtime": {
+        "arguments",
+        "hadoop",
+        "refusals",
+        "errors",
+        "columns",
+        "kernels",
+        "lookup",
+        "state",
+        "plan",
+    },
+    "io": {"arguments", "hadoop", "refusals", "errors", "columns", "lake", "plan"},
+    "snapshots": {"arguments", "refusals", "errors", "columns", "lake", "kernels", "plan"},
+    "topology": {"arguments", "columns", "plan", "runtime"},
+    "table": {"arguments", "errors", "kernels", "lookup", "plan", "io", "topology"},
+    "stream": {"arguments", "errors", "kernels", "plan", "io", "topology", "table"},
     "testing": {
+        "arguments",
         "errors",
         "columns",
         "kernels",
@@ -48,7 +62,7 @@ LAYERS = {
         "stream",
     },
 }
-WITHOUT_SPARK = {"errors", "columns", "kernels", "lookup", "state"}
+WITHOUT_SPARK = {"errors", "arguments", "columns", "kernels", "lookup", "state"}
 
 
 def name_of(path: Path) -> str:

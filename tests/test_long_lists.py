@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from aggregate_model import bits
+from bench.models.aggregates import bits
 
 import dovetail as dt
 from dovetail import testing

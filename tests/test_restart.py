@@ -7,22 +7,26 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-import fk_model
-import naive
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import runners
 import small_session
-from naive import Record
+from bench import runners
+from bench.families import tables as family
+from bench.models import foreign_keys as fk_model
+from bench.models import tables as naive
+from bench.records import Record, cut, flat
 from pyspark import SparkFiles
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -31,8 +35,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import dovetail as dt
 
-LOG = runners.FILES.append(pa.field("source", pa.string()))
 TOPOLOGY = (("a", "outer", "b"), "left", "c")
+TABLES = family.sources(TOPOLOGY)
+COLUMNS = {"source": pa.string()} | TABLES["a"].columns | runners.CHANGELOG
+LOG = pa.schema(list(COLUMNS.items()))
 KEYS = "abcdefghij"
 
 
@@ -49,7 +55,7 @@ def batches(count: int, size: int) -> list[list[Record]]:
         )
         for serial in range(count * size)
     ]
-    return runners.cut(records, size)
+    return cut(records, size)
 
 
 def write(folder: Path, given: Sequence[Sequence[Record]]) -> None:
@@ -61,9 +67,9 @@ def write(folder: Path, given: Sequence[Sequence[Record]]) -> None:
                 "source": r.table,
                 "k": r.key,
                 "v": r.value,
-                "t": r.time * 1000,
-                "d": r.deleted,
-                "s": s,
+                runners.TIME: r.time * 1000,
+                runners.GONE: r.deleted,
+                runners.PLACE: s,
             }
             # Positions in the whole log: after a kill a micro-batch may read two files.
             for s, r in enumerate(records, start=number * len(given[0]))
@@ -86,18 +92,16 @@ def start(spark: SparkSession, folder: Path, sink: object, kind: str = "tree") -
 
 def tables_of_log(spark: SparkSession, folder: Path) -> dict[str, dt.Table]:
     """The log's tables."""
-    reader = spark.readStream.schema("source string, k string, v string, t timestamp, d boolean, "
-                                     "s long").option("maxFilesPerTrigger", 1)  # fmt: skip
+    schema = ", ".join(f"{name} {runners.SPARK[type_]}" for name, type_ in COLUMNS.items())
+    reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
     log = reader.parquet(str(folder / "log"))
-    return {
-        name: runners.from_changelog(log.where(F.col("source") == name).drop("source"), name)
-        for name in runners.tables(TOPOLOGY)
-    }
+    frames = {name: log.where(F.col("source") == name).drop("source") for name in TABLES}
+    return runners.read(TABLES, frames)  # type: ignore[return-value]
 
 
 def tree(tables: dict[str, dt.Table]) -> dt.Table:
     """Three tables joined by key."""
-    return runners.joins(TOPOLOGY, tables)[0]
+    return family.build(TOPOLOGY, tables)
 
 
 def by_foreign_key(tables: dict[str, dt.Table]) -> dt.Table:
@@ -113,8 +117,7 @@ KINDS = {"tree": tree, "foreign key": by_foreign_key}
 def expected(kind: str, records: Sequence[Record]) -> list[tuple[str, object, int]]:
     """What the records make the query emit, in order: key, values, time."""
     if kind == "tree":
-        changes = naive.each_record(TOPOLOGY, records)
-        return [tuple(r) for r in naive.seen(change for found in changes for change in found)]
+        return [tuple(r[:3]) for r in flat(family.each_record(TOPOLOGY, records))]
     sides = {"a": "L", "b": "R"}
     named = [
         r._replace(
@@ -135,13 +138,38 @@ def expected(kind: str, records: Sequence[Record]) -> list[tuple[str, object, in
 
 def static_join(records: Sequence[Record]) -> dict[str, tuple[object, ...]]:
     """The join of the three tables as they stand after these records."""
-    tables: dict[str, dict[str, naive.Row]] = {name: {} for name in runners.tables(TOPOLOGY)}
+    tables: dict[str, dict[str, naive.Row]] = {name: {} for name in TABLES}
     for record in records:
         tables[record.table].pop(record.key, None)
         if not record.deleted:
             tables[record.table][record.key] = (((record.value,),), record.time)
     rows = {key: naive.row(TOPOLOGY, tables, key) for key in KEYS}
     return {k: tuple(c and c[0] for c in found[0]) for k, found in rows.items() if found}
+
+
+def put(content: bytes) -> Callable[[Path], None]:
+    """Puts another file in the place of one, as a new one: what is mapped stays as it was."""
+
+    def spoil(copy: Path) -> None:
+        other = copy.with_name("spoiled")
+        other.write_bytes(content)
+        other.replace(copy)
+
+    return spoil
+
+
+def truncate(copy: Path) -> None:
+    """Half of the file in its place."""
+    whole = copy.read_bytes()
+    put(whole[: len(whole) // 2])(copy)
+
+
+SPOILS: dict[str, Callable[[Path], None]] = {
+    "deleted": lambda copy: shutil.rmtree(copy.parent),
+    "empty": put(b""),
+    "garbage": put(bytes(range(256)) * 20),
+    "truncated": truncate,
+}
 
 
 def test_every_batch_is_a_consistent_snapshot(spark: SparkSession, tmp_path: Path) -> None:
@@ -184,6 +212,47 @@ def test_every_batch_is_a_consistent_snapshot(spark: SparkSession, tmp_path: Pat
     assert deleted_copies > 0
 
 
+@pytest.mark.parametrize("spoil", SPOILS)
+def test_local_copies_may_be_spoiled_between_and_within_micro_batches(
+    spark: SparkSession, tmp_path: Path, spoil: str
+) -> None:
+    """All the time, while the query runs: its directory is deleted, or files that are no copies
+    take the places of those that are.
+    """
+    given = batches(6, 40)
+    write(tmp_path, given)
+    copies = Path(SparkFiles.getRootDirectory()) / "dovetail-segments"
+    told: list[Row] = []
+    spoiled, done = 0, threading.Event()
+
+    def spoil_all() -> None:
+        nonlocal spoiled
+        while not done.wait(0.002):
+            for copy in [*copies.glob("*")]:
+                with suppress(OSError):
+                    SPOILS[spoil](copy)
+                    spoiled += 1
+
+    query = start(
+        spark, tmp_path, dt.to_function(lambda changes, _: told.extend(changes.collect()))
+    )
+    spoiler = threading.Thread(target=spoil_all)
+    spoiler.start()
+    try:
+        query.awaitTermination()
+    finally:
+        done.set()
+        spoiler.join()
+    assert spoiled > 10
+    last = {row["k"]: row for row in sorted(told, key=lambda row: row["_position"])}
+    assert {
+        key: (row["c0"], row["c1"], row["c2"])
+        for key, row in last.items()
+        if row["_change"] == "upsert"
+    } == static_join([record for records in given for record in records])
+    assert len(told) == len(expected("tree", [r for records in given for r in records]))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_driver_loses_and_doubles_nothing(
     spark: SparkSession, tmp_path: Path, kind: str
@@ -215,7 +284,7 @@ def test_a_killed_driver_loses_and_doubles_nothing(
     told = spark.read.parquet(str(tmp_path / "out"))
     values = [name for name in ("c0", "c1", "c2") if name in told.columns]
     rows = (
-        told.select("k", *values, *map(F.expr, runners.CHANGELOG))
+        told.select("k", *values, "_change", F.expr("unix_millis(_timestamp) ms"), "_position")
         .withColumn("bucket", F.expr("pmod(xxhash64(k), 2)"))
         .orderBy("bucket", "_position")
         .collect()

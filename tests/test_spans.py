@@ -77,7 +77,6 @@ def test_a_span_is_read(span: str | timedelta, length_us: int) -> None:
             "5 s\n5 s",
             "INTERVAL 5 s",
         ),
-        *(5, 5.0, None, b"5 s"),
     ],
 )
 def test_what_is_no_span_is_refused(span: Any) -> None:

@@ -40,10 +40,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: clicks.join(prices, within=WITHIN),
         r"within= and unmatched= are for joins of two streams",
     ),
-    "unknown mode": (
-        lambda: clicks.join(views, within=WITHIN, unmatched="late"),  # type: ignore[arg-type]
-        r"unmatched='late' is not a mode. Use 'on_close', 'eager' or 'retract'",
-    ),
     "on between streams": (
         lambda: clicks.join(views, within=WITHIN, on="user"),
         r"on= is for joins with a table",
@@ -92,10 +88,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: prices.join(prices, late="history", select=["left.price"]),
         r"late='history' joins a table with itself",
     ),
-    "unknown late": (
-        lambda: prices.join(stocks, late="emit"),  # type: ignore[arg-type]
-        r"late='emit' is not a mode. Use 'ignore' or 'history'",
-    ),
     "both have the column": (
         lambda: clicks.join(clicks, within=WITHIN),
         r"both sides have a value column 'user'. Choose and rename with select=",
@@ -107,10 +99,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a result made a table": (
         lambda: clicks.join(prices).to_table(),
         r"the result of a join does not become a table here",
-    ),
-    "neither stream nor table": (
-        lambda: clicks.join("users"),  # type: ignore[arg-type]
-        r"the right side is a str. Give a Table or a Stream",
     ),
     "a stream alone": (
         lambda: Driver(clicks),

@@ -8,11 +8,17 @@ import sys
 
 FREEZES = """
 import gc
+from types import SimpleNamespace
 import pyarrow as pa
 from dovetail.runtime import task
 from dovetail.runtime.pack import packing
 
-pack = packing(lambda batches, partition: batches)
+class Same:
+    source = SimpleNamespace(title="table t")
+    def __call__(self, batches, partition):
+        return batches
+
+pack = packing(Same())
 batches = [pa.record_batch({"n": [1, 2]})]
 print(gc.get_freeze_count())
 assert list(pack(iter(batches))) == batches

@@ -21,18 +21,19 @@ import random
 import shutil
 import subprocess
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
-from answers import by_key, flat
-from matrix_runners import ORACLE
-from naive import Record
-from runners import cut
-from window_gathering import Windows
-from window_model import Result, View, each_record, seen
-from window_runners import Answers, Case, driver
+from bench.families import windows as family
+from bench.kafka_streams import ORACLE
+from bench.models.gathering import Windows
+from bench.models.windows import View
+from bench.records import Answers, Record, Result, by_key, cut, parts
+from bench.runners import driver
 
 CASES = int(os.environ.get("DOVETAIL_CASES", "200"))
 SEED = int(os.environ.get("DOVETAIL_SEED", "77"))
+Case: TypeAlias = "tuple[View, list[Record]]"
 SOURCE = Path(__file__).parent / "kafka_streams" / "Windows.java"
 
 pytestmark = [
@@ -114,15 +115,17 @@ def told(request: pytest.FixtureRequest) -> list[tuple[Case, Answers]]:
 
 def test_the_definition(told: list[tuple[Case, Answers]]) -> None:
     for (view, records), expected in told:
-        found = shown([seen(part) for part in each_record(view, records)])
+        found = shown(list(family.each_record(view, records)))
         assert found == expected, (view, records)
 
 
 @pytest.mark.parametrize(("size", "buckets"), [(1, 1), (4, 1), (10**6, 1), (10**6, 8)])
 def test_the_driver(size: int, buckets: int, told: list[tuple[Case, Answers]]) -> None:
     for (view, records), expected in told[:: 16 if size == 1 else 4]:
-        answers = shown(driver(view, cut(records, size), restart=size == 1, buckets=buckets))
-        wanted = [flat(expected[i : i + size]) for i in range(0, len(expected), size)]
+        answers = shown(
+            driver(family, view, cut(records, size), restart=size == 1, buckets=buckets)
+        )
+        wanted = parts(expected, size)
         if buckets == 1:
             assert answers == wanted, (view, records)
         else:

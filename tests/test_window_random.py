@@ -1,5 +1,5 @@
-"""Random aggregates and windowed tables: the driver against the definition (``window_model``), and
-the law of table joins.
+"""Random aggregates and windowed tables: the driver against the definition
+(``bench.models.windows``), and the law of table joins.
 
 ``DOVETAIL_CASES`` says how many cases to draw; ``DOVETAIL_SEED`` draws others.
 """
@@ -8,34 +8,26 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
-from answers import by_key, flat
-from naive import Record
-from runners import cut, one_hash
-from window_cases import FIXED, KINDS, PLACED, SAME, cases
-from window_gathering import Cells, Change, Key
-from window_model import (
+from bench.families import windows as family
+from bench.forced import HASHES, forced
+from bench.models.gathering import Cells, Change, Key
+from bench.models.windows import (
     Joined,
     View,
     accumulate,
-    each_batch,
     each_record,
     has_windows,
-    in_key_order,
     inputs_of,
     seen,
 )
-from window_runners import Answers, Case, driver
-
-import dovetail.runtime.gather
-import dovetail.runtime.sessions
-import dovetail.runtime.sliding
-import dovetail.runtime.steps
+from bench.records import Record, by_key, cut, flat, per_batch
+from bench.runners import driver
+from window_cases import FIXED, KINDS, PLACED, SAME, cases
 
 CASES = int(os.environ.get("DOVETAIL_CASES", "200"))
 SEED = int(os.environ.get("DOVETAIL_SEED", "77"))
@@ -47,43 +39,38 @@ FAMILIES: dict[str, tuple[tuple[str, ...], list[str]]] = {
     "sliding": (("sliding",), [*SAME]),
     "session": (("session",), [*SAME]),
 }
-RUNNERS: dict[str, Callable[..., Answers]] = {
-    "driver": driver,
-    "restarted": partial(driver, restart=True),
-    "colliding": partial(driver, key_hash=one_hash),
-    "buckets": partial(driver, buckets=3, restart=True),
+RUNNERS: dict[str, dict[str, Any]] = {
+    "driver": {},
+    "restarted": {"restart": True},
+    "colliding": {"key_hash": HASHES["one"]},
+    "buckets": {"buckets": 3, "restart": True},
 }
 
 
-def drawn(family: str, name: str, emit: str) -> list[tuple[Case, list[list[Record]]]]:
-    """Cases with their records cut; one by one where there are several buckets, each of which knows
-    its own time within a batch.
-    """
-    kinds, names = FAMILIES[family]
+def drawn(kind: str, name: str, emit: str) -> list[tuple[View, list[list[Record]]]]:
+    """Cases with their records cut."""
+    kinds, names = FAMILIES[kind]
     if emit == "batch":
         names = [n for n in names if not n.startswith("stream")]
-    random_ = random.Random(f"{SEED} {family} {name} {emit}")
-    found = cases(f"{SEED} {family} {name} {emit}", -(-CASES // 40), kinds, names)
-    sizes = [1] if name == "buckets" else [1, 3, 7, 10**6]
-    return [((view, rs), cut(rs, random_.choice(sizes))) for view, rs in found]
+    random_ = random.Random(f"{SEED} {kind} {name} {emit}")
+    found = cases(f"{SEED} {kind} {name} {emit}", -(-CASES // 40), kinds, names)
+    return [(view, cut(rs, random_.choice([1, 3, 7, 10**6]))) for view, rs in found]
 
 
 @pytest.fixture
-def _hashes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def _hashes(name: str) -> Iterator[None]:
     """All keys have one hash where they collide, between steps, too."""
-    if name == "colliding":
-        for module in ("steps", "gather", "sessions"):
-            monkeypatch.setattr(getattr(dovetail.runtime, module), "stable_hash", one_hash)
+    with forced("one" if name == "colliding" else "own", {}):
+        yield
 
 
 @pytest.mark.usefixtures("_hashes")
 @pytest.mark.parametrize("name", RUNNERS)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_single_changes(family: str, name: str) -> None:
-    for (view, records), batches in drawn(family, name, "change"):
-        changes = each_record(view, records)
-        expected = [flat(seen(next(changes)) for _ in batch) for batch in batches]
-        answers = RUNNERS[name](view, batches)
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_single_changes(kind: str, name: str) -> None:
+    for view, batches in drawn(kind, name, "change"):
+        expected = per_batch(family.each_record(view, flat(batches)), batches)
+        answers = driver(family, view, batches, **RUNNERS[name])
         if name == "buckets":
             assert [*map(by_key, answers)] == [*map(by_key, expected)], (view, batches)
         else:
@@ -92,16 +79,14 @@ def test_single_changes(family: str, name: str) -> None:
 
 @pytest.mark.usefixtures("_hashes")
 @pytest.mark.parametrize("name", RUNNERS)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_batches(family: str, name: str) -> None:
-    for (view, _), batches in drawn(family, name, "batch"):
-        answers = RUNNERS[name](view, batches, emit="batch")
-        if view.final:
-            changes = each_record(view, flat(batches))
-            expected = [flat(seen(next(changes)) for _ in batch) for batch in batches]
-        else:
-            expected = [seen(part) for part in each_batch(view, batches)]
-        assert [*map(in_key_order, answers)] == [*map(in_key_order, expected)], (view, batches)
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_batches(kind: str, name: str) -> None:
+    for view, batches in drawn(kind, name, "batch"):
+        answers = driver(family, view, batches, emit="batch", **RUNNERS[name])
+        found, expected = (
+            [*map(family.arranged, told)] for told in (answers, family.each_batch(view, batches))
+        )
+        assert found == expected, (view, batches)
 
 
 # The law: after all input, the table is the join of the sides' tables.
@@ -110,7 +95,7 @@ def test_batches(family: str, name: str) -> None:
 def final_rows(view: View, records: list[Record]) -> dict[Key, Any]:
     """The rows that the driver's changes leave, by what they show."""
     rows: dict[Key, Any] = {}
-    for result in flat(driver(view, cut(records, 5))):
+    for result in flat(driver(family, view, cut(records, 5))):
         rows.pop(result.key, None)
         if result.values is not None:
             rows[result.key] = result.values

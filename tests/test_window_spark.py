@@ -8,11 +8,11 @@ import random
 from pathlib import Path
 from typing import Any
 
-from answers import by_key, flat
-from naive import Record
-from window_gathering import Windows
-from window_model import Joined, Result, View, each_batch, each_record, in_key_order, seen
-from window_runners import stream
+from bench.families import windows as family
+from bench.models.gathering import Windows
+from bench.models.windows import Joined, View
+from bench.records import Record, by_key, flat, per_batch
+from bench.runners import stream
 
 KEYS = "abcdefghij"
 
@@ -28,9 +28,10 @@ def test_a_table_by_group(spark: Any, tmp_path: Path) -> None:
             value = None if deleted else (random_.choice(["x", "y", "z", "w", None]), "A")
             records.append(Record("G", random_.choice(KEYS), 100 * batch + number, value, deleted))
         batches.append(records)
-    answers = stream(spark, tmp_path, View("G"), batches, emit="batch", restart=True, buckets=2)
-    expected = [seen(part) for part in each_batch(View("G"), batches)]
-    assert [*map(in_key_order, answers)] == expected
+    answers = stream(
+        spark, tmp_path, family, View("G"), batches, emit="batch", restart=True, buckets=2
+    )
+    assert [*map(family.arranged, answers)] == list(family.each_batch(View("G"), batches))
     assert any(result.values is None for result in flat(answers))
 
 
@@ -47,8 +48,7 @@ def test_windows_of_two_streams_and_a_table_when_they_are_final(spark: Any, tmp_
             key, side = random_.choice(KEYS), random_.choice("LR")
             records.append(Record(side, key, 20 * batch + number, "A", False))
         batches.append(records)
-    answers = stream(spark, tmp_path, view, batches, restart=True, buckets=2)
-    changes = each_record(view, flat(batches))
-    expected: list[list[Result]] = [flat(seen(next(changes)) for _ in batch) for batch in batches]
+    answers = stream(spark, tmp_path, family, view, batches, restart=True, buckets=2)
+    expected = per_batch(family.each_record(view, flat(batches)), batches)
     assert [*map(by_key, answers)] == [*map(by_key, expected)]
     assert len(flat(answers)) > 20

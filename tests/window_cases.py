@@ -1,4 +1,4 @@
-"""Random views of ``window_model`` and random records for them."""
+"""Random views of ``bench.models.windows`` and random records for them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from naive import Record
-from window_gathering import Windows
-from window_model import GATHERED, WINDOWED, Joined, Topology, View, has_windows, inputs_of
-from window_runners import Case
+from bench.models.gathering import Windows
+from bench.models.windows import (
+    GATHERED,
+    WINDOWED,
+    Joined,
+    Topology,
+    View,
+    has_windows,
+    inputs_of,
+)
+from bench.records import Record
 
 KINDS = ("tumbling", "hopping", "sliding", "session")
 FIXED = KINDS[:2]
@@ -116,7 +123,7 @@ def records(random_: random.Random, view: View) -> list[Record]:
 
 def cases(
     seed: str, count: int, kinds: Sequence[str], names: Sequence[str], *, final: bool | None = None
-) -> list[Case]:
+) -> list[tuple[View, list[Record]]]:
     """Random cases of each of these."""
     random_ = random.Random(seed)
     found = []

@@ -26,15 +26,14 @@ from typing import Any, TypeAlias
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
-import fk_runners  # noqa: E402
-import matrix  # noqa: E402
-import matrix_runners  # noqa: E402
-import window_runners  # noqa: E402
-from fk_model import ForeignKeyJoin  # noqa: E402
-from naive import Record  # noqa: E402
-from runners import cut, driver, kernel, stream  # noqa: E402
-from window_gathering import Windows  # noqa: E402
-from window_model import View  # noqa: E402
+from bench.families import foreign_keys, streams, tables, windows  # noqa: E402
+from bench.family import Family, Join  # noqa: E402
+from bench.models.foreign_keys import ForeignKeyJoin  # noqa: E402
+from bench.models.gathering import Windows  # noqa: E402
+from bench.models.streams import StreamStream, StreamTable, VersionedTables  # noqa: E402
+from bench.models.windows import View  # noqa: E402
+from bench.records import Record, cut, flat  # noqa: E402
+from bench.runners import driver, kernel, stream  # noqa: E402
 
 HOWS = {
     "table_table": ("inner", "left", "outer"),
@@ -100,58 +99,46 @@ def refusal(case: Case) -> str | None:
     return f"unknown options {', '.join(unknown)}" if unknown else None
 
 
-def join_of(case: Case) -> matrix.Join | ForeignKeyJoin | View | None:
-    """The join of streams, of versioned tables or by foreign key or the count by windows that a
-    case is about, None for other tables.
-    """
+def join_of(case: Case) -> tuple[Family, Join]:
+    """The join that a case is about, and its family."""
     kind, _, how = case["op"].rpartition("_")
     if kind == "windowed_agg_count":
         size, grace = case["size_ms"], case.get("grace_ms", 0)
         advance = case["advance_ms"] if how == "hopping" else size
-        windows = Windows(how, size, advance, grace)
-        return View("L", (("L", windows),), case.get("emit") == "on_window_close")
+        counted = Windows(how, size, advance, grace)
+        return windows, View("L", (("L", counted),), case.get("emit") == "on_window_close")
     if kind == "stream_table":
-        return matrix.StreamTable(how, case.get("versioned_ms"), case.get("grace_ms"))
+        return streams, StreamTable(how, case.get("versioned_ms"), case.get("grace_ms"))
     if kind == "stream_stream":
         spans = (case.get(f"{name}_ms", 0) for name in ("before", "after", "grace"))
-        return matrix.StreamStream(how, *spans)
+        return streams, StreamStream(how, *spans)
     retentions = case.get("left_versioned_ms"), case.get("right_versioned_ms")
     if kind == "fk":
-        return ForeignKeyJoin(how, *retentions)
-    return None if retentions == (None, None) else matrix.VersionedTables(how, *retentions)
-
-
-def topology_of(case: Case) -> tuple[str, str, str]:
-    """The join of tables that a case is about."""
-    return "L", case["op"].rpartition("_")[2], "R"
+        return foreign_keys, ForeignKeyJoin(how, *retentions)
+    if retentions == (None, None):
+        return tables, ("L", how, "R")
+    return streams, VersionedTables(how, *retentions)
 
 
 def run_once(case: Case, batches: Any, *, by_kernel: bool, restart: bool = False) -> Answer:
     """A case in this process; other joins than of tables by key run in the driver, which calls
     their kernels.
     """
-    join = join_of(case)
-    if isinstance(join, ForeignKeyJoin):
-        return by_left_key(fk_runners.driver(join, batches, restart=restart))
-    if isinstance(join, View):
-        return by_window(window_runners.driver(join, batches, restart=restart))
-    if join is not None:
-        return matrix_runners.driver(join, batches, restart=restart)
-    run = kernel if by_kernel else driver
-    return run(topology_of(case), batches, restart=restart)
+    family, join = join_of(case)
+    run = kernel if by_kernel and family is tables else driver
+    return as_asked(family, run(family, join, batches, restart=restart))
 
 
-def by_left_key(parts: fk_runners.Answers) -> Answer:
-    """Results by foreign key under the left key, the only one that these joins have."""
-    return [[result._replace(key=result.key[0]) for result in part] for part in parts]
-
-
-def by_window(parts: window_runners.Answers) -> Answer:
-    """Counts under their key and the start of their window."""
-    return [
-        [r._replace(key=f"{r.key[0]}@{r.key[1]}") for r in part]
-        for part in window_runners.counted(parts)
-    ]
+def as_asked(family: Family, parts: Answer) -> Answer:
+    """Results as cases have them: by foreign key under the left key, the only one that these joins
+    have; counts under their key and the start of their window.
+    """
+    if family is foreign_keys:
+        return [[result._replace(key=result.key[0]) for result in part] for part in parts]
+    if family is windows:
+        counted = windows.counted(parts)
+        return [[r._replace(key=f"{r.key[0]}@{r.key[1]}") for r in part] for part in counted]
+    return parts
 
 
 def in_process(cases: Sequence[Case], options: argparse.Namespace) -> dict[int, Answer]:
@@ -174,7 +161,8 @@ def on_spark(cases: Sequence[Case], options: argparse.Namespace) -> dict[int, An
     by_op = defaultdict(list)
     session = spark_session() if cases else None
     for number, case in enumerate(cases):
-        if join_of(case) in (None, ForeignKeyJoin("inner"), ForeignKeyJoin("left")):
+        family, join = join_of(case)
+        if family is tables or join in (ForeignKeyJoin("inner"), ForeignKeyJoin("left")):
             by_op[case["op"]].append(number)
         else:
             batches = cut(records_of(case), options.split or 10**9)
@@ -203,20 +191,10 @@ def on_spark(cases: Sequence[Case], options: argparse.Namespace) -> dict[int, An
 
 def streamed(session: Any, case: Case, batches: Any, *, restart: bool) -> list[Any]:
     """What a streaming query of a case's join makes of these batches."""
-    join = join_of(case)
+    family, join = join_of(case)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        if join is None:
-            return stream(session, folder, topology_of(case), batches, restart=restart)
-        if isinstance(join, ForeignKeyJoin):
-            told = fk_runners.stream(session, folder, join, batches, restart=restart)
-            parts = by_left_key(told)
-        elif isinstance(join, View):
-            told_windows = window_runners.stream(session, folder, join, batches, restart=restart)
-            parts = by_window(told_windows)
-        else:
-            parts = matrix_runners.stream(session, folder, join, batches, restart=restart)
-    return [result for part in parts for result in part]
+        parts = stream(session, Path(name), family, join, batches, restart=restart)
+    return flat(as_asked(family, parts))
 
 
 def attributed(case: Case, batches: Sequence[Sequence[Record]], parts: Answer) -> Answer:
@@ -248,7 +226,7 @@ def printed(case: Case, answer: Answer, dropped: bool) -> Case:
 
 def dropped_of(case: Case) -> list[int]:
     """Per event how many records it dropped, for a count by windows from how many windows."""
-    join, clock, found = join_of(case), -1, []
+    join, clock, found = join_of(case)[1], -1, []
     for event in case["events"]:
         late = 0
         if isinstance(join, View) and event["key"] is not None:
@@ -268,8 +246,8 @@ def joined(values: tuple[Any, ...] | None) -> str | None:
 
 def records_of(case: Case) -> list[Record]:
     """The events as the runners take them; a left value by foreign key with its foreign key."""
-    join = join_of(case)
-    by_foreign_key, by_windows = isinstance(join, ForeignKeyJoin), isinstance(join, View)
+    family, _ = join_of(case)
+    by_foreign_key, by_windows = family is foreign_keys, family is windows
     records = []
     for event in case["events"]:
         value: Any = event["value"]

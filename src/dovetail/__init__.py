@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dovetail.errors import (
+    BatchError,
     CheckpointError,
     ConfigurationError,
     DataError,
@@ -10,6 +11,7 @@ from dovetail.errors import (
     DovetailWarning,
     PlanError,
     StateError,
+    StorageError,
     TargetError,
 )
 from dovetail.io.delta import to_delta
@@ -45,6 +47,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AggregateCall",
+    "BatchError",
     "CheckpointError",
     "ConfigurationError",
     "DataError",
@@ -54,6 +57,7 @@ __all__ = [
     "PlanError",
     "SnapshotTable",
     "StateError",
+    "StorageError",
     "Stream",
     "Table",
     "TargetError",

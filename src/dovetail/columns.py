@@ -11,8 +11,9 @@ ends in the log, and ``_high``, its largest timestamp. In the stores of a stream
 (the time a row waits for), ``_row`` (its number in the bucket) and ``_pending`` (whether it came
 without a match). Between the two stages of a foreign-key join: the foreign key as ``_f0``
 and so on, ``_foreign`` (its hash), ``_place`` (the primary key's hash), ``_epoch`` (which change of
-the primary key's row) and ``_instruction`` (what is to be emitted). On the way to an aggregate: the
-columns it is made of as ``_v0`` and so on. On a stage's way out: the keys as ``_k0`` and so on, the
+the primary key's row) and ``_instruction`` (what is to be emitted); in the JVM before it,
+``_foreign_key`` (what expressions make of the row). On the way to an aggregate: the columns it is
+made of as ``_v0`` and so on. On a stage's way out: the keys as ``_k0`` and so on, the
 values of leaf 0 as ``_0_0``, ``_0_1`` and so on, ``_position``, and ``_visible``, a bit per leaf.
 In a changelog: ``_change``, ``_timestamp``, ``_position``. In the key of a windowed table:
 ``window_start``, ``window_end``.
@@ -29,6 +30,7 @@ FIRST, LAST, HIGH = "_first", "_last", "_high"
 FILE, FILE_TIME, FILE_PATH, FILE_BLOCK = "_file", "_file_time", "_file_path", "_file_block"
 DUE, ROW, PENDING = "_due", "_row", "_pending"
 PLACE, EPOCH, INSTRUCTION, FOREIGN = "_place", "_epoch", "_instruction", "_foreign"
+FOREIGN_KEY = "_foreign_key"
 POSITION, VISIBLE = "_position", "_visible"
 FILE_METADATA = "_metadata"  # Spark's own, hidden until it is asked for
 CHANGE, TIMESTAMP = "_change", "_timestamp"
@@ -60,6 +62,7 @@ _OWN = (
     EPOCH,
     INSTRUCTION,
     FOREIGN,
+    FOREIGN_KEY,
     POSITION,
     VISIBLE,
     CHANGE,

@@ -8,13 +8,16 @@ from operator import and_
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
+from py4j.java_gateway import JavaClass
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DecimalType, IntegralType, StringType
 
 from dovetail.columns import CHANGE, key_name, quoted, value_name
-from dovetail.errors import ConfigurationError
+from dovetail.errors import ConfigurationError, PlanError
+from dovetail.hadoop import located
+from dovetail.refusals import make_folder, reaching
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
@@ -39,6 +42,13 @@ def refuse_without_delta(session: SparkSession, operator: str) -> None:
             "the session does not know Delta Lake",
             f"Build it with spark.jars.packages={JAR}, spark.sql.extensions={EXTENSION} and "
             f"spark.sql.catalog.spark_catalog={CATALOG}",
+        )
+    jvm: Any = session._jvm  # noqa: SLF001 -- only the JVM knows its classes
+    if not isinstance(jvm.io.delta.sql.DeltaSparkSessionExtension, JavaClass):
+        raise ConfigurationError(
+            operator,
+            "the session has Delta Lake's settings and not its jar",
+            f"Build it with spark.jars.packages={JAR}",
         )
 
 
@@ -65,12 +75,43 @@ def tune(session: SparkSession) -> None:
         session.conf.set(_LOG_PARTITIONS, str(partitions))
 
 
-def path_of(session: SparkSession, path: str | PathLike[str]) -> str:
+def path_of(session: SparkSession, operator: str, argument: str, path: str | PathLike[str]) -> str:
     """A path as Spark takes it: in full, a relative one from the JVM's working directory."""
-    jvm: Any = session._jvm  # noqa: SLF001 -- Hadoop's file systems have no Python face
-    given = jvm.org.apache.hadoop.fs.Path(fspath(path))
-    files = given.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
-    return str(files.makeQualified(given).toString())
+    with reaching(operator, argument, path):
+        given, files = located(session, fspath(path))
+        return str(files.makeQualified(given).toString())
+
+
+def folder_of(
+    session: SparkSession, operator: str, argument: str, path: str | PathLike[str]
+) -> str:
+    """The path of a folder that is made if it is not there."""
+    full = path_of(session, operator, argument, path)
+    make_folder(session, operator, argument, full)
+    return full
+
+
+def refuse_but_one(operator: str, path: str | PathLike[str] | None, table: str | None) -> None:
+    """A table is given by its path or by its name."""
+    if (path is None) == (table is None):
+        raise PlanError(operator, "it needs a path or table=", "Give one of them")
+
+
+def called(
+    session: SparkSession,
+    operator: str,
+    argument: str,
+    path: str | PathLike[str] | None,
+    table: str | None,
+) -> str:
+    """A table, given by its path or by its name in a catalog, as SQL calls it."""
+    return (table or "") if path is None else named(path_of(session, operator, argument, path))
+
+
+def location(session: SparkSession, table: str) -> str:
+    """The path of a table."""
+    (detail,) = session.sql(f"DESCRIBE DETAIL {table}").select("location").collect()
+    return str(detail["location"])
 
 
 def named(path: str) -> str:
@@ -103,6 +144,12 @@ def create(rows: DataFrame, table: str, properties: Mapping[str, str], *, replac
         writer.replace()
     else:
         writer.create()
+
+
+def overwrite(rows: DataFrame, table: str) -> None:
+    """Put these rows and columns in place of a table's, in one commit; its properties stay."""
+    writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+    writer.saveAsTable(table)
 
 
 def property_of(session: SparkSession, table: str, name: str) -> str | None:

@@ -6,29 +6,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame, SparkSession
+
+from dovetail.arguments import ColumnName, ColumnNames, Positive, Text, validated
 from dovetail.errors import PlanError
+from dovetail.io.kafka import ReadFormat, Servers, Starting, Topic
 from dovetail.io.topics import Malformed, topic_source
+from dovetail.kernels.interval_join import Unmatched
+from dovetail.kernels.table_join import How
+from dovetail.plan.aggregates import AnAggregate
 from dovetail.plan.grouping import Told, aggregation, as_stream, as_table
-from dovetail.plan.joins import Within, stream_join, stream_table_join
-from dovetail.plan.nodes import Source
-from dovetail.plan.reading import source_of
+from dovetail.plan.joins import AWithin, stream_join, stream_table_join
+from dovetail.plan.nodes import Node, Source
+from dovetail.plan.reading import Given, source_of
 from dovetail.plan.select import Selection
+from dovetail.plan.spans import Span
 from dovetail.plan.window_joins import window_join
-from dovetail.plan.windows import Windows
+from dovetail.plan.windows import SomeWindows, Windows
 from dovetail.table import Table
-from dovetail.topology import Topology, Windowed
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-    from dovetail.io.kafka import ReadFormat
-    from dovetail.kernels.interval_join import Unmatched
-    from dovetail.kernels.table_join import How
-    from dovetail.plan.aggregates import AggregateCall
-    from dovetail.plan.nodes import Node
-    from dovetail.plan.spans import Span
+from dovetail.topology import AWindowedTable, Topology, Windowed
 
 
 class Stream(Topology):
@@ -38,16 +35,17 @@ class Stream(Topology):
     """
 
     @classmethod
+    @validated
     def from_df(
         cls,
         frame: DataFrame,
         *,
-        key: str | Sequence[str],
-        timestamp: str | Column,
-        deleted: str | Column | None = None,
-        sequence: str | Column | None = None,
-        log_partition: str | Column | None = None,
-        name: str | None = None,
+        key: ColumnNames,
+        timestamp: Given,
+        deleted: Given | None = None,
+        sequence: Given | None = None,
+        log_partition: Given | None = None,
+        name: Text | None = None,
     ) -> Stream:
         """A stream of a frame's rows; the arguments are those of ``Table.from_changelog``.
 
@@ -67,17 +65,18 @@ class Stream(Topology):
         )
 
     @classmethod
+    @validated
     def from_topic(
         cls,
         spark: SparkSession,
-        topic: str,
+        topic: Topic,
         *,
-        servers: str,
+        servers: Servers,
         key: ReadFormat = "string",
         value: ReadFormat = "string",
-        name: str | None = None,
-        starting: str = "earliest",
-        max_per_trigger: int | None = None,
+        name: Text | None = None,
+        starting: Starting = "earliest",
+        max_per_trigger: Positive | None = None,
         malformed: Malformed = "fail",
         streaming: bool = True,
         options: Mapping[str, str] | None = None,
@@ -100,18 +99,19 @@ class Stream(Topology):
             )
         )
 
+    @validated
     def join(
         self,
-        right: Table | Stream | Windowed,
+        right: Table | Stream | AWindowedTable,
         *,
         how: How = "inner",
-        on: str | Sequence[str] | None = None,
-        within: Within | None = None,
+        on: ColumnNames | None = None,
+        within: AWithin | None = None,
         unmatched: Unmatched = "on_close",
         grace: Span | None = None,
         select: Selection | None = None,
         align: Span | None = None,
-        window_of: str | Column | None = None,
+        window_of: Given | None = None,
     ) -> Stream:
         """A join with a table, or with a stream within a window of time.
 
@@ -177,10 +177,6 @@ class Stream(Topology):
                     align=align,
                 )
             )
-        if not isinstance(right, Table):
-            raise PlanError(
-                "join", f"the right side is a {type(right).__name__}", "Give a Table or a Stream"
-            )
         if within is not None or unmatched != "on_close":
             raise PlanError(
                 "join", "within= and unmatched= are for joins of two streams", "Leave them out"
@@ -191,6 +187,7 @@ class Stream(Topology):
             )
         )
 
+    @validated
     def to_table(self) -> Table:
         """The table in which each record replaces the one before it of its key.
 
@@ -204,7 +201,8 @@ class Stream(Topology):
             )
         return Table(replace(self.plan, stream=False))
 
-    def group_by(self, *columns: str) -> GroupedStream:
+    @validated
+    def group_by(self, *columns: ColumnName) -> GroupedStream:
         """The stream's records by these columns, to be aggregated with ``agg``, over all time or,
         with ``window``, by windows of time.
         """
@@ -218,7 +216,8 @@ class GroupedStream:
         self._plan = plan
         self._by = by
 
-    def agg(self, **aggregates: AggregateCall) -> Table:
+    @validated
+    def agg(self, **aggregates: AnAggregate) -> Table:
         """A table of one row per group, keyed by the columns it is grouped by: the aggregates of
         all records so far.
 
@@ -231,16 +230,11 @@ class GroupedStream:
         """
         return Table(aggregation(self._plan, self._by, aggregates, None))
 
-    def window(self, windows: Windows) -> WindowedStream:
+    @validated
+    def window(self, windows: SomeWindows) -> WindowedStream:
         """The records by windows of time, too: ``dt.tumbling``, ``dt.hopping``, ``dt.sliding`` or
         ``dt.session``.
         """
-        if not isinstance(windows, Windows):
-            raise PlanError(
-                "window",
-                f"a {type(windows).__name__} is given",
-                'Give windows, for instance dt.tumbling("1 hour")',
-            )
         return WindowedStream(self._plan, self._by, windows)
 
 
@@ -252,7 +246,8 @@ class WindowedStream:
         self._by = by
         self._windows = windows
 
-    def agg(self, **aggregates: AggregateCall) -> WindowedTable:
+    @validated
+    def agg(self, **aggregates: AnAggregate) -> WindowedTable:
         """A table of one row per group and window; the aggregates as in ``GroupedStream.agg``.
 
         A record that comes for a window when it is closed is left out of that window.
@@ -268,14 +263,15 @@ class WindowedTable(Windowed):
     written itself. The seeds' WTable.
     """
 
+    @validated
     def join(
         self,
-        right: Table | Windowed,
+        right: Table | AWindowedTable,
         *,
         how: How = "inner",
         shift: Span | None = None,
         select: Selection | None = None,
-        name: str | None = None,
+        name: Text | None = None,
     ) -> WindowedTable:
         """A join with another windowed table, or with a table, by the key.
 
@@ -292,15 +288,10 @@ class WindowedTable(Windowed):
         asked for that its side no longer keeps (``retention=``).
         Source: Kafka Streams join design, "WTable-KTable", "WTable-WTable"; spec/windowed.
         """
-        if not isinstance(right, (Table, Windowed)):
-            raise PlanError(
-                name or "join",
-                f"the right side is a {type(right).__name__}",
-                "Give a WindowedTable or a Table",
-            )
         joined = window_join(self.plan, right.plan, how=how, select=select, shift=shift, label=name)
         return WindowedTable(joined)
 
+    @validated
     def to_table(self, *, emit: Told = "change") -> Table:
         """The table whose key is the key and the window.
 
@@ -309,11 +300,12 @@ class WindowedTable(Windowed):
         """
         return Table(as_table(self.plan, emit))
 
+    @validated
     def to_stream(
         self,
         *,
-        key: str | Sequence[str] | None = None,
-        select: Sequence[str | Column] | Mapping[str, str | Column] | None = None,
+        key: ColumnNames | None = None,
+        select: Selection | None = None,
         emit: Told = "change",
     ) -> Stream:
         """The stream of the windowed table's changes, by default under its key, the window among

@@ -6,13 +6,20 @@ The DSL checks arguments and builds plan nodes; it runs nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
 
+from pyspark.sql import DataFrame, SparkSession
+
+from dovetail.arguments import ColumnName, ColumnNames, Natural, Positive, Text, validated
 from dovetail.errors import PlanError
+from dovetail.io.kafka import ReadFormat, Servers, Starting, Topic
 from dovetail.io.topics import Malformed, topic_source
+from dovetail.kernels.table_join import How
+from dovetail.lookup.source import LookupSource
+from dovetail.plan.aggregates import AnAggregate
 from dovetail.plan.delta import (
     CACHE_SIZE,
     Caching,
+    DeltaHow,
     On,
     Strategy,
     chosen,
@@ -20,21 +27,13 @@ from dovetail.plan.delta import (
     with_lookup,
 )
 from dovetail.plan.grouping import aggregation
-from dovetail.plan.joins import foreign_key, foreign_key_join, kept, table_join
-from dovetail.plan.reading import source_of
+from dovetail.plan.joins import ForeignKeyParts, foreign_key, foreign_key_join, kept, table_join
+from dovetail.plan.nodes import ChangeKinds, Late, Node
+from dovetail.plan.reading import Given, source_of
 from dovetail.plan.select import Selection
+from dovetail.plan.spans import Span
 from dovetail.plan.window_joins import window_join
-from dovetail.topology import Topology, Windowed
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-    from dovetail.io.kafka import ReadFormat
-    from dovetail.kernels.table_join import How
-    from dovetail.lookup.source import LookupSource
-    from dovetail.plan.aggregates import AggregateCall
-    from dovetail.plan.nodes import ChangeKinds, Late, Node
-    from dovetail.plan.spans import Span
+from dovetail.topology import AWindowedTable, Topology, Windowed
 
 
 class Table(Topology):
@@ -44,17 +43,18 @@ class Table(Topology):
     """
 
     @classmethod
+    @validated
     def from_changelog(
         cls,
         frame: DataFrame,
         *,
-        key: str | Sequence[str],
-        timestamp: str | Column,
-        deleted: str | Column | None = None,
-        sequence: str | Column | None = None,
-        log_partition: str | Column | None = None,
+        key: ColumnNames,
+        timestamp: Given,
+        deleted: Given | None = None,
+        sequence: Given | None = None,
+        log_partition: Given | None = None,
         versioned: Span | None = None,
-        name: str | None = None,
+        name: Text | None = None,
     ) -> Table:
         """A table from its changes: each row of ``frame`` replaces or deletes the row of its key.
 
@@ -92,17 +92,18 @@ class Table(Topology):
         )
 
     @classmethod
+    @validated
     def from_topic(
         cls,
         spark: SparkSession,
-        topic: str,
+        topic: Topic,
         *,
-        servers: str,
+        servers: Servers,
         key: ReadFormat = "string",
         value: ReadFormat = "string",
-        name: str | None = None,
-        starting: str = "earliest",
-        max_per_trigger: int | None = None,
+        name: Text | None = None,
+        starting: Starting = "earliest",
+        max_per_trigger: Positive | None = None,
         malformed: Malformed = "fail",
         versioned: Span | None = None,
         streaming: bool = True,
@@ -136,22 +137,23 @@ class Table(Topology):
             )
         )
 
+    @validated
     def join(
         self,
-        right: Table | Windowed,
+        right: Table | AWindowedTable,
         *,
-        on: str | Column | Sequence[str | Column] | None = None,
+        on: ForeignKeyParts | None = None,
         how: How = "inner",
         select: Selection | None = None,
         late: Late = "ignore",
         align: Span | None = None,
-        window_of: str | Column | None = None,
-        name: str | None = None,
+        window_of: Given | None = None,
+        name: Text | None = None,
         materialized: bool = False,
         strategy: Strategy = "auto",
         cache: bool = True,
-        left_cache_size: int = CACHE_SIZE,
-        right_cache_size: int = CACHE_SIZE,
+        left_cache_size: Natural = CACHE_SIZE,
+        right_cache_size: Natural = CACHE_SIZE,
     ) -> Table:
         """A join of two tables, by their keys or, with ``on``, by foreign key: at any time, the
         rows of both that belong together, side by side.
@@ -219,10 +221,6 @@ class Table(Topology):
             return Table(joined_window)
         if window_of is not None:
             raise PlanError(name or "join", "window_of= is for a windowed table", "Leave it out")
-        if not isinstance(right, Table):
-            raise PlanError(
-                "join", f"the right side is a {type(right).__name__}", "Make it a Table first"
-            )
         caching = Caching(cache, left_cache_size, right_cache_size)
         columns = foreign_key(self.plan, on)
         if columns is None:
@@ -248,6 +246,7 @@ class Table(Topology):
         made = chosen(joined, strategy=strategy, caching=caching, kept=materialized)
         return Table(kept(made) if materialized else made)
 
+    @validated
     def with_lookup(self, source: LookupSource, *, changes: ChangeKinds | None = None) -> Table:
         """This table with a store of the same rows, in which delta joins look them up.
 
@@ -265,17 +264,18 @@ class Table(Topology):
         """
         return Table(with_lookup(self.plan, source, changes))
 
+    @validated
     def delta_join(
         self,
         right: Table,
         *,
-        on: On = None,
-        how: Literal["inner", "left", "right", "full", "outer"] = "inner",
+        on: On | None = None,
+        how: DeltaHow = "inner",
         select: Selection | None = None,
         cache: bool = True,
-        left_cache_size: int = CACHE_SIZE,
-        right_cache_size: int = CACHE_SIZE,
-        name: str | None = None,
+        left_cache_size: Natural = CACHE_SIZE,
+        right_cache_size: Natural = CACHE_SIZE,
+        name: Text | None = None,
     ) -> Table:
         """A join of two tables that keeps no state: each change of one is joined with the rows that
         the other's look-up source has at that time. Eventual: once the input rests, the result is
@@ -298,10 +298,6 @@ class Table(Topology):
         Raises ``PlanError`` that names every limitation that is broken.
         Source: FLIP-486; docs/delta_joins.md.
         """
-        if not isinstance(right, Table):
-            raise PlanError(
-                "delta_join", f"the right side is a {type(right).__name__}", "Make it a Table first"
-            )
         caching = Caching(cache, left_cache_size, right_cache_size)
         return Table(
             delta_join(
@@ -315,7 +311,8 @@ class Table(Topology):
             )
         )
 
-    def group_by(self, *columns: str) -> GroupedTable:
+    @validated
+    def group_by(self, *columns: ColumnName) -> GroupedTable:
         """The table's rows by other columns than its key, to be aggregated with ``agg``."""
         return GroupedTable(self.plan, columns)
 
@@ -327,7 +324,8 @@ class GroupedTable:
         self._plan = plan
         self._by = by
 
-    def agg(self, **aggregates: AggregateCall) -> Table:
+    @validated
+    def agg(self, **aggregates: AnAggregate) -> Table:
         """A table of one row per group, keyed by the columns it is grouped by: at any time, the
         aggregates of the rows that the table has.
 

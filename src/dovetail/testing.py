@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -31,26 +31,40 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from dovetail.arguments import ColumnNames, Rule, Text, validated
 from dovetail.columns import DELETED, EVENT_TIME, POSITION, SEQUENCE
 from dovetail.errors import CheckpointError, DataError, PlanError
 from dovetail.kernels.hashing import stable_hash
 from dovetail.plan.arrow import arrow_schema
+from dovetail.plan.checks import refuse_duplicates
 from dovetail.plan.fingerprint import describe, fingerprint, refuse_alike, refuse_other
 from dovetail.plan.inputs import Arrival
 from dovetail.plan.nodes import Node, Source, is_stream, joins, origins
 from dovetail.plan.output import held_columns
 from dovetail.plan.spans import Span, microseconds
-from dovetail.plan.spec import Emit
+from dovetail.plan.spec import Buckets, Emit
 from dovetail.plan.stages import plan_stage
 from dovetail.runtime.local import Hash, LocalStage
 from dovetail.state.ipc import from_ipc, to_ipc
 from dovetail.stream import Stream
 from dovetail.table import Table
-from dovetail.topology import Topology
+from dovetail.topology import ATopology, Topology
 
-Schema: TypeAlias = "pa.Schema | StructType | Mapping[str, pa.DataType]"
-Row: TypeAlias = "Mapping[str, Any]"
-Timestamp: TypeAlias = "datetime | int"
+Schema: TypeAlias = Annotated[
+    pa.Schema | StructType | Mapping[str, pa.DataType],
+    Rule("a pyarrow schema, a Spark StructType, or a mapping of names to pyarrow types"),
+]
+Row: TypeAlias = Mapping[str, Any]
+Rows: TypeAlias = Annotated[
+    Row | Sequence[Row], Rule("a row, a mapping of columns to values, or a list of rows")
+]
+Timestamp: TypeAlias = Annotated[
+    datetime | int,
+    Rule(
+        "a datetime or microseconds since 1970",
+        lambda moment: isinstance(moment, datetime) or abs(moment) < 1 << 63,
+    ),
+]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SNAPSHOT = pa.schema(
@@ -59,9 +73,8 @@ _SNAPSHOT = pa.schema(
 _SNAPSHOT_VERSION = 3
 
 
-def table(
-    name: str, *, key: str | Sequence[str], schema: Schema, versioned: Span | None = None
-) -> Table:
+@validated
+def table(name: Text, *, key: ColumnNames, schema: Schema, versioned: Span | None = None) -> Table:
     """A table that a ``Driver`` feeds; it joins like any other.
 
     ``schema``: all its columns, key included, as a pyarrow schema, a Spark ``StructType``, or a
@@ -71,7 +84,8 @@ def table(
     return Table(_source(name, key, schema, versioned=versioned))
 
 
-def stream(name: str, *, key: str | Sequence[str], schema: Schema) -> Stream:
+@validated
+def stream(name: Text, *, key: ColumnNames, schema: Schema) -> Stream:
     """A stream that a ``Driver`` feeds; its arguments are those of ``table``."""
     return Stream(_source(name, key, schema, stream=True))
 
@@ -94,6 +108,7 @@ def _source(
                 f"key= names an unknown column {column!r}",
                 f"Known are {', '.join(columns.names)}",
             )
+    refuse_duplicates(operator, keys, "Name it once in key=")
     return Source(
         name=name,
         key=StructType([columns[column] for column in keys]),
@@ -146,12 +161,13 @@ class Driver:
     ``ungrouped``, rows with a null among the columns that a table is grouped by.
     """
 
+    @validated
     def __init__(
         self,
-        topology: Topology,
+        topology: ATopology,
         *,
         emit: Emit = "change",
-        buckets: int = 1,
+        buckets: Buckets = 1,
         key_hash: Hash | None = None,
     ) -> None:
         node = topology.plan
@@ -172,10 +188,11 @@ class Driver:
         """How many rows had no use, by what became of them."""
         return dict(sum((buckets.counts for buckets in self._root.buckets), Counter()))
 
+    @validated
     def pipe(
         self,
-        table: Topology,
-        rows: Row | Sequence[Row],
+        table: ATopology,
+        rows: Rows,
         *,
         timestamp: Timestamp | Sequence[Timestamp | None] | None,
         deleted: bool = False,
@@ -222,11 +239,13 @@ class Driver:
             self._inside_batch = False
         changes += self._run()
 
+    @validated
     def advance(self, timestamp: Timestamp) -> list[Change]:
         """Move the stream time of all inputs to ``timestamp``, by a batch without rows."""
         self._refuse_inside("advance()")
         return self._run(_microseconds(timestamp))
 
+    @validated
     def wait(self, span: Span) -> list[Change]:
         """Let time pass by the wall clock, then run a batch without rows, for ``align=``."""
         self._refuse_inside("wait()")
@@ -260,9 +279,10 @@ class Driver:
         return bytes([_SNAPSHOT_VERSION]) + to_ipc(stored)
 
     @classmethod
+    @validated
     def restore(
         cls,
-        topology: Topology,
+        topology: ATopology,
         snapshot: bytes,
         *,
         emit: Emit = "change",
@@ -274,13 +294,16 @@ class Driver:
         one that was cut, ``CheckpointError`` names the differences. Its last ``select=`` may be
         another. Unread changes and ``dropped`` do not travel.
         """
-        if snapshot[:1] != bytes([_SNAPSHOT_VERSION]):
+        try:
+            if snapshot[:1] != bytes([_SNAPSHOT_VERSION]):
+                raise ValueError
+            stored = from_ipc(pa.py_buffer(snapshot)[1:])
+        except ValueError as error:
             raise CheckpointError(
                 "driver snapshot",
-                "these bytes are not one of this version's",
+                "snapshot= is not one of this version's",
                 "Give restore() what cut() returned",
-            )
-        stored = from_ipc(pa.py_buffer(snapshot)[1:])
+            ) from error
         told = json.loads(stored.schema.metadata[b"driver"])
         refuse_alike(topology.plan)
         refuse_other(topology.plan, told["topology"], told["plan"])
@@ -296,7 +319,7 @@ class Driver:
             return table.plan
         raise PlanError(
             "pipe",
-            f"{table!r} is not an input of the topology",
+            f"table= is {table!r}, which is not an input of the topology",
             f"Its inputs are {', '.join(source.name for source in self._sources)}",
         )
 

@@ -4,21 +4,21 @@ it can be run.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from dovetail.arguments import Path, Rule, Text, validated
 from dovetail.plan.explain import explain
 from dovetail.plan.nodes import Node, changelog_schema
-from dovetail.plan.spec import Emit
+from dovetail.plan.spec import Buckets, Emit
 from dovetail.runtime import batch, query
 from dovetail.runtime.dead_letters import dead_letters
+from dovetail.runtime.query import ASink, Trigger
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
-
-    from dovetail.runtime.query import Sink
 
 
 class Planned:
@@ -26,6 +26,7 @@ class Planned:
     place.
     """
 
+    @validated
     def __init__(self, plan: Node) -> None:
         self.plan = plan
 
@@ -42,6 +43,9 @@ class Windowed(Planned):
     """What a windowed table is to those that it is joined with."""
 
 
+AWindowedTable: TypeAlias = Annotated[Windowed, Rule("a WindowedTable")]
+
+
 class Topology(Planned):
     """What can be run: a table or a stream."""
 
@@ -50,7 +54,8 @@ class Topology(Planned):
         """The columns of this node's changelog."""
         return changelog_schema(self.plan)
 
-    def changelog(self, *, emit: Emit = "change", buckets: int | None = None) -> DataFrame:
+    @validated
+    def changelog(self, *, emit: Emit = "change", buckets: Buckets | None = None) -> DataFrame:
         """The changes as a streaming frame that any Spark sink takes, in append mode.
 
         Columns: the key, the values, ``_change`` (``upsert`` or ``delete``), ``_timestamp``, and
@@ -65,15 +70,16 @@ class Topology(Planned):
         """
         return query.changelog(self.plan, emit=emit, buckets=buckets)
 
+    @validated
     def write_stream(
         self,
-        sink: Sink,
+        sink: ASink,
         *,
-        checkpoint: str,
-        trigger: str | None = None,
+        checkpoint: Path,
+        trigger: Trigger | None = None,
         emit: Emit = "change",
-        buckets: int | None = None,
-        name: str | None = None,
+        buckets: Buckets | None = None,
+        name: Text | None = None,
     ) -> StreamingQuery:
         """Start a query that keeps ``sink`` up to date; an ordinary ``StreamingQuery``.
 
@@ -96,7 +102,8 @@ class Topology(Planned):
             name=name,
         )
 
-    def to_batch(self, *, emit: Emit = "change", buckets: int | None = None) -> DataFrame:
+    @validated
+    def to_batch(self, *, emit: Emit = "change", buckets: Buckets | None = None) -> DataFrame:
         """The changelog of the same topology over static frames, computed as one batch.
 
         With ``emit="batch"`` these are the rows of the final table. The end of the input ends all
@@ -113,3 +120,8 @@ class Topology(Planned):
         Raises ``PlanError`` where no join has an expression in ``on=``.
         """
         return dead_letters(self.plan)
+
+
+ATopology: TypeAlias = Annotated[
+    Topology, Rule("a Table or a Stream (a WindowedTable becomes one by to_table() or to_stream())")
+]

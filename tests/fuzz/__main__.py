@@ -161,7 +161,7 @@ class Run:
 
     def ask_kafka(self) -> None:
         """Ask Kafka Streams, where its oracle is."""
-        from matrix_runners import ORACLE
+        from bench.kafka_streams import ORACLE
 
         from fuzz import families
 

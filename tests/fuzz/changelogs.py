@@ -84,6 +84,14 @@ def batches(random_: random.Random, count: int) -> list[int]:
     return found
 
 
+def small_batches(random_: random.Random, count: int) -> list[int]:
+    """The lengths of micro-batches of a few records, and a larger one to begin with."""
+    found = [max(1, count // 2)]
+    while (left := count - sum(found)) > 0:
+        found.append(min(left, random_.randint(1, max(3, count // 15))))
+    return found
+
+
 def settings(random_: random.Random, batches_: int, count: int, stages: int = 1) -> dict[str, Any]:
     """Buckets, restarts, hashes and forced sizes of a run, as many as a short time allows."""
     often = random_.choice([0.0, 0.0, 0.3, 1.0])

@@ -38,6 +38,7 @@ TYPES: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {
     "decimal": (pa.decimal128(10, 2), lambda code: Decimal(code).scaleb(-2)),
     "date": (pa.date32(), lambda code: date(2024, 2, 28) + timedelta(days=code)),
     "moment": (pa.timestamp("us", "UTC"), lambda code: code * 1000),
+    "start": (pa.timestamp("us", "UTC"), lambda code: 1_000_000 + 10 * code),
     "quarter": (pa.float64(), lambda code: code / 4),
     "float": (pa.float64(), _float),
 }

@@ -1,33 +1,28 @@
-"""Cases that have a definition record by record: trees of tables (``naive``), joins of streams and
-versioned tables (``matrix``), foreign keys (``fk_model``), aggregates and windows
-(``window_model``). Each is drawn, run by the runners of the tests, and judged change by change.
+"""Cases that have a definition record by record (``bench.families``): drawn, run, and judged change
+by change.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
 from typing import Any
 
-import fk_model
-import fk_runners
-import matrix
-import matrix_runners
-import naive
-import runners
 import window_cases
-import window_gathering
-import window_model
-import window_runners
-from answers import by_key
-from naive import Record
+from bench import kafka_streams, runners
+from bench.families import foreign_keys, streams, tables, windows
+from bench.family import Family
+from bench.forced import HASHES, forced
+from bench.models.foreign_keys import HOWS, ForeignKeyJoin
+from bench.models.gathering import Windows
+from bench.models.tables import names
+from bench.models.windows import Joined, View, inputs_of
+from bench.records import Record, by_key, cut, per_batch
 
 from fuzz import changelogs
 from fuzz.case import Case
-from fuzz.runs import HASHES, forced
 
 KEYS: list[Sequence[str]] = [
     "k",
@@ -37,25 +32,20 @@ KEYS: list[Sequence[str]] = [
     ["ﬁ", "𝕒", "z", "\x7f"],
     [f"k{n}" for n in range(30)],
 ]
+KINDS = {kind.__name__: kind for kind in streams.OPERATORS.values()}
 RETENTIONS = [None, None, 0, 1, 5, 20, 10**6]
 
 
 @dataclass(frozen=True)
-class Family:
-    """``draw``: topology and records; ``read``: the topology of a case as the model's own;
-    ``defined``: what each micro-batch emits by definition; ``run``: what dovetail emits;
-    ``nets``: whether ``emit="batch"`` is defined; ``kafka``: what Kafka Streams emits for each of
-    some cases, of those that ``asks`` says can be asked, and whether an answer agrees with it.
+class Drawn:
+    """A family as it is drawn: a random topology, as plain data, and records for it; ``read``: the
+    topology of a case as the family's own; ``nets``: whether ``emit="batch"`` is defined.
     """
 
+    family: Family
     draw: Callable[[random.Random, int], tuple[Any, list[Record]]]
     read: Callable[[Any], Any]
-    defined: Callable[[Any, list[list[Record]], str], list[list[Any]]]
-    run: Callable[..., list[list[Any]]]
     nets: Callable[[Any], bool]
-    asks: Callable[[Any, list[Record]], bool]
-    kafka: Callable[[Sequence[tuple[Any, list[Record]]]], list[Any]]
-    agree: Callable[[Any, list[Record], Any, Any], bool]
 
 
 def drawn(random_: random.Random, name: str) -> Case:
@@ -64,14 +54,13 @@ def drawn(random_: random.Random, name: str) -> Case:
     count = changelogs.size(random_, random_.choice([40, 40, 150]))
     topology, records = family.draw(random_, count)
     batches = changelogs.batches(random_, len(records))
-    model = family.read(topology)
-    emit = random_.choice(["change", "change", "batch"]) if family.nets(model) else "change"
+    nets = family.nets(family.read(topology))
     return Case(
         name,
         topology,
         [_listed(record) for record in records],
         batches,
-        emit=emit,
+        emit=random_.choice(["change", "change", "batch"]) if nets else "change",
         **changelogs.settings(random_, len(batches), len(records), 2),
     )
 
@@ -90,18 +79,21 @@ def records(case: Case) -> list[Record]:
 
 def difference(case: Case) -> str | None:
     """What is wrong with what dovetail makes of a case, None for nothing."""
-    family = FAMILIES[case.family]
-    model, batches = family.read(case.topology), list(case.cut(records(case)))
-    expected = family.defined(model, batches, case.emit)
-    options: dict[str, Any] = {} if case.emit == "change" else {"emit": case.emit}
+    family = FAMILIES[case.family].family
+    join, batches = FAMILIES[case.family].read(case.topology), list(case.cut(records(case)))
+    if case.emit == "batch":
+        expected = list(family.each_batch(join, batches))
+    else:
+        expected = per_batch(family.each_record(join, records(case)), batches)
     with forced(case.hash, case.limits):
-        answers = family.run(
-            model,
+        answers = runners.driver(
+            family,
+            join,
             batches,
+            emit=case.emit,  # type: ignore[arg-type]
             restart=bool(case.restarts),
             buckets=case.buckets,
             key_hash=HASHES[case.hash],
-            **options,
         )
     for number, (told, wanted) in enumerate(zip(answers, expected, strict=True)):
         if not _same(case, told, wanted):
@@ -129,28 +121,21 @@ def unlike_kafka(cases: Sequence[Case]) -> tuple[list[tuple[Case, str]], int]:
     it was asked for.
     """
     unlike, asked = [], 0
-    for name, family in FAMILIES.items():
-        own = []
+    for name, known in FAMILIES.items():
+        family, own = known.family, []
         for case in (c for c in cases if c.family == name and c.emit == "change"):
-            model, told = family.read(case.topology), records(case)
-            if family.asks(model, told):
-                if isinstance(model, matrix.StreamStream):
-                    told = matrix_runners.flushed(model, told)
-                own.append((case, model, told))
-        answers = family.kafka([(model, told) for _, model, told in own]) if own else []
+            join, told = known.read(case.topology), records(case)
+            if family.kafka_can(join, told):
+                own.append((case, join, family.flushed(join, told)))
+        answers = kafka_streams.answers(family, [told for _, *told in own]) if own else []
         asked += len(own)
-        for (case, model, told), expected in zip(own, answers, strict=True):
+        for (case, join, told), expected in zip(own, answers, strict=True):
             with forced(case.hash, case.limits):
-                found = family.run(model, [[r] for r in told], key_hash=HASHES[case.hash])
-            if not family.agree(model, told, found, expected):
+                found = runners.driver(family, join, cut(told, 1), key_hash=HASHES[case.hash])
+            if not family.agree(join, told, found, expected):
                 single = replace(case, batches=[1] * len(case.records), buckets=1)
                 unlike.append((single, "Kafka Streams emits something else"))
     return unlike, asked
-
-
-def _cut(changes: Iterable[list[Any]], batches: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    left = iter(changes)
-    return [list(chain.from_iterable(next(left) for _ in batch)) for batch in batches]
 
 
 def _plain(
@@ -181,7 +166,7 @@ def _draw_tree(random_: random.Random, count: int) -> tuple[Any, list[Record]]:
 
     matrix_hows = ["inner", "left", "outer"]
     found = [tree(random_.choice([0, 1, 2])), random_.choice(matrix_hows), tree(1)]
-    tables = naive.names(_read_tree(found))
+    tables = names(_read_tree(found))
     return found, _plain(random_, count, tables, random_.choice(KEYS))
 
 
@@ -189,17 +174,10 @@ def _read_tree(told: Any) -> Any:
     return told if isinstance(told, str) else tuple(_read_tree(part) for part in told)
 
 
-def _define_tree(tree: Any, batches: list[list[Record]], emit: str) -> list[list[Any]]:
-    if emit == "batch":
-        return [naive.seen(part) for part in naive.each_batch(tree, batches)]
-    records_ = [record for batch in batches for record in batch]
-    return _cut(map(naive.seen, naive.each_record(tree, records_)), batches)
-
-
 # Streams and versioned tables.
 
 
-def _draw_matrix(random_: random.Random, count: int) -> tuple[Any, list[Record]]:
+def _draw_streams(random_: random.Random, count: int) -> tuple[Any, list[Record]]:
     how = random_.choice(["inner", "left", "outer"])
     kind = random_.choice(["StreamTable", "StreamStream", "StreamStream", "VersionedTables"])
     told: dict[str, Any]
@@ -222,14 +200,9 @@ def _draw_matrix(random_: random.Random, count: int) -> tuple[Any, list[Record]]
     return {"kind": kind, **told}, _plain(random_, count, sides, random_.choice(KEYS))
 
 
-def _read_matrix(told: Any) -> Any:
+def _read_streams(told: Any) -> Any:
     options = dict(told)
-    return getattr(matrix, options.pop("kind"))(**options)
-
-
-def _define_matrix(join: Any, batches: list[list[Record]], emit: str) -> list[list[Any]]:
-    records_ = [record for batch in batches for record in batch]
-    return _cut(matrix.each_record(join, records_), batches)
+    return KINDS[options.pop("kind")](**options)
 
 
 # Foreign keys.
@@ -249,18 +222,11 @@ def _draw_foreign(random_: random.Random, count: int) -> tuple[Any, list[Record]
             value = (foreign, value)
         found.append(record._replace(key=key, value=value))
     told = {
-        "how": random_.choice(fk_model.HOWS),
+        "how": random_.choice(HOWS),
         "left_versioned": random_.choice(RETENTIONS),
         "right_versioned": random_.choice(RETENTIONS),
     }
     return told, found
-
-
-def _define_foreign(join: Any, batches: list[list[Record]], emit: str) -> list[list[Any]]:
-    if emit == "batch":
-        return [fk_model.seen(part) for part in fk_model.each_batch(join, batches)]
-    records_ = [record for batch in batches for record in batch]
-    return _cut(map(fk_model.seen, fk_model.each_record(join, records_)), batches)
 
 
 # Aggregates and windows.
@@ -276,97 +242,25 @@ def _draw_windows(random_: random.Random, count: int) -> tuple[Any, list[Record]
     return told, window_cases.records(random_, view)
 
 
-def _read_view(told: Any) -> window_model.View:
-    windows = tuple((name, window_gathering.Windows(**w)) for name, w in told["windows"])
-    return window_model.View(_read_joined(told["topology"]), windows, told["final"])
+def _read_view(told: Any) -> View:
+    windows = tuple((name, Windows(**w)) for name, w in told["windows"])
+    return View(_read_joined(told["topology"]), windows, told["final"])
 
 
 def _read_joined(told: Any) -> Any:
     if isinstance(told, str):
         return told
     sides = {side: _read_joined(told[side]) for side in ("left", "right")}
-    return window_model.Joined(**(told | sides))
-
-
-def _define_view(view: Any, batches: list[list[Record]], emit: str) -> list[list[Any]]:
-    if emit == "batch" and not view.final:
-        return [window_model.seen(part) for part in window_model.each_batch(view, batches)]
-    records_ = [record for batch in batches for record in batch]
-    return _cut(map(window_model.seen, window_model.each_record(view, records_)), batches)
-
-
-def _kafka_joins(join: matrix.Join, records_: list[Record]) -> bool:
-    """Rows of streams are told apart by their values."""
-    values = [record.value for record in records_ if not record.deleted]
-    distinct = len({*values}) == len(values) or not isinstance(join, matrix.StreamStream)
-    return distinct and matrix_runners.kafka_can(join, records_)
-
-
-def _kafka_counts(view: Any, records_: list[Record]) -> bool:
-    """Windows that are told when they are closed, Kafka Streams tells later than they are due."""
-    return (
-        view.topology == "L"
-        and not view.final
-        and view.windows[0][1].kind in ("tumbling", "hopping")
-        and all(record.time >= 0 for record in records_)
-    )
+    return Joined(**(told | sides))
 
 
 FAMILIES = {
-    "tree": Family(
-        _draw_tree,
-        _read_tree,
-        _define_tree,
-        runners.driver,
-        lambda tree: True,
-        lambda tree, records_: _is_pair(tree),
-        lambda cases: matrix_runners.kafka_streams([_on_sides(*case) for case in cases]),
-        lambda tree, records_, found, expected: _pairs(found) == _pairs(expected),
+    "tree": Drawn(tables, _draw_tree, _read_tree, lambda tree: True),
+    "matrix": Drawn(streams, _draw_streams, _read_streams, lambda join: False),
+    "foreign": Drawn(
+        foreign_keys, _draw_foreign, lambda told: ForeignKeyJoin(**told), lambda join: True
     ),
-    "matrix": Family(
-        _draw_matrix,
-        _read_matrix,
-        _define_matrix,
-        matrix_runners.driver,
-        lambda join: False,
-        _kafka_joins,
-        matrix_runners.kafka_streams,
-        matrix_runners.agree,
-    ),
-    "foreign": Family(
-        _draw_foreign,
-        lambda told: fk_model.ForeignKeyJoin(**told),
-        _define_foreign,
-        fk_runners.driver,
-        lambda join: True,
-        fk_runners.kafka_can,
-        fk_runners.kafka_streams,
-        lambda join, records_, found, expected: found == expected,
-    ),
-    "windows": Family(
-        _draw_windows,
-        _read_view,
-        _define_view,
-        window_runners.driver,
-        lambda view: window_model.inputs_of(view.topology)[0] != "S",
-        _kafka_counts,
-        window_runners.kafka_streams,
-        lambda view, records_, found, expected: window_runners.counted(found) == expected,
+    "windows": Drawn(
+        windows, _draw_windows, _read_view, lambda view: inputs_of(view.topology)[0] != "S"
     ),
 }
-
-
-def _is_pair(tree: Any) -> bool:
-    """Whether Kafka Streams' oracle has this tree: two tables."""
-    return [isinstance(part, str) for part in tree] == [True] * 3 and tree[0] != tree[2]
-
-
-def _on_sides(tree: Any, records_: list[Record]) -> tuple[matrix.Join, list[Record]]:
-    """Two tables as Kafka Streams' left and right side."""
-    sided = [r._replace(table="L" if r.table == tree[0] else "R") for r in records_]
-    return matrix.VersionedTables(tree[1]), [r for r in sided if r.table in "LR"]
-
-
-def _pairs(answers: Any) -> list[list[tuple[Any, ...]]]:
-    """Results whatever model they are of."""
-    return [[(r.key, r.values, r.time) for r in part] for part in answers]

@@ -34,18 +34,46 @@ def drawn(random_: random.Random, largest: int) -> Case:
     nodes = topologies.drawn(random_)
     while not _fits(nodes, count):
         nodes = topologies.drawn(random_)
+    if _is_grouped(nodes):
+        count = max(count, min(60, largest))
     partitions = random_.choice([0, 0, 1, 3]) if each_for_itself(nodes) else 0
+    if random_.random() < 0.08:
+        nodes, partitions = _aligned(random_, nodes), 0
+    # What waits for a stage hears of its time by its changes, of which a net leaves some out.
+    nets = _is_table(nodes) and not topologies.aligned(nodes)
     records = _records(random_, nodes, count, _groups(nodes) if partitions else set())
     batches = changelogs.batches(random_, count)
+    if _is_grouped(nodes):
+        batches = changelogs.small_batches(random_, count)
+    settings = changelogs.settings(random_, len(batches), count, _stages(nodes))
+    if _is_grouped(nodes):
+        settings["limits"] = settings.get("limits", {}) | {"part": random_.choice([2, 2, 3, 1024])}
     return Case(
         "graph",
         nodes,
         records,
         batches,
-        emit=random_.choice(["change", "change", "batch"]) if _is_table(nodes) else "change",
+        emit=random_.choice(["change", "change", "batch"]) if nets else "change",
         partitions=partitions,
-        **changelogs.settings(random_, len(batches), count, _stages(nodes)),
+        **settings,
     )
+
+
+def _is_grouped(nodes: Sequence[topologies.Node]) -> bool:
+    """Whether the topology makes groups of a table and no more, which then are large, and change by
+    a few rows.
+    """
+    return {node["op"] for node in nodes} == {"table", "group"}
+
+
+def _aligned(random_: random.Random, nodes: list[topologies.Node]) -> list[topologies.Node]:
+    """The topology with a join whose sides wait for each other, where one can."""
+    joins = [n for n, node in enumerate(nodes) if node["op"] in ("join", "lookup", "within")]
+    if not joins:
+        return nodes
+    chosen = random_.choice(joins)
+    tried = [node | {"align": True} if n == chosen else node for n, node in enumerate(nodes)]
+    return tried if _planned(tried) else nodes
 
 
 def _is_table(nodes: Sequence[topologies.Node]) -> bool:
@@ -88,6 +116,11 @@ def _fits(nodes: Sequence[topologies.Node], count: int) -> bool:
             shape = topologies.shapes(nodes)[number]
             if node["op"] in ("group", "window") and shape.key[0][1] == "bool":
                 return False
+    return _planned(nodes)
+
+
+def _planned(nodes: list[topologies.Node]) -> bool:
+    """Whether dovetail takes the topology."""
     try:
         topologies.build(nodes)[0].schema  # noqa: B018
     except PlanError:
@@ -104,6 +137,9 @@ def _records(
     """``filled``: the inputs' columns that have no nulls."""
     mix = changelogs.mix(random_)
     codes = random_.choice([1, 3, 8, 30]) if count <= 400 else max(30, count // 4)
+    keys, drains, half = codes, False, count // 2
+    if _is_grouped(nodes):
+        keys, drains = max(keys, count), random_.random() < 0.5
     missing = random_.choice([0, 1, codes // 3])
     sources = [n for n, node in enumerate(nodes) if node["op"] in ("table", "stream")]
     weights = [random_.choice([1, 1, 4]) for _ in sources]
@@ -115,10 +151,13 @@ def _records(
         if number in last and random_.random() < mix.repeated:
             _, key, _, values, deleted = last[number]
         else:
-            key = [random_.randrange(codes) for _ in node["key"]]
-            if node["op"] == "table" and random_.random() < mix.null_key:
-                key[random_.randrange(len(key))] = None
+            key = [random_.randrange(keys) for _ in node["key"]]
+            if random_.random() < mix.null_key:
+                at = random_.randrange(len(key))
+                key[at] = key[at] if (number, node["key"][at][0]) in filled else None
             deleted = random_.random() < mix.deleted and (node["op"] == "table")
+            if drains and len(found) >= half:  # the last row first
+                key, deleted = found[max(0, 2 * half - 1 - len(found))][1], True
             values = [
                 None
                 if random_.random() < mix.null and (number, name) not in filled
@@ -140,7 +179,8 @@ def difference(case: Case) -> str | None:
     ordered = inputs(arrived(case))
     whole = len(case.batches)
     middle = random.Random(len(case.records)).randrange(whole) + 1
-    for upto in sorted({middle, whole}):
+    # Rows that wait come in another order than the records.
+    for upto in [] if topologies.aligned(case.topology) else sorted({middle, whole}):
         told = of_sql(case, ordered, sum(case.batches[:upto]), answers[:upto])
         if told is not None:
             return f"after micro-batch {upto} of {whole}: {told}"
@@ -161,7 +201,7 @@ def _other(case: Case) -> Case:
     the next stage in its order.
     """
     plain = replace(case, buckets=1, restarts=[], limits={}, emit="change")
-    if case.emit == "batch" or case.partitions:
+    if case.emit == "batch" or case.partitions or topologies.aligned(case.topology):
         return plain
     count = len(case.records)
     length = max(1, count // 3 if len(case.batches) != 3 else count)

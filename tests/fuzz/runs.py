@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
-from unittest import mock
 
 import numpy as np
 import pyarrow as pa
+from bench.forced import HASHES, forced
 
-import dovetail.kernels.parts
-import dovetail.kernels.sliding
-import dovetail.runtime.interval_side
-import dovetail.runtime.pack
-import dovetail.runtime.stage
-import dovetail.state.run_state
-import dovetail.state.runs
-import dovetail.state.segment
 from dovetail import testing
 from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
-from dovetail.kernels.hashing import stable_hash
 from dovetail.plan.inputs import Arrival
 from dovetail.plan.stages import plan_stage
 from dovetail.runtime.local import LocalStage
 from fuzz import columns, topologies
 from fuzz.case import Case
-
-Hash: TypeAlias = "Callable[[Sequence[pa.Array]], Any]"
 
 
 class Change(NamedTuple):
@@ -42,62 +29,6 @@ class Change(NamedTuple):
 
 
 Answers: TypeAlias = "list[list[Change]]"
-
-LIMITS = {
-    "fanout": (dovetail.state.runs, "FANOUT"),
-    "segment_bytes": (dovetail.state.run_state, "SEGMENT_BYTES_MAX"),
-    "compaction_bytes": (dovetail.state.run_state, "_COMPACTION_BYTES_MIN"),
-    "open_segments": (dovetail.state.segment, "_OPEN_SEGMENTS_MAX"),
-    "flush_bytes": (dovetail.runtime.pack, "_FLUSH_BYTES"),
-    "slice_bytes": (dovetail.runtime.stage, "SLICE_BYTES"),
-    "pairs": (dovetail.runtime.interval_side, "_PAIRS_MAX"),
-    "window_pairs": (dovetail.kernels.sliding, "_PAIRS_MAX"),
-    "part": (dovetail.kernels.parts, "PART_MAX"),
-}
-
-
-def _one(keys: Sequence[pa.Array]) -> Any:
-    return np.full(len(keys[0]), 7)
-
-
-def _few(keys: Sequence[pa.Array]) -> Any:
-    return stable_hash(keys) % 3
-
-
-def _low(keys: Sequence[pa.Array]) -> Any:
-    """Upper halves alike: combined keys of all foreign keys fall into one range."""
-    return stable_hash(keys) & 0xFFFFFFFF
-
-
-def _high(keys: Sequence[pa.Array]) -> Any:
-    """Lower halves alike: combined keys of one foreign key are one."""
-    return stable_hash(keys) & ~0xFFFFFFFF
-
-
-HASHES: dict[str, Hash] = {
-    "own": stable_hash,
-    "one": _one,
-    "few": _few,
-    "low": _low,
-    "high": _high,
-}
-
-_SKETCH = "dovetail.kernels.sketch"  # counts by the hash itself
-
-
-@contextmanager
-def forced(hash_: str, limits: Mapping[str, int]) -> Iterator[None]:
-    """Keys are placed by one of ``HASHES``, also between stages; ``limits``: as in ``LIMITS``."""
-    with ExitStack() as stack:
-        for name, value in limits.items():
-            module, constant = LIMITS[name]
-            stack.enter_context(mock.patch.object(module, constant, value))
-        if hash_ != "own":
-            for name, module in list(sys.modules.items()):
-                hashes = name.startswith("dovetail.") and name != _SKETCH
-                if hashes and getattr(module, "stable_hash", None) is stable_hash:
-                    stack.enter_context(mock.patch.object(module, "stable_hash", HASHES[hash_]))
-        yield
 
 
 class BulkDriver(testing.Driver):
@@ -127,6 +58,11 @@ class BulkDriver(testing.Driver):
         self._batches += bool(tables)
         return [change for table in tables for change in self._plain(table)]
 
+    def work_later(self) -> list[Change]:
+        """One micro-batch without rows, after as long as any row waits."""
+        self._now_us += 60_000_000
+        return self.work()
+
     def _plain(self, table: pa.Table) -> Iterator[Change]:
         names = [*self._node.key.names]
         held = {**self._columns}
@@ -148,15 +84,17 @@ def arrived(case: Case) -> Case:
     """
     if not case.partitions:
         return case
-    records = [r for part in case.cut(case.records) for r in _merged(part, case.partitions)]
+    tables = {n for n, node in enumerate(case.topology) if node["op"] == "table"}
+    parts = case.cut(case.records)
+    records = [r for part in parts for r in _merged(part, case.partitions, tables)]
     return replace(case, records=records, partitions=0)
 
 
-def _merged(part: list[Any], count: int) -> Iterator[Any]:
-    """Records with a null in their key are of no use, wherever they come."""
+def _merged(part: list[Any], count: int, tables: Collection[int]) -> Iterator[Any]:
+    """A table's records with a null in their key are of no use, wherever they come."""
     logs: dict[tuple[int, int], list[Any]] = {}
     for place, record in enumerate(part):
-        if None in record[1]:
+        if record[0] in tables and None in record[1]:
             yield record
             continue
         logs.setdefault((record[0], partition_of(place, count)), []).append(record)
@@ -218,4 +156,6 @@ def in_process(case: Case, tables: Mapping[int, pa.Table]) -> Answers:
                         driver.feed(given[n], own, partition)
             answers.append(driver.work())
             start += length
+        if topologies.aligned(case.topology):
+            answers.append(driver.work_later())
         return answers

@@ -243,6 +243,14 @@ def _beside(number: int, node: Node, known: list[Shape], nodes: Any) -> str:
     return f"select {told} from n{node['left']} l left join n{node['right']} r on {on}"
 
 
+def _asks(number: int, node: Node, known: list[Shape], nodes: Any) -> str:
+    left, right = known[node["left"]], known[node["right"]]
+    pairs = [*zip(_names(left), _names(right), strict=True), (node["window_of"], "window_start")]
+    on = _and([f"l.{mine} = r.{other}" for mine, other in pairs])
+    told = ", ".join([f"l.{name}" for name in _names(left)] + _selected(number, node))
+    return f"select {told} from n{node['left']} l left join n{node['right']} r on {on}"
+
+
 def _as_table(number: int, node: Node, known: list[Shape], nodes: list[Node]) -> str:
     if node["emit"] == "change":
         return f"select * from n{node['of']}"
@@ -262,5 +270,6 @@ SQL: dict[str, Callable[[int, Node, list[Shape], Any], str]] = {
     "same": _windows,
     "shift": _windows,
     "beside": _beside,
+    "asks": _asks,
     "as_table": _as_table,
 }

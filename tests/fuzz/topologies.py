@@ -22,6 +22,8 @@ Fields: TypeAlias = "list[tuple[str, str]]"
 
 LONG_US = 10**14
 """A grace or a retention that nothing outlasts."""
+ALIGN = "1 min"
+"""How long one side of a join waits for the other, where it does."""
 HOWS = ("inner", "left", "outer")
 
 
@@ -136,16 +138,18 @@ def _selection(number: int, node: Node) -> dict[str, str]:
 
 
 def _join(number: int, node: Node, made: list[Any], **options: Any) -> Any:
+    if node.get("align"):
+        options["align"] = ALIGN
     left, right = made[node["left"]], made[node["right"]]
     return left.join(right, how=node["how"], select=_selection(number, node), **options)
 
 
 def _foreign(number: int, node: Node, made: list[Any]) -> Any:
-    return _join(number, node, made, on=node["on"], materialized=node.get("kept", False))
+    return _join(number, node, made, on=node["on"], materialized=bool(node.get("kept")))
 
 
 def _by_key(number: int, node: Node, made: list[Any]) -> Any:
-    return _join(number, node, made, materialized=node.get("kept", False))
+    return _join(number, node, made, materialized=bool(node.get("kept")))
 
 
 def _look_up(number: int, node: Node, made: list[Any]) -> Any:
@@ -160,6 +164,10 @@ def _within(number: int, node: Node, made: list[Any]) -> Any:
 
 def _shifted(number: int, node: Node, made: list[Any]) -> Any:
     return _join(number, node, made, shift=timedelta(microseconds=node["shift"]))
+
+
+def _asked(number: int, node: Node, made: list[Any]) -> Any:
+    return _join(number, node, made, window_of=node["window_of"])
 
 
 def _aggregates(number: int, node: Node) -> dict[str, Any]:
@@ -193,6 +201,7 @@ BUILD: dict[str, Callable[[int, Node, list[Any]], Any]] = {
     "within": _within,
     "same": _join,
     "beside": _join,
+    "asks": _asked,
     "shift": _shifted,
     "group": _group,
     "window": _window,
@@ -205,14 +214,27 @@ BUILD: dict[str, Callable[[int, Node, list[Any]], Any]] = {
 
 def drawn(random_: random.Random) -> list[Node]:
     """Some inputs, and operators over what there is; what the result does not read is left out."""
+    theme = random_.choice([OPERATORS, OPERATORS, OF_WINDOWS])
     domains = [random_.choices(KEYS, k=random_.choice([1, 1, 1, 2, 3])) for _ in range(2)]
+    if theme is OF_WINDOWS:
+        domains = [[random_.choice(KEYS)]]
     nodes = [_input(random_, number, domains) for number in range(random_.randint(1, 4))]
+    if theme is OF_WINDOWS:
+        nodes = [
+            _input(random_, 0, domains, "stream"),
+            *nodes[1:],
+            _input(random_, len(nodes), domains, "table"),
+        ]
     operators = random_.choice([1, 1, 2, 3, 4, 5, 7])
+    if theme is OF_GROUPS:
+        nodes = [_input(random_, 0, domains, "table")]
+        nodes[0]["values"].append(["c0_9", "bool"])
+        operators = 1
     for _ in range(20 * operators):
         if operators == 0:
             break
         known = shapes(nodes)
-        fresh = random_.choice(OPERATORS)(random_, nodes, known)
+        fresh = random_.choice(theme)(random_, nodes, known)
         if fresh is not None:
             nodes.append(fresh)
             operators -= 1
@@ -231,6 +253,11 @@ def places(nodes: Sequence[Node]) -> dict[int, int]:
         if number in used:
             used |= {nodes[number][side] for side in SIDES if side in nodes[number]}
     return {number: new for new, number in enumerate(sorted(used))}
+
+
+def aligned(nodes: Sequence[Node]) -> bool:
+    """Whether a join lets rows wait."""
+    return any(node.get("align") for node in nodes)
 
 
 def pruned(nodes: Sequence[Node]) -> list[Node]:
@@ -255,16 +282,18 @@ def _renamed(nodes: list[Node], names: dict[str, str]) -> list[Node]:
                 return told[: len(head) + 1 - len(bare)] + names[bare] + tail
         return [name(one) for one in told] if isinstance(told, list) else told
 
-    lists = ("on", "by", "columns", "aggregates", "values")
+    lists = ("on", "by", "columns", "aggregates", "values", "window_of")
     return [{k: name(v) if k in lists else v for k, v in node.items()} for node in nodes]
 
 
-def _input(random_: random.Random, number: int, domains: list[list[str]]) -> Node:
+def _input(
+    random_: random.Random, number: int, domains: list[list[str]], op: str | None = None
+) -> Node:
     key = random_.choice(domains)
-    op = random_.choice(["table", "table", "table", "stream"])
-    types = random_.choices(VALUES, k=random_.randint(1, 3))
+    op = op or random_.choice(["table", "table", "stream"])
+    types = random_.choices([*VALUES, "start"], k=random_.randint(1, 3))
     if random_.random() < 0.6:
-        types += random_.choice(domains)
+        types += [*random_.choice(domains), "start"]
     node: Node = {
         "op": op,
         "key": [[f"k{number}_{i}", type_] for i, type_ in enumerate(key)],
@@ -336,8 +365,8 @@ AGGREGATES = {
 
 def _draw_aggregates(random_: random.Random, of: Shape) -> list[list[Any]]:
     found: list[list[Any]] = [["count", None]]
-    for _ in range(random_.randint(0, 3)):
-        function = random_.choice([*AGGREGATES, "sum"])
+    for _ in range(random_.randint(0, 4)):
+        function = random_.choice([*AGGREGATES, "min", "max"])
         columns = [name for name, type_ in of.columns if type_ in AGGREGATES[function]]
         if columns:
             found.append([function, random_.choice(columns)])
@@ -352,6 +381,8 @@ def _draw_group(random_: random.Random, nodes: list[Node], known: list[Shape]) -
     if not columns:
         return None
     by = random_.sample(columns, random_.choice([1, 1, min(2, len(columns))]))
+    if random_.random() < 0.7:  # few groups
+        by = [name for name, type_ in known[of].columns if type_ == "bool"][:1] or by
     aggregates = _draw_aggregates(random_, known[of])
     return {"op": "group", "of": of, "by": by, "aggregates": aggregates}
 
@@ -420,6 +451,25 @@ def _draw_beside(random_: random.Random, nodes: list[Node], known: list[Shape]) 
     return {"op": "beside", "left": pair[0], "right": pair[1], "how": "left", "columns": columns}
 
 
+def _draw_asks(random_: random.Random, nodes: list[Node], known: list[Shape]) -> Node | None:
+    """Rows of a table that name the start of a window."""
+
+    def fits(left: Shape, right: Shape) -> bool:
+        kinds = left.kind == "table" and left.whole and right.kind == "windowed"
+        return kinds and "start" in _types(left.columns) and _types(left.key) == _types(right.key)
+
+    fixed = [
+        Shape("", [], []) if nodes[n].get("kind") == "session" else s for n, s in enumerate(known)
+    ]
+    pair = _two(random_, fixed, fits)
+    if pair is None or any(n["op"] == "window" and n["kind"] == "session" for n in nodes):
+        return None
+    left, right = known[pair[0]], known[pair[1]]
+    node = {"op": "asks", "left": pair[0], "right": pair[1], "how": "left"}
+    node["window_of"] = random_.choice([n for n, t in left.columns if t == "start"])
+    return node | {"columns": _columns(random_, left, right)}
+
+
 def _draw_as_table(random_: random.Random, nodes: list[Node], known: list[Shape]) -> Node | None:
     windowed = [n for n, shape in enumerate(known) if shape.kind == "windowed"]
     if not windowed:
@@ -486,7 +536,24 @@ OPERATORS = [
     _draw_window,
     _draw_same,
     _draw_beside,
+    _draw_asks,
     _draw_as_table,
     _draw_lookup,
     _draw_within,
 ]
+
+OF_WINDOWS = [
+    _draw_window,
+    _draw_window,
+    _draw_same,
+    _draw_beside,
+    _draw_beside,
+    _draw_asks,
+    _draw_asks,
+    _draw_as_table,
+    _draw_join,
+]
+"""Windows, and what stands beside them."""
+
+OF_GROUPS = [_draw_group]
+"""Large groups of a table."""

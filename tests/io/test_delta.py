@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import naive
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bench.models import tables as naive
+from bench.records import Record
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from small_session import with_delta
@@ -114,6 +115,24 @@ def test_merging_takes_the_last_change_of_a_key_and_twice_is_once(
     assert merged(*second) == [("b", 6), ("c", 5)]
 
 
+def test_a_small_merge_compiles_hardly_any_code(delta_spark: SparkSession, tmp_path: Path) -> None:
+    schema = "k long, v long, _timestamp timestamp, _change string, _position long"
+    table = str(tmp_path / "table")
+    rows = [(n, n, START, "upsert", n) for n in range(20)]
+    frame = delta_spark.createDataFrame(rows, schema).coalesce(1)
+    frame.limit(9).drop("_change", "_position").write.format("delta").save(table)
+    own = lake.apart(delta_spark)
+    lake.tune(own)
+    for name, value in {"wholeStage": "true", "factoryMode": "FALLBACK"}.items():
+        own.conf.set(f"spark.sql.codegen.{name}", value)
+    metrics = delta_spark._jvm.org.apache.spark.metrics.source
+    compiled = getattr(getattr(metrics, "CodegenMetrics$"), "MODULE$").METRIC_COMPILATION_TIME()
+    before = compiled.getCount()
+    delta.merge_changes(own, frame, lake.named(table), ["k"])
+    assert compiled.getCount() < before + 10
+    assert delta_spark.read.format("delta").load(table).count() == 20
+
+
 def test_rows_whose_keys_have_nulls_are_merged(delta_spark: SparkSession, tmp_path: Path) -> None:
     """An outer join by foreign key: a right row alone has no left key, the others no right one."""
     table = str(tmp_path / "table")
@@ -161,11 +180,11 @@ def test_a_session_without_delta_is_told_so(monkeypatch: pytest.MonkeyPatch) -> 
     changes.writeStream.foreachBatch.assert_not_called()
 
 
-def history(rng: random.Random) -> Iterator[list[naive.Record]]:
+def history(rng: random.Random) -> Iterator[list[Record]]:
     """Upserts and deletes of both tables, a file of each at a time; times are out of order."""
     for number in range(FILES):
         yield [
-            naive.Record(
+            Record(
                 rng.choice(("a", "b")),
                 (f"k{rng.randrange(KEYS // 2)}", rng.randrange(2)),
                 rng.randrange(100_000),
@@ -176,7 +195,7 @@ def history(rng: random.Random) -> Iterator[list[naive.Record]]:
         ]
 
 
-def write(batch: Sequence[naive.Record], number: int, directory: Path) -> None:
+def write(batch: Sequence[Record], number: int, directory: Path) -> None:
     """A file of each table, whose rows share one log."""
     for name in ("a", "b"):
         rows = [(i, record) for i, record in enumerate(batch) if record.table == name]
@@ -220,7 +239,7 @@ def run(spark: SparkSession, directory: Path, table: str) -> None:
     ).awaitTermination()
 
 
-def contents(batches: Sequence[Sequence[naive.Record]]) -> Iterator[Content]:
+def contents(batches: Sequence[Sequence[Record]]) -> Iterator[Content]:
     """After each batch: the static join of both tables, each row with its last change's time."""
     tables: dict[str, dict[Key, naive.Row]] = {"a": {}, "b": {}}
     times: dict[Key, datetime] = {}

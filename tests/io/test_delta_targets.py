@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -218,6 +219,25 @@ def test_small_files_are_put_together(place: Place) -> None:
     assert len(place.spark.read.format("delta").load(str(place.target)).inputFiles()) == 1
 
 
+def test_a_relative_path_and_a_key_called_last(place: Place) -> None:
+    place.come([(1, "c")])
+    changes = place.spark.readStream.schema("id long, v string, at timestamp")
+    renamed = changes.parquet(str(place.directory / "in")).withColumnsRenamed(
+        {"id": "last", "v": "source"}
+    )
+    table = dt.Table.from_changelog(renamed, key="last", timestamp="at", name="t")
+    for _ in range(2):
+        table.write_stream(
+            dt.to_delta(os.path.relpath(place.target)),
+            checkpoint=str(place.directory / "checkpoint"),
+            trigger="available now",
+            buckets=1,
+        ).awaitTermination()
+        place.come([(2, "d"), (3, "e")])
+    rows = place.spark.read.format("delta").load(str(place.target)).select("last", "source")
+    assert sorted(map(tuple, rows.collect())) == [(1, "c"), (2, "d"), (3, "e")]
+
+
 def test_a_table_of_the_catalog(place: Place) -> None:
     place.spark.sql("DROP TABLE IF EXISTS kept_by_a_query")
     try:
@@ -232,7 +252,7 @@ def test_arguments() -> None:
     for options in ({}, {"path": "a", "table": "b"}):
         with pytest.raises(dt.PlanError, match="needs a path or table="):
             dt.to_delta(**options)
-    with pytest.raises(dt.PlanError, match="is not a choice"):
+    with pytest.raises(dt.PlanError, match="existing= is 'append'"):
         dt.to_delta("a", existing="append")  # type: ignore[arg-type]
-    with pytest.raises(dt.PlanError, match="less than one"):
+    with pytest.raises(dt.PlanError, match="compact_every= is 0"):
         dt.to_delta("a", compact_every=0)

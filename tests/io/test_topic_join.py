@@ -7,10 +7,12 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from time import sleep
 from typing import Any, NamedTuple
 
-import naive
 import pytest
+from bench.models import tables as naive
+from bench.records import Record
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
@@ -32,7 +34,7 @@ class Broker(NamedTuple):
     servers: str
     new_topic: Callable[[int], str]
 
-    def produce(self, topic: str, records: Sequence[naive.Record]) -> None:
+    def produce(self, topic: str, records: Sequence[Record]) -> None:
         """Appends records in order, their event time in the header."""
         rows = [
             (record.key, None if record.deleted else record.value, str(record.time * 1000))
@@ -82,11 +84,11 @@ def broker(
 
 
 @pytest.fixture(scope="module")
-def history() -> list[naive.Record]:
+def history() -> list[Record]:
     """Upserts and tombstones of two tables, some without a key, by ascending time."""
     rng = random.Random(1)
     return [
-        naive.Record(
+        Record(
             rng.choice(("users", "cities")),
             None if rng.random() < 0.05 else f"k{rng.randrange(KEYS)}",
             1000 + time,
@@ -98,7 +100,7 @@ def history() -> list[naive.Record]:
 
 
 @pytest.fixture(scope="module")
-def topics(broker: Broker, history: Sequence[naive.Record]) -> dict[str, str]:
+def topics(broker: Broker, history: Sequence[Record]) -> dict[str, str]:
     """The topic of each table, of two partitions and of three."""
     topics = {"users": broker.new_topic(2), "cities": broker.new_topic(3)}
     for name, topic in topics.items():
@@ -109,7 +111,7 @@ def topics(broker: Broker, history: Sequence[naive.Record]) -> dict[str, str]:
 @pytest.mark.parametrize("how", ["inner", "left"])
 def test_each_keys_records_are_each_inputs_own_results(
     broker: Broker,
-    history: Sequence[naive.Record],
+    history: Sequence[Record],
     topics: Mapping[str, str],
     tmp_path: Path,
     how: Any,
@@ -122,7 +124,7 @@ def test_each_keys_records_are_each_inputs_own_results(
 
 
 def test_a_stream_becomes_the_table_that_its_topic_is(
-    broker: Broker, history: Sequence[naive.Record], topics: Mapping[str, str]
+    broker: Broker, history: Sequence[Record], topics: Mapping[str, str]
 ) -> None:
     users = broker.table(topics["users"], name="users", streaming=False)
     users_stream = dt.Stream.from_topic(
@@ -143,8 +145,8 @@ def test_a_stream_becomes_the_table_that_its_topic_is(
 
 def test_objects_are_joined_as_they_are_written(broker: Broker, tmp_path: Path) -> None:
     users, cities, target = (broker.new_topic(1) for _ in range(3))
-    record = partial(naive.Record, "", '{"id":1,"part":"a"}', deleted=False)
-    other = partial(naive.Record, "", '{"id":1,"part":"b"}', deleted=False)
+    record = partial(Record, "", '{"id":1,"part":"a"}', deleted=False)
+    other = partial(Record, "", '{"id":1,"part":"b"}', deleted=False)
     broker.produce(
         users,
         [
@@ -190,7 +192,7 @@ def test_objects_are_joined_as_they_are_written(broker: Broker, tmp_path: Path) 
 
 
 def test_a_batch_that_is_written_twice_repeats_and_nothing_else_changes(
-    broker: Broker, history: Sequence[naive.Record], tmp_path: Path
+    broker: Broker, history: Sequence[Record], tmp_path: Path
 ) -> None:
     """The second query dies between a batch's last record and its commit, with input to come."""
     sources = {"users": broker.new_topic(2), "cities": broker.new_topic(3)}
@@ -211,7 +213,7 @@ def test_a_batch_that_is_written_twice_repeats_and_nothing_else_changes(
         query.awaitTermination()
         return sum(progress.numInputRows > 0 for progress in query.recentProgress)
 
-    def produce(part: Sequence[naive.Record]) -> None:
+    def produce(part: Sequence[Record]) -> None:
         for name, topic in sources.items():
             broker.produce(topic, [record for record in part if record.table == name])
 
@@ -269,6 +271,42 @@ def test_a_record_that_cannot_be_read_stops_the_query_or_is_counted(
     assert "k2" not in written
 
 
+@pytest.mark.parametrize("there", [1, 5])
+def test_a_topic_that_is_deleted_and_made_anew_is_another_log(
+    broker: Broker, tmp_path: Path, there: int
+) -> None:
+    """What docs/kafka.md says of it: with fewer records than were read the query stops, with as
+    many or more it goes on behind those that were read.
+    """
+    topic, target = broker.new_topic(1), broker.new_topic(1)
+    kafka = broker.spark._jvm.org.apache.kafka.clients.admin
+    admin = kafka.Admin.create({"bootstrap.servers": broker.servers})
+
+    def produce(*names: str) -> None:
+        broker.produce(topic, [naive.Record("", name, 1, name, deleted=False) for name in names])
+
+    def run() -> None:
+        ran(broker.table(topic, name="users"), broker, target, tmp_path)
+
+    produce("a", "b", "c")
+    run()
+    admin.deleteTopics([topic]).all().get()
+    with pytest.raises(StreamingQueryException, match="UnknownTopicOrPartition"):
+        run()
+    while topic in admin.listTopics().names().get():
+        sleep(0.1)
+    admin.createTopics([kafka.NewTopic(topic, 1, 1)]).all().get()
+    admin.close()
+    produce(*"vwxyz"[-there:])
+    if there < 3:
+        with pytest.raises(StreamingQueryException, match="offset was changed from 3 to 1"):
+            run()
+        assert broker.written(target).keys() == {"a", "b", "c"}
+    else:
+        run()
+        assert broker.written(target).keys() == {"a", "b", "c", "y", "z"}
+
+
 def pair() -> Column:
     """Both values as text; just the left one where there is no right row."""
     return F.concat_ws("+", F.col("left.value"), F.col("right.value"))
@@ -298,7 +336,7 @@ def lose_last_commit(checkpoint: Path) -> None:
     (commits / f".{last.name}.crc").unlink(missing_ok=True)
 
 
-def expected(how: str, records: Sequence[naive.Record]) -> Written:
+def expected(how: str, records: Sequence[Record]) -> Written:
     """By definition: each record's own result, as text."""
     sequences: Written = defaultdict(list)
     for changes in naive.each_record(("users", how, "cities"), records):

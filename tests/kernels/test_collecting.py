@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from aggregate_model import Touch, bits, by_group, check, check_merged, cuts, run, scripts
+from bench.models.aggregates import Touch, bits, by_group, check, check_merged, cuts, run, scripts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from aggregate_model import Touch, check_merged, cuts, run, same, scripts
+from bench.models.aggregates import Touch, check_merged, cuts, run, same, scripts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -15,7 +15,7 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 import pytest
-from aggregate_model import (
+from bench.models.aggregates import (
     Touch,
     bits,
     by_group,

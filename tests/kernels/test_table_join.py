@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import os
 import random
+from functools import partial
 from itertools import count
 from typing import Any
 
 import pytest
-from naive import (
-    Record,
-    Result,
-    Topology,
-    each_batch,
-    each_record,
-    names,
-    row,
-    seen,
-)
-from runners import cut, kernel, one_hash
+from bench import runners
+from bench.families import tables as family
+from bench.models.tables import Topology, each_batch, each_record, names, row, seen
+from bench.records import Record, Result, cut, one_hash
 
+kernel = partial(runners.kernel, family)
 SEEDS = range(int(os.environ.get("DOVETAIL_CASES", "60")))
 
 

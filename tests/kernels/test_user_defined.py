@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from aggregate_model import Touch, check, check_merged, cuts, run, scripts
+from bench.models.aggregates import Touch, check, check_merged, cuts, run, scripts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle

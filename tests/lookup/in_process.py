@@ -18,7 +18,7 @@ from dovetail import testing
 from dovetail.columns import CHANGE, DELETED, EVENT_TIME, HASH, TIMESTAMP
 from dovetail.kernels.hashing import stable_hash
 from dovetail.lookup.pool import opened
-from dovetail.lookup.source import Index
+from dovetail.lookup.source import Found, Index
 from dovetail.plan.nodes import DeltaJoin, Derived, Entry
 from dovetail.plan.output import output_of
 from dovetail.plan.spec import Eventual
@@ -28,7 +28,7 @@ from dovetail.runtime.job import Batch
 from dovetail.runtime.lookup_cache import SideCache
 
 Row = dict[str, Any]
-TYPES = {"long": pa.int64(), "string": pa.string()}
+TYPES = {"long": pa.int64(), "double": pa.float64(), "string": pa.string()}
 
 
 @dataclass(frozen=True)
@@ -55,19 +55,23 @@ class MemoryReader:
     def __init__(self, source: MemoryLookup, schema: pa.Schema) -> None:
         self.source, self.schema = source, schema
 
-    def rows(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
+    def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
         world = self.source.world
         world.asked(self.source.table)
-        wanted = {tuple(row.values()) for row in keys.to_pylist()}
+        wanted = {tuple(row.values()): number for number, row in enumerate(keys.to_pylist())}
         assert len(wanted) == len(keys), "keys come twice"
         assert not any(None in key for key in wanted), "a null is asked for"
         world.looked_up += len(wanted)
         found = [
-            {name: row[name] for name in self.schema.names}
+            ({name: row[name] for name in self.schema.names}, wanted[key])
             for row in world.tables[self.source.table].rows.values()
-            if tuple(row[column] for column in by) in wanted
+            if (key := tuple(row[column] for column in by)) in wanted
         ]
-        return pa.Table.from_pylist(found, self.schema)
+        return Found(
+            pa.Table.from_pylist([row for row, _ in found], self.schema),
+            np.array([number for _, number in found], np.int64),
+            np.zeros(len(keys), np.bool_),
+        )
 
     def close(self) -> None:
         pass
@@ -198,7 +202,7 @@ class Tasks:
                     keys.add(key)
                 changes += rows
             self.caches[task] = done.caches
-            for side, (hits, misses) in enumerate(done.counts):
+            for side, (hits, misses, _) in enumerate(done.counts):
                 self.counts[side][0] += hits
                 self.counts[side][1] += misses
         self.rng.shuffle(changes)

@@ -84,24 +84,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
             r"finds the other. Say changes='upsert' of the one"
         ),
     ),
-    "unknown how": (
-        lambda: orders("all", BY_CUSTOMER).delta_join(customers(), on="customer", how="semi"),  # type: ignore[arg-type]
-        r"how='semi' is not a delta join. Use 'inner', 'left', 'right' or 'full'",
-    ),
-    "unknown strategy": (
-        lambda: orders("all", BY_CUSTOMER).join(customers(), on="customer", strategy="always"),  # type: ignore[arg-type]
-        r"strategy='always' is not one. Use 'auto', 'force' or 'none'",
-    ),
-    "negative cache": (
-        lambda: orders("all", BY_CUSTOMER).delta_join(
-            customers(), on="customer", right_cache_size=-1
-        ),
-        r"right_cache_size=-1. Use 0 or more; cache=False is no cache",
-    ),
-    "negative cache of a join": (
-        lambda: orders("all", BY_CUSTOMER).join(customers(), on="customer", left_cache_size=-5),
-        r"left_cache_size=-5. Use 0 or more",
-    ),
     "unknown column": (
         lambda: orders().delta_join(customers(), on={"client": "name"}),
         r"on= names an unknown column 'client'. Known in orders are id, customer, amount",
@@ -114,10 +96,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "too many names": (
         lambda: orders().delta_join(customers(), on=["customer", "amount"]),
         r"customer, amount are 2 columns, the key of customers has 1. Name both sides' columns",
-    ),
-    "not a table": (
-        lambda: orders().delta_join("customers", on="customer"),  # type: ignore[arg-type]
-        r"delta_join: the right side is a str. Make it a Table first",
     ),
     "a history": (
         lambda: (
@@ -136,10 +114,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "an index of an unknown column": (
         lambda: orders("all", dt.index("client")),
         r"table orders: INDEX INDEX_client \(client\) names an unknown column 'client'",
-    ),
-    "an unknown kind of changes": (
-        lambda: orders("retract"),
-        r"table orders: changes='retract' is not a mode. Use 'insert', 'upsert' or 'all'",
     ),
     "a filter that a change can leave": (
         lambda: testing.table("orders", key="id", schema=ORDERS).with_lookup(
@@ -161,12 +135,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         r"index i: column 'a' occurs twice. Name it once",
     ),
     "a source without a key": (lambda: source("t", []), r"sqlite t: no key column is given"),
-    "a text for an index": (
-        lambda: source("t", "id", "customer"),  # type: ignore[arg-type]
-        r"sqlite t: indexes= has a str. Write dt.index",
-    ),
-    "no time": (lambda: source("t", "id", timeout_s=0), r"sqlite t: timeout_s=0. Use a time"),
-    "fewer than no retries": (lambda: source("t", "id", retries=-1), r"sqlite t: retries=-1. Use"),
 }
 
 

@@ -336,6 +336,40 @@ def test_emit_batch_is_refused_where_it_cannot_be_kept(
         run(table, Results(), tmp_path / "checkpoint", emit="batch")
 
 
+def test_keys_that_the_store_cannot_have_meet_nothing_and_are_counted(
+    spark: SparkSession, database: str, tmp_path: Path
+) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    world = World(tmp_path, orders(), customers())
+    known = "0b1c2d3e-0000-4000-8000-00000000000a"
+    with psycopg.connect(database, autocommit=True) as store:
+        store.execute("CREATE TABLE orders (id bigint PRIMARY KEY, customer text, n integer)")
+        store.execute("CREATE INDEX ON orders (customer)")
+        store.execute("CREATE TABLE customers (name uuid PRIMARY KEY, city char(8))")
+        store.execute("INSERT INTO customers VALUES (%s, 'Oslo')", [known])
+    names = [known, "no uuid", "", "\0", known.upper(), None]
+    world.put("orders", *({"id": i, "customer": name, "n": i} for i, name in enumerate(names)))
+    tables = [
+        world.table(
+            spark,
+            name,
+            lookup=dt.postgres(
+                database,
+                name,
+                key=world.tables[name].key,
+                indexes=[dt.index(*index) for index in world.tables[name].indexes],
+            ),
+        )
+        for name in ("orders", "customers")
+    ]
+    sink = Results()
+    query = run(tables[0].join(tables[1], on="customer", how="left"), sink, tmp_path / "checkpoint")
+    found = {row["id"]: row["city"] for row in sink.table}
+    assert found == {0: "Oslo"} | dict.fromkeys(range(1, len(names)))
+    counts = [p.observedMetrics["orders-customers.lookups"] for p in query.recentProgress]
+    assert [(c.right_misses, c.right_unfit, c.left_unfit) for c in counts] == [(5, 4, 0)]
+
+
 def test_rows_change_in_postgres_while_the_query_runs(
     spark: SparkSession, database: str, tmp_path: Path
 ) -> None:

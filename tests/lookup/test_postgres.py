@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import decimal
+import os
+import signal
 import threading
 import time
 from datetime import date, datetime, timezone
@@ -13,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
+from dovetail.lookup.postgres_line import connected, deadline
 
 psycopg = pytest.importorskip("psycopg")
 
@@ -41,7 +44,7 @@ def source(dsn: str, table: str = "sales.orders", **options: Any) -> Any:
 
 
 def found(reader: Any, *names: str) -> list[dict[str, Any]]:
-    rows = reader.rows(["customer"], pa.table({"customer": list(names)})).to_pylist()
+    rows = reader.rows(["customer"], pa.table({"customer": list(names)})).rows.to_pylist()
     return sorted(rows, key=lambda row: row["id"])
 
 
@@ -63,12 +66,14 @@ def test_one_query_serves_a_batch_and_uses_the_index(database: str, store: Any) 
     reader = source(database).open(SCHEMA)
     sent: list[Any] = []
     reader._connect()
+    columns = reader._columns(pa.schema([("customer", pa.string())]))
+    query_of = reader._statement(["customer"], columns)
     plan = reader._connection.execute(
-        psycopg.sql.SQL("EXPLAIN ") + reader._statement(["customer"]), [["ann", "c77"]]
+        psycopg.sql.SQL("EXPLAIN ") + query_of, [["ann", "c77"]]
     ).fetchall()
     assert any("orders_customer_idx" in line for (line,) in plan), plan
-    query = reader._query
-    reader._query = lambda *given: sent.append(given) or query(*given)
+    query = reader._find
+    reader._find = lambda *given: sent.append(given) or query(*given)
     assert len(found(reader, *(f"c{n}" for n in range(5000)))) == 4990
     assert len(sent) == 1
 
@@ -114,7 +119,7 @@ def test_several_columns_and_types_are_looked_up_together(database: str, store: 
     )
     reader = dt.postgres(database, 'odd "names"', key=["u", "d"]).open(schema)
     keys = pa.table({"u": [key], "d": [date(2024, 5, 1)]})
-    (row,) = reader.rows(["u", "d"], keys).to_pylist()
+    (row,) = reader.rows(["u", "d"], keys).rows.to_pylist()
     assert row["n.1"] == decimal.Decimal("1.50")
     assert row["t"] == datetime(2024, 5, 1, 8, tzinfo=timezone.utc)
 
@@ -162,6 +167,44 @@ def test_a_server_that_stays_away_is_an_error(database: str, store: Any) -> None
     assert "start the query again" in str(error.value)
 
 
+def test_a_pooler_lends_connections_without_what_others_have_set(pooled: str, store: Any) -> None:
+    with psycopg.connect(pooled, autocommit=True, prepare_threshold=None) as other:
+        settings = ("TimeZone", "DateStyle", "statement_timeout", "default_transaction_read_only")
+
+        def session() -> list[Any]:
+            return [other.execute(f"SHOW {name}").fetchone() for name in settings]
+
+        other.execute("SET TimeZone = 'Asia/Tokyo'")
+        other.execute("SET DateStyle = 'SQL, DMY'")
+        other.execute("SET statement_timeout = '7s'")
+        before = session()
+        reader = source(pooled).open(SCHEMA)
+        for _ in range(3):
+            assert len(found(reader, "ann")) == 2
+            assert session() == before
+            other.execute("UPDATE sales.orders SET amount = amount + 1")
+        assert reader._connection.info.backend_pid != other.info.backend_pid
+        pids = {
+            c.execute("SELECT pg_backend_pid()").fetchone() for c in (other, reader._connection)
+        }
+        assert len(pids) == 1
+
+
+def test_a_backend_behind_a_pooler_that_stands_still_is_left(pooled: str, store: Any) -> None:
+    reader = source(pooled, timeout_s=0.5, retries=0).open(SCHEMA)
+    found(reader, "ann")
+    (pid,) = reader._connection.execute("SELECT pg_backend_pid()").fetchone()
+    os.kill(pid, signal.SIGSTOP)
+    started = time.monotonic()
+    try:
+        with pytest.raises(dt.ConfigurationError, match=r"no answer within timeout_s=0\.5"):
+            found(reader, "ann")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert time.monotonic() - started < 4
+    assert len(found(reader, "ann")) == 2
+
+
 def test_a_slow_query_is_stopped_and_tried_again(database: str, store: Any) -> None:
     store.execute(
         "CREATE FUNCTION slow(x bigint) RETURNS bigint LANGUAGE plpgsql IMMUTABLE AS "
@@ -173,6 +216,68 @@ def test_a_slow_query_is_stopped_and_tried_again(database: str, store: Any) -> N
     with pytest.raises(dt.ConfigurationError, match=r"postgres late: no answer after 2 .*timeout"):
         found(reader, "ann")
     assert 0.6 < time.monotonic() - started < 4
+
+
+def test_a_backend_that_stands_still_is_left_for_another(database: str, store: Any) -> None:
+    reader = source(database, timeout_s=0.5).open(SCHEMA)
+    found(reader, "ann")
+    pid = reader._connection.info.backend_pid
+    os.kill(pid, signal.SIGSTOP)
+    started = time.monotonic()
+    try:
+        assert len(found(reader, "ann")) == 2
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert 1.4 < time.monotonic() - started < 5
+    assert reader._connection.info.backend_pid != pid
+
+
+def test_a_server_that_stands_still_is_an_error(
+    database: str, store: Any, postgres_server: Any
+) -> None:
+    reader = source(database, timeout_s=0.5, retries=1).open(SCHEMA)
+    found(reader, "ann")
+    postmaster = int((postgres_server.data / "postmaster.pid").read_text().splitlines()[0])
+    stopped = [postmaster, reader._connection.info.backend_pid]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    started = time.monotonic()
+    try:
+        with pytest.raises(dt.ConfigurationError, match=r"no answer after 2 attempts: .*timeout"):
+            found(reader, "ann")
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    assert time.monotonic() - started < 8
+    assert len(found(reader, "ann")) == 2
+
+
+def test_a_query_that_is_given_up_ends_on_the_server(database: str, store: Any) -> None:
+    connection = connected(database, 0.2)
+    pid = connection.info.backend_pid
+    with (
+        pytest.raises(psycopg.OperationalError, match=r"no answer within timeout_s=0\.2"),
+        deadline(connection, 0.2),
+    ):
+        connection.execute("SELECT pg_sleep(60)")
+    running = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s"
+    for _ in range(50):
+        if store.execute(running, [pid]).fetchone() == (0,):
+            return
+        time.sleep(0.1)
+    pytest.fail("the query still runs")
+
+
+def test_a_lost_connection_is_noticed_unless_the_dsn_says_otherwise(
+    database: str, store: Any
+) -> None:
+    def options(dsn: str) -> dict[str, str]:
+        return connected(dsn, 3.0).info.get_parameters()  # type: ignore[no-any-return]
+
+    of = options(database)
+    assert (of["keepalives_idle"], of["tcp_user_timeout"]) == ("3", "3000")
+    of = options(f"{database} keepalives_idle=60 tcp_user_timeout=1000")
+    assert (of["keepalives_idle"], of["tcp_user_timeout"]) == ("60", "1000")
 
 
 def test_waiting_for_a_lock_delays_a_look_up(database: str, store: Any) -> None:
@@ -189,7 +294,7 @@ def test_waiting_for_a_lock_delays_a_look_up(database: str, store: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ("ALTER TABLE sales.orders DROP COLUMN amount", "column t.amount does not exist"),
+        ("ALTER TABLE sales.orders DROP COLUMN amount", "column amount does not exist"),
         ("ALTER TABLE sales.orders RENAME COLUMN customer TO client", "customer does not exist"),
         ("DROP TABLE sales.orders", 'relation "sales.orders" does not exist'),
     ],
@@ -232,10 +337,13 @@ def test_a_declared_key_that_is_null_is_an_error(database: str, store: Any) -> N
 
 
 def test_a_look_up_cannot_write(database: str, store: Any) -> None:
-    reader = source(database).open(SCHEMA)
-    found(reader, "ann")
-    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
-        reader._connection.execute("DELETE FROM sales.orders")
+    store.execute(
+        "CREATE FUNCTION taken(x bigint) RETURNS bigint LANGUAGE plpgsql AS "
+        "$$ BEGIN DELETE FROM sales.orders; RETURN x; END $$"
+    )
+    store.execute("CREATE VIEW eager AS SELECT taken(id) AS id, customer, amount FROM sales.orders")
+    with pytest.raises(dt.DataError, match=r"cannot execute DELETE in a read-only transaction"):
+        found(source(database, "eager").open(SCHEMA), "ann")
 
 
 def test_what_is_shown_of_a_source_has_no_secrets() -> None:
@@ -246,6 +354,81 @@ def test_what_is_shown_of_a_source_has_no_secrets() -> None:
         "postgres sales.orders: PRIMARY KEY (id); UNIQUE INDEX INDEX_customer (customer)"
     )
     assert "secret" not in repr(made)
+
+
+def told(error: BaseException) -> str:
+    """All that an error and those in its chain say."""
+    chain, waiting = [], [error]
+    while waiting:
+        chain.append(waiting.pop())
+        waiting += [e for e in (chain[-1].__cause__, chain[-1].__context__) if e is not None]
+    return "".join(f"{e!r} {e} {vars(e)} {''.join(getattr(e, '__notes__', []))}" for e in chain)
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://me:s3cret",
+        "postgresql://me:s3cret@[host/db",
+        "postgresql://me:%s3cret@host/db",
+        "postgresql://me@host/db?s3cret",
+        "postgresql://me@host/db?password=a=s3cret",
+        "host=h password='s3cret",
+        "host=h password s3cret",
+        "postgresql://me:s3cret@host:port@db/x",
+        "postgresql://me:pa@s3cret@localhost:1/db",
+        "postgresql://me:pa/s3cret@localhost:1/db",
+        "postgresql://me:pa#s3cret@localhost:1/db",
+        "host=127.0.0.1 port=1 user=me sslmode=s3cret",
+        "host=s3cret user=me",
+        "host=127.0.0.1 port=s3cret",
+    ],
+)
+def test_no_error_shows_the_dsn(dsn: str) -> None:
+    with pytest.raises((dt.PlanError, dt.ConfigurationError)) as error:
+        found(source(dsn, retries=0).open(SCHEMA), "ann")
+    assert "s3cret" not in told(error.value)
+
+
+@pytest.mark.parametrize("said", ["user=s3cret", "dbname=s3cret", "options=-cs3cret=1"])
+def test_no_answer_of_the_server_shows_the_dsn(
+    database: str, store: Any, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(dt.ConfigurationError, match=r"no answer after 1 attempts: .*…") as error:
+        found(source(f"{database} {said}", retries=0).open(SCHEMA), "ann")
+    assert "s3cret" not in told(error.value) + caplog.text
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["DROP TABLE sales.orders", "REVOKE SELECT ON sales.orders FROM asker", "kill", "freeze"],
+)
+def test_no_failure_of_a_look_up_shows_the_dsn(
+    database: str, store: Any, change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.execute("CREATE ROLE asker LOGIN")
+    store.execute("GRANT USAGE ON SCHEMA sales TO asker")
+    store.execute("GRANT SELECT ON sales.orders TO asker")
+    dsn = f"{database.replace('user=dovetail', 'user=asker')} password=s3cret"
+    reader = source(dsn, timeout_s=0.2, retries=0).open(SCHEMA)
+    found(reader, "ann")
+    pid = reader._connection.info.backend_pid
+    if change == "freeze":
+        os.kill(pid, signal.SIGSTOP)
+    else:
+        store.execute(f"SELECT pg_terminate_backend({pid})" if change == "kill" else change)
+    try:
+        with pytest.raises(dt.DovetailError) as error:
+            found(reader, "ann")
+    finally:
+        if change == "freeze":
+            os.kill(pid, signal.SIGCONT)
+        store.execute("DROP OWNED BY asker")
+        store.execute("DROP ROLE asker")
+    shown = told(error.value) + caplog.text
+    assert "s3cret" not in shown
+    assert "127.0.0.1" not in shown
+    assert "pgconn" not in shown
 
 
 def test_psycopg_missing_is_one_line_that_says_what_to_install(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import time
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
+from dovetail.lookup import sqlite as lookup_sqlite
 from dovetail.lookup.fit import fitted
 from dovetail.lookup.retry import persistently
 from dovetail.lookup.source import covering, summary
@@ -44,14 +46,14 @@ def orders(path: Path, **options: Any) -> Any:
 
 
 def ids(reader: Any, *names: str) -> list[int]:
-    found = reader.rows(["customer"], pa.table({"customer": list(names)}))
+    found = reader.rows(["customer"], pa.table({"customer": list(names)})).rows
     return sorted(found.column("id").to_pylist())
 
 
 def test_sqlite_finds_all_rows_of_a_batch_of_keys(path: Path) -> None:
     reader = orders(path).open(SCHEMA)
     assert ids(reader, "ann", "eve", "bob") == [1, 2, 3]
-    assert reader.rows(["customer"], pa.table({"customer": ["bob"]})).to_pylist() == [
+    assert reader.rows(["customer"], pa.table({"customer": ["bob"]})).rows.to_pylist() == [
         {"customer": "bob", "id": 2, "amount": 6}
     ]
 
@@ -83,6 +85,24 @@ def test_sqlite_sees_what_was_committed_last(path: Path) -> None:
         store.execute("DELETE FROM orders WHERE id = 1")
         store.commit()
     assert ids(reader, "ann") == [3]
+
+
+def test_the_queries_of_a_sqlite_look_up_see_one_moment(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookup_sqlite, "_PARAMETERS_MAX", 1)
+    reader = orders(path).open(SCHEMA)
+    query = reader._chunk
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("PRAGMA journal_mode = WAL")
+
+        def move(*given: Any) -> Any:
+            found = query(*given)
+            writer.execute("UPDATE orders SET customer = 'bob' WHERE customer = 'ann'")
+            return found
+
+        monkeypatch.setattr(reader, "_chunk", move)
+        assert ids(reader, "ann", "bob") == [1, 2, 3]
 
 
 def test_a_sqlite_file_that_is_replaced_is_read_anew(path: Path) -> None:
@@ -165,7 +185,7 @@ def test_values_are_read_as_the_declared_types() -> None:
         ]
     )
     rows = [("2024-05-01T10:00:00Z", "2024-05-01", "1.50", 1, Decimal("2.5")), (None,) * 5]
-    assert fitted("s", rows, schema, ()).to_pylist()[0] == {
+    assert fitted("s", rows, schema, (), typeless=True).to_pylist()[0] == {
         "t": datetime(2024, 5, 1, 10, tzinfo=timezone.utc),
         "d": date(2024, 5, 1),
         "n": Decimal("1.50"),
@@ -300,3 +320,14 @@ def test_a_batch_reads_the_cache_of_the_batch_before_and_no_other(tmp_path: Path
         "task-5.arrow",
         "task-6.arrow",
     ]
+
+
+def test_a_cache_is_its_users_alone(tmp_path: Path) -> None:
+    caches = tmp_path / "caches"
+    before = os.umask(0)
+    try:
+        CacheFile(caches, "task").write(1, [SideCache.empty(CACHED, 1)] * 2)
+    finally:
+        os.umask(before)
+    assert caches.stat().st_mode & 0o777 == 0o700
+    assert [path.stat().st_mode & 0o777 for path in caches.iterdir()] == [0o600]

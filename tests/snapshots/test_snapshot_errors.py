@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -12,6 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import dovetail as dt
+from dovetail import lake
+from dovetail.snapshots import plan
 
 LEFT, RIGHT = "id long, fk long, v string", "k long, w string"
 
@@ -127,6 +130,41 @@ def test_a_source_whose_schema_changes(tables: Tables) -> None:
     assert tables.stored() == {(1, 5, "x")}
 
 
+def test_columns_that_the_join_does_not_use_are_renamed_and_dropped(tables: Tables) -> None:
+    """Between changes that one step reads."""
+    tables.sql("ALTER TABLE {l} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    tables.sql("ALTER TABLE {l} ADD COLUMNS (note string, more int)")
+    joined = tables.joined(select=["v", "w"])
+    joined.refresh(tables.target)
+    for change in ("RENAME COLUMN note TO remark", "DROP COLUMN more", "ADD COLUMN more string"):
+        tables.sql("UPDATE {l} SET v = concat(v, '+') WHERE id = 1")
+        tables.sql("ALTER TABLE {l} " + change)
+    tables.sql("INSERT INTO {l} VALUES (3, 10, 'c', 'n', 'm')")
+    tables.sql("DELETE FROM {l} WHERE id = 2")
+    assert len(joined.refresh(tables.target)) == 1
+    assert tables.stored() == {(1, "a+++", "x"), (3, "c", "x")}
+    tables.sql("UPDATE {l} SET v = 'd' WHERE id = 3")
+    tables.sql("ALTER TABLE {l} RENAME COLUMN v TO was")
+    tables.sql("ALTER TABLE {l} ADD COLUMN v string")
+    tables.sql("INSERT INTO {l} (id, fk, v) VALUES (4, 10, 'e')")
+    parts = ("snapshot left: column 'v' is not the one that version 10 has", "rebuild=True")
+    refused(dt.TargetError, lambda: joined.refresh(tables.target), *parts)
+    joined.refresh(tables.target, rebuild=True)
+    assert tables.stored() == {(1, None, "x"), (3, None, "x"), (4, "e", "x")}
+
+
+def test_an_unused_column_of_a_source_that_is_overwritten(tables: Tables) -> None:
+    tables.write(tables.left, LEFT + ", more int", [(3, 10, "c", 1)], mergeSchema="true")
+    joined = tables.joined(select=["v", "w"])
+    joined.refresh(tables.target)
+    rows = [(1, 10, "d", "now text"), (3, 30, "c", None)]
+    tables.write(tables.left, LEFT + ", more string", rows, "overwrite", overwriteSchema="true")
+    tables.write(tables.left, LEFT, [(4, 10, "e")], "overwrite", overwriteSchema="true")
+    tables.write(tables.left, LEFT, [(5, 10, "f")])
+    joined.refresh(tables.target)
+    assert tables.stored() == {(4, "e", "x"), (5, "f", "x")}
+
+
 def test_a_source_without_its_changes(tables: Tables) -> None:
     tables.sql("ALTER TABLE {l} SET TBLPROPERTIES (delta.enableChangeDataFeed = false)")
     joined = tables.joined()
@@ -223,9 +261,78 @@ def test_maintaining_goes_on_until_it_is_stopped_or_fails(tables: Tables) -> Non
         kept.await_termination(300)
 
 
+def test_tables_of_a_catalog_and_relative_paths(tables: Tables) -> None:
+    """Each step of a target: made, followed, advanced, rebuilt, kept in a thread."""
+    own = [tables.left, tables.right, tables.target]
+    tables.spark.sql(f"CREATE DATABASE shop LOCATION '{Path(tables.target).parent}/shop'")
+    try:
+        for name, path in zip(("orders", "`customers`"), own[:2], strict=True):
+            tables.spark.sql(f"CREATE TABLE shop.{name} USING delta LOCATION '{path}'")
+        left = dt.SnapshotTable.from_delta(tables.spark, table="shop.orders", key="id")
+        right = dt.SnapshotTable.from_delta(tables.spark, table="shop.`customers`", key="k")
+        assert [left.plan.name, right.plan.name] == ["orders", "customers"]
+        by_name = left.join(right, on="fk", how="left")
+        relative = tables.joined()
+        paths = {"left": tables.left, "right": tables.right}
+        for name, path in paths.items():
+            setattr(tables, name, os.path.relpath(path))
+        by_path = tables.joined()
+        for name, path in paths.items():
+            setattr(tables, name, path)
+        assert [one.path for one in plan.sources(by_path.plan)] == [
+            one.path for one in plan.sources(relative.plan)
+        ]
+        target = Path(os.path.relpath(tables.target))
+
+        def stored() -> set[tuple[Any, ...]]:
+            rows = {tuple(row) for row in tables.spark.table("shop.located").collect()}
+            assert rows == tables.stored()
+            return rows
+
+        def refresh(**options: Any) -> list[int | None]:
+            made = by_name.refresh(table="shop.located", **options)
+            assert [c.version for c in by_path.refresh(target, **options)] == [
+                c.version for c in made
+            ]
+            return [commit.changed for commit in made]
+
+        assert refresh() == [None]
+        assert stored() == {(1, 10, "a", "x"), (2, 20, "b", None)}
+        tables.sql("UPDATE {l} SET fk = 30 WHERE id = 1")
+        assert refresh() == [1]
+        assert stored() == {(1, 30, "a", "z"), (2, 20, "b", None)}
+        tables.sql("INSERT INTO {r} VALUES (40, 'n')")
+        assert refresh() == [0]
+        tables.spark.sql("ALTER TABLE shop.located SET TBLPROPERTIES (team = 'me')")
+        assert lake.property_of(tables.spark, "shop.located", "team") == "me"
+        assert by_name.refresh(table="shop.located", rebuild=True)[0].version == 4
+        assert lake.property_of(tables.spark, "shop.located", "team") == "me"
+        assert len(by_name.commits(table="shop.located")) == 4
+        assert len(by_path.commits(target)) == 3
+        kept = by_name.maintain(table="shop.located", every="100 ms")
+        tables.sql("DELETE FROM {l} WHERE id = 2")
+        deadline = time.monotonic() + 300
+        while kept.last_commit is None or kept.last_commit.covered["orders"] < 2:
+            assert time.monotonic() < deadline
+            assert not kept.await_termination(0.05)
+        kept.stop()
+        by_path.refresh(target)
+        assert stored() == {(1, 30, "a", "z")}
+    finally:
+        tables.spark.sql("DROP DATABASE shop CASCADE")
+
+
 def test_arguments(tables: Tables) -> None:
     joined = tables.joined()
-    refused(dt.PlanError, lambda: joined.refresh(tables.target, max_versions=0), "less than one")
+    refused(
+        dt.PlanError, lambda: joined.refresh(tables.target, max_versions=0), "max_versions= is 0"
+    )
     refused(dt.PlanError, lambda: joined.maintain(tables.target, every="soon"), "not a span")
     refused(dt.PlanError, lambda: joined.to_batch({"up": 1}), "unknown table 'up'", "left, right")
     assert len(joined.to_batch({"left": 0}).collect()) == 2
+    for given in ({}, {"target": "a", "table": "b"}):
+        for run in (joined.refresh, joined.maintain, joined.commits):
+            refused(dt.PlanError, lambda: run(**given), "needs a path or table=")  # noqa: B023
+    refused(
+        dt.PlanError, lambda: dt.SnapshotTable.from_delta(tables.spark, key="id"), "needs a path"
+    )

@@ -1,106 +1,51 @@
 """Every truth table, every join of it, every runner: the exact results in their exact order.
 
-Families: the grid (no operator lacks a table, no transition lacks a row), the definition (the
-tables agree with the slow model), the runners in this process, and the runners on Spark.
+What must be in the tables of an operator, and its laws, are in files of their own.
 """
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
-from collections.abc import Callable
-from functools import cache, partial
-from itertools import product
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
-import truth_tables
-from answers import by_key, flat, per_join
-from naive import (
-    Cells,
+from bench import kafka_streams, runners, truth_tables
+from bench.families import foreign_keys, streams, tables
+from bench.family import Family
+from bench.forced import HASHES, forced
+from bench.records import (
+    WHOLE,
+    Answers,
+    Batches,
     Record,
     Result,
-    Topology,
-    each_batch,
-    each_record,
-    names,
-    row,
-    seen,
+    by_key,
+    cut,
+    flat,
+    parts,
+    per_batch,
 )
-from runners import Batches, cut, driver, kernel, one_hash, static, stream
-from truth_tables import TruthTable
+from bench.truth_tables import TruthTable, per_join
 
-from dovetail.plan.spec import Emit
+from dovetail.runtime import slices
 
-TABLES = truth_tables.read_all()
+TABLES = truth_tables.read()
 CHANGE = [table for table in TABLES if table.emission == "change"]
 BATCH = [table for table in TABLES if table.emission == "batch"]
 
-OPERATORS = {"table_table": ("L inner R", "L left R", "L outer R")}
-EMISSIONS = ("change", "batch")
-
-
-# The grid.
-
-
-@pytest.mark.parametrize("emission", EMISSIONS)
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_every_operator_and_mode_has_tables(operator: str, emission: str) -> None:
-    own = [t for t in TABLES if t.name.startswith(f"{operator}/") and t.emission == emission]
-    covered = {topology for table in own for topology in table.joins.values()}
-    wanted = {truth_tables.parse_topology(text) for text in OPERATORS[operator]}
-    assert wanted <= covered
-    assert any(not isinstance(t[0], str) or not isinstance(t[2], str) for t in covered - wanted)
-    assert any(len(set(names(topology))) < len(names(topology)) for topology in covered)
-
 
 def test_every_folder_is_an_operators() -> None:
-    assert {table.name.split("/")[0] for table in TABLES} == OPERATORS.keys()
+    folders = {path.name for path in truth_tables.SPEC.iterdir() if path.is_dir()}
+    assert folders == {table.folder for table in TABLES}
 
 
 def test_every_table_cites_its_source() -> None:
     for table in TABLES:
         assert table.source, table.name
         assert table.joins, table.name
-
-
-@pytest.mark.parametrize("text", OPERATORS["table_table"])
-def test_every_transition_has_a_row(text: str) -> None:
-    """Side, own row there, other row there, tombstone or not: all sixteen."""
-    topology = truth_tables.parse_topology(text)
-    met = set()
-    for table in CHANGE:
-        if topology in table.joins.values():
-            rows: set[tuple[str, str]] = set()
-            for record in table.records:
-                own = (record.table, record.key)
-                other = ("R" if record.table == "L" else "L", record.key)
-                met.add((record.table, own in rows, other in rows, record.deleted))
-                (rows.discard if record.deleted else rows.add)(own)
-    assert met == set(product("LR", (False, True), (False, True), (False, True)))
-
-
-# The format.
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("1 L k 1", "not enough values"),
-        ("1 X k 1 A | j -", "no join reads table X"),
-        ("1 L k 1 A | i -", "results for"),
-        ("1 L k one A | j -", "invalid literal"),
-        ("---", "a border in a table of single changes"),
-        ("1 L k 1 A | j A", "invalid literal"),
-        ("# join i = L right R", "unknown join right"),
-        ("# join i = (L left R", "unbalanced parentheses"),
-        ("# join i = L left R)", "unexpected"),
-    ],
-)
-def test_a_malformed_line_is_found(line: str, message: str) -> None:
-    header = "# source: none\n# emission: change\n# join j = L inner R\n"
-    with pytest.raises(ValueError, match=message):
-        truth_tables.parse("x", header + line)
+        assert table.records, table.name
 
 
 # The definition.
@@ -108,181 +53,230 @@ def test_a_malformed_line_is_found(line: str, message: str) -> None:
 
 @pytest.mark.parametrize(("table", "join"), per_join(CHANGE))
 def test_the_definition_of_single_changes(table: TruthTable, join: str) -> None:
-    changes = each_record(table.joins[join], table.records)
-    assert [seen(change) for change in changes] == table.expected[join]
+    family, of = table.family, table.joins[join]
+    assert list(family.each_record(of, table.records)) == table.expected[join]
+    assert family.at_end(of, table.records) == table.at_end[join]
 
 
 @pytest.mark.parametrize(("table", "join"), per_join(BATCH))
 def test_the_definition_of_batches(table: TruthTable, join: str) -> None:
-    changes = each_batch(table.joins[join], table.batches)
-    assert [seen(change) for change in changes] == table.expected[join]
+    found = list(table.family.each_batch(table.joins[join], table.batches))
+    assert found == [table.family.arranged(part) for part in table.expected[join]]
 
 
-@pytest.mark.parametrize(("table", "join"), per_join(TABLES))
-def test_the_changes_add_up_to_the_join(table: TruthTable, join: str) -> None:
-    """After each record (or batch) the changes so far make the table that a static join gives."""
-    topology = table.joins[join]
-    inputs: dict[str, dict[str, Any]] = {name: {} for name in names(topology)}
-    keys = {record.key for record in table.records}
-    made: dict[Any, Cells] = {}
-    parts = cut(table.records, 1) if table.emission == "change" else table.batches
-    for part, results in zip(parts, table.expected[join], strict=True):
-        for record in part:
-            if record.table not in inputs:
-                continue
-            if record.deleted:
-                inputs[record.table].pop(record.key, None)
-            else:
-                inputs[record.table][record.key] = (((record.value,),), record.time)
-        made = shown(made, results)
-        rows = {key: row(topology, inputs, key) for key in keys}
-        expected = {
-            key: tuple(c and c[0] for c in found[0]) for key, found in rows.items() if found
-        }
-        assert made == expected
-
-
-def shown(made: dict[Any, Any], results: list[Result]) -> dict[Any, Any]:
-    made = dict(made)
-    for result in results:
-        made[result.key] = result.values
-    return {key: values for key, values in made.items() if values is not None}
+@kafka_streams.needed
+def test_kafka_streams_agrees() -> None:
+    """With every table of single changes that it can be asked for, of all operators."""
+    asked: dict[str, list[str]] = defaultdict(list)
+    for family in {id(f): f for f in truth_tables.FAMILIES.values()}.values():
+        cases = [
+            (table, join, (of, family.flushed(of, table.records)))
+            for table in CHANGE
+            if table.family is family
+            for join, of in table.joins.items()
+            if family.kafka_can(of, table.records)
+        ]
+        answers = kafka_streams.answers(family, [case for _, _, case in cases])
+        for (table, join, (of, records)), answer in zip(cases, answers, strict=True):
+            given = list(family.each_record(of, records))
+            assert family.agree(of, records, given, answer), (table.name, join)
+            asked[table.folder].append(table.name.split("/")[1])
+    assert asked.keys() == {table.folder for table in TABLES} - {"aggregate"}
+    assert sum(len(asked[folder]) for folder in streams.FOLDERS) > 50
+    names = {t.name.split("/")[1] for t in CHANGE if t.family is foreign_keys}
+    assert set(asked["foreign_key"]) == names - {"null-keys", "right-outer", "values"}
+    assert set(asked["windowed"]) == {"tumbling", "hopping"}
 
 
 # The runners in this process.
 
-IN_PROCESS: dict[str, Callable[[Topology, Batches], list[list[Result]]]] = {
-    "kernel": kernel,
-    "kernel-restarted": partial(kernel, restart=True),
-    "kernel-colliding": partial(kernel, key_hash=one_hash),
-    "kernel-colliding-restarted": partial(kernel, key_hash=one_hash, restart=True),
-    "driver": driver,
-    "driver-restarted": partial(driver, restart=True),
-    "driver-colliding": partial(driver, key_hash=one_hash),
+
+class Runner(NamedTuple):
+    """A run in the driver, by micro-batches of ``size`` records."""
+
+    size: int
+    restart: bool = False
+    buckets: int = 1
+    hash: str = "own"
+    sliced: bool = False
+
+
+RUNNERS = {
+    "one by one": Runner(1),
+    "by three": Runner(3),
+    "at once": Runner(WHOLE),
+    "restarted": Runner(1, restart=True),
+    "colliding": Runner(WHOLE, hash="one"),
+    "colliding, restarted": Runner(3, restart=True, hash="one"),
+    "in slices": Runner(WHOLE, sliced=True),
+    "2 buckets": Runner(1, restart=True, buckets=2),
+    "8 buckets": Runner(3, restart=True, buckets=8),
+    "64 buckets": Runner(WHOLE, buckets=64),
 }
 
 
-# Row by row for all; larger batches where they can differ.
-SIZES = [
-    *((runner, 1) for runner in IN_PROCESS),
-    *((runner, 10**6) for runner in ("kernel", "kernel-colliding", "driver")),
-    *((runner, 3) for runner in ("kernel-restarted", "kernel-colliding-restarted")),
-]
+def run(family: Family, join: Any, batches: Batches, runner: Runner, emit: Any) -> Answers:
+    with forced(runner.hash, {"slice_bytes": 1} if runner.sliced else {}):
+        return runners.driver(
+            family,
+            join,
+            batches,
+            emit=emit,
+            restart=runner.restart,
+            buckets=runner.buckets,
+            key_hash=HASHES[runner.hash],
+        )
 
 
-@pytest.mark.parametrize(("runner", "size"), SIZES, ids=str)
+@pytest.mark.parametrize("name", RUNNERS)
 @pytest.mark.parametrize(("table", "join"), per_join(CHANGE))
-def test_single_changes(table: TruthTable, join: str, runner: str, size: int) -> None:
-    answers = IN_PROCESS[runner](table.joins[join], cut(table.records, size))
-    expected = table.expected[join]
-    assert answers == [flat(expected[i : i + size]) for i in range(0, len(expected), size)]
+def test_single_changes(table: TruthTable, join: str, name: str) -> None:
+    """In several buckets, and in slices of some keys, the keys may come in any order."""
+    runner = RUNNERS[name]
+    batches = cut(table.records, runner.size)
+    found = run(table.family, table.joins[join], batches, runner, "change")
+    expected = parts(table.expected[join], runner.size)
+    if runner.buckets == 1 and not (runner.sliced and table.family is foreign_keys):
+        assert found == expected
+    else:
+        assert [*map(by_key, found)] == [*map(by_key, expected)]
 
 
-@pytest.mark.parametrize("runner", IN_PROCESS)
+@pytest.mark.parametrize("name", RUNNERS)
 @pytest.mark.parametrize(("table", "join"), per_join(BATCH))
-def test_batches(table: TruthTable, join: str, runner: str) -> None:
-    answers = IN_PROCESS[runner](table.joins[join], table.batches, emit="batch")
-    assert answers == table.expected[join]
+def test_batches(table: TruthTable, join: str, name: str) -> None:
+    """The batches are those of the table, or all of them at once."""
+    runner, family, of = RUNNERS[name], table.family, table.joins[join]
+    found = run(family, of, table.batches, runner, "batch")
+    arranged = family.arranged if runner.buckets == 1 and not runner.sliced else by_key
+    assert [*map(arranged, found)] == [*map(arranged, table.expected[join])]
 
 
-@pytest.mark.parametrize("restart", [False, True], ids=["running", "restarted"])
-@pytest.mark.parametrize(("table", "join"), per_join(TABLES))
-def test_many_buckets(table: TruthTable, join: str, restart: bool) -> None:
-    emit = table.emission
-    batches = cut(table.records, 1) if emit == "change" else table.batches
-    answers = driver(table.joins[join], batches, buckets=5, emit=emit, restart=restart)
-    assert [by_key(part) for part in answers] == [by_key(part) for part in table.expected[join]]
+KERNEL = {
+    "one by one": (1, {}),
+    "at once": (WHOLE, {}),
+    "restarted": (3, {"restart": True}),
+    "colliding": (WHOLE, {"key_hash": HASHES["one"]}),
+    "colliding, restarted": (1, {"restart": True, "key_hash": HASHES["one"]}),
+}
 
 
-# The runners on Spark: all tables of one join and mode in one query, each under keys of its own.
+@pytest.mark.parametrize("name", KERNEL)
+@pytest.mark.parametrize(("table", "join"), per_join(truth_tables.read(*tables.FOLDERS)))
+def test_the_stage_by_itself(table: TruthTable, join: str, name: str) -> None:
+    size, options = KERNEL[name]
+    of, net = table.joins[join], table.emission == "batch"
+    batches = table.batches if net else cut(table.records, size)
+    expected = table.expected[join] if net else parts(table.expected[join], size)
+    given: Any = options
+    assert runners.kernel(table.family, of, batches, emit=table.emission, **given) == expected  # type: ignore[arg-type]
 
 
-def together(tables: list[TruthTable], batches: Callable[[TruthTable], Batches]) -> Batches:
-    """The micro-batches of several tables side by side, keys prefixed by the table's name."""
-    parts = [[[named(t, r) for r in batch] for batch in batches(t)] for t in tables]
-    longest = max(map(len, parts))
-    return [flat(part[i] for part in parts if i < len(part)) for i in range(longest)]
+def test_slices_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests in slices would pass without any: there are."""
+    made = []
+    jobs = slices.Slices.jobs
+
+    def counted(self: slices.Slices) -> Iterator[Any]:
+        for made_job in jobs(self):
+            made.append(made_job)
+            yield made_job
+
+    monkeypatch.setattr(slices.Slices, "jobs", counted)
+    table, join = per_join(CHANGE)[0].values
+    run(table.family, table.joins[join], [table.records], RUNNERS["in slices"], "change")
+    assert len(made) > 2
 
 
-def named(table: TruthTable, record: Record) -> Record:
-    return record._replace(key=f"{table.name}:{record.key}")
+# The runners on Spark: all tables with one and the same join in one query, one after the other.
+
+FAR = 10**11
+USUAL = {
+    *("table_table/keys-inner", "table_table/keys-left", "table_table/keys-outer"),
+    *("table_table/chain-left-outer", "table_table/same-table-twice-chain"),
+    *("table_table/batch-outer", "table_table/chain-batch-outer-left"),
+    *("stream_table/arrival-inner", "stream_table/grace-left"),
+    *("stream_stream/closing-eager-outer", "stream_stream/closing-final-outer"),
+    *("stream_stream/closing-retract-outer", "stream_stream/self-later-left"),
+    *("versioned/both-outer", "versioned/history-outer"),
+    *("foreign_key/fan-out-left", "foreign_key/versioned-both-outer", "foreign_key/batch-outer"),
+    *("aggregate/stream-by", "aggregate/table-batch-by"),
+    *("windowed/nested-shift", "windowed/table-session-final"),
+}
+"""The others are slow because they are many."""
 
 
-def halves(table: TruthTable) -> Batches:
-    return cut(table.records, -(-len(table.records) // 2))
+class Query(NamedTuple):
+    """A join, and the tables that have it, of one emission."""
+
+    family: Family
+    join: Any
+    tables: list[TruthTable]
+
+    @property
+    def net(self) -> bool:
+        """Whether they are of batches."""
+        return self.tables[0].emission == "batch"
+
+    @property
+    def batches(self) -> list[list[Record]]:
+        """The tables' batches, each table's far after those of the one before; of single changes
+        two.
+        """
+        given = [
+            [self.family.later(record, number * FAR) for record in batch]
+            for number, table in enumerate(self.tables)
+            for batch in table.batches
+        ]
+        records = flat(given)
+        return given if self.net else cut(records, -(-len(records) // 2))
+
+    def expected(self, batches: Batches) -> Answers:
+        """What is due."""
+        if self.net:
+            return list(self.family.each_batch(self.join, batches))
+        return per_batch(self.family.each_record(self.join, flat(batches)), batches)
 
 
-def apart(results: list[Result]) -> dict[str, list[Result]]:
-    """Results by table, keys as the table has them."""
-    found: dict[str, list[Result]] = defaultdict(list)
-    for result in results:
-        name, key = result.key.split(":")
-        found[name].append(result._replace(key=key))
-    return found
+def queries() -> list[Any]:
+    """Each join once for each emission, named by the first table that has it."""
+    found: dict[Any, Query] = {}
+    names: dict[Any, str] = {}
+    for table in TABLES:
+        for join, of in table.joins.items():
+            key = (table.folder, table.emission, of)
+            found.setdefault(key, Query(table.family, of, [])).tables.append(table)
+            names.setdefault(key, f"{table.name}-{join}")
+    assert set(names.values()) >= USUAL
+    return [
+        pytest.param(query, id=name, marks=[] if name in USUAL else [pytest.mark.slow])
+        for query, name in zip(found.values(), names.values(), strict=True)
+    ]
 
 
-def batches_of(table: TruthTable) -> Batches:
-    return table.batches
+QUERIES = queries()
 
 
-def tables_of(topology: Topology, emission: str) -> list[TruthTable]:
-    return [t for t in TABLES if t.emission == emission and topology in t.joins.values()]
+def emitted(query: Query) -> Any:
+    return query.tables[0].emission
 
 
-@pytest.fixture(scope="session")
-def streamed(
-    spark: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[Topology, str], dict[str, list[Result]]]:
-    """Per table the results of one query over all records of a topology's tables."""
-
-    @cache
-    def run(topology: Topology, emission: Emit) -> dict[str, list[Result]]:
-        cutting = halves if emission == "change" else batches_of
-        batches = together(tables_of(topology, emission), cutting)
-        folder = tmp_path_factory.mktemp("streamed")
-        return apart(stream(spark, folder, topology, batches, emit=emission))
-
-    return run
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_streaming_query(query: Query, spark: Any, tmp_path: Path) -> None:
+    """Started anew between batches."""
+    batches = query.batches
+    answers = runners.stream(
+        spark, tmp_path, query.family, query.join, batches, emit=emitted(query), restart=True
+    )
+    arranged = query.family.arranged if query.net else list[Result]
+    assert [*map(arranged, answers)] == [*map(arranged, query.expected(batches))]
 
 
-@pytest.fixture(scope="session")
-def computed(
-    spark: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[Topology, str], dict[str, list[Result]]]:
-    """Per table the results of a batch run over all of a topology's records."""
-
-    @cache
-    def run(topology: Topology, emission: Emit) -> dict[str, list[Result]]:
-        together_ = together(tables_of(topology, emission), lambda table: [table.records])
-        folder = tmp_path_factory.mktemp("computed")
-        return apart(static(spark, folder, topology, flat(together_), emit=emission))
-
-    return run
-
-
-# Net changes on Spark: each operator and one join of each other kind, or all when time allows.
-RARE = {"inner-inner", "left-outer", "left-inner"}
-
-
-@pytest.mark.parametrize(("table", "join"), per_join(TABLES))
-def test_a_streaming_query(table: TruthTable, join: str, streamed: Any) -> None:
-    rare = join in RARE or (table.name.endswith("twice-batch") and join != "chain")
-    if rare and table.emission == "batch" and "DOVETAIL_CASES" not in os.environ:
-        pytest.skip("runs when DOVETAIL_CASES is set")
-    answers = streamed(table.joins[join], table.emission)
-    assert answers[table.name] == flat(table.expected[join])
-
-
-@pytest.mark.parametrize(("table", "join"), per_join(CHANGE))
-def test_a_batch_run(table: TruthTable, join: str, computed: Any) -> None:
-    answers = computed(table.joins[join], "change")
-    assert by_key(answers[table.name]) == by_key(flat(table.expected[join]))
-
-
-@pytest.mark.parametrize(("table", "join"), per_join(BATCH))
-def test_a_batch_run_gives_the_final_table(table: TruthTable, join: str, computed: Any) -> None:
-    topology = table.joins[join]
-    answers = computed(topology, "batch")[table.name]
-    (expected,) = each_batch(topology, [table.records])
-    assert by_key(answers) == by_key(seen(expected))
-    assert shown({}, answers) == shown({}, flat(table.expected[join]))
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_batch_run(query: Query, spark: Any, tmp_path: Path) -> None:
+    records = flat(query.batches)
+    answer = runners.static(spark, tmp_path, query.family, query.join, records, emit=emitted(query))
+    (expected,) = query.expected([records])
+    if not query.net:
+        expected = expected + query.family.at_end(query.join, records)
+    assert by_key(answer) == by_key(expected)

@@ -5,16 +5,15 @@ read all the same; and none outlives its use.
 from __future__ import annotations
 
 import os
-import resource
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from disks import no_room
 
+from dovetail.state import local_files
 from dovetail.state import segment as segments
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import SegmentCache, describe, encode
@@ -130,17 +129,6 @@ def test_a_file_in_the_place_of_the_directory(directory: Path) -> None:
     assert store.check(cache) == 0
 
 
-@contextmanager
-def no_room() -> Iterator[None]:
-    """This process can write no file of more than 4 KiB."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
 def test_without_room_rows_stay_in_memory(directory: Path) -> None:
     store, cache = Store(), SegmentCache(directory)
     with no_room():
@@ -214,3 +202,11 @@ def test_copies_that_no_bucket_keeps_are_deleted_after_an_hour(directory: Path) 
     assert store.check(mine) == 1
     others.settle([], NOW_S + 4 * HOUR_S)
     assert names() == {left.id}  # written just now, by the clock of this machine
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can give it away")
+def test_a_directory_of_another_user_is_not_written(directory: Path) -> None:
+    directory.mkdir(parents=True, mode=0o700)
+    os.chown(directory, 65534, 65534)
+    assert not local_files.write(directory / "copy", lambda file: file.write(b"secret"))
+    assert not list(directory.iterdir())

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
-from os import PathLike, fspath
+from os import fspath
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 )
 
 from dovetail import lake
+from dovetail.arguments import Path, Positive, Text, validated
 from dovetail.columns import (
     CHANGE,
     DELETE,
@@ -38,7 +39,9 @@ from dovetail.columns import (
     value_name,
 )
 from dovetail.errors import PlanError, TargetError
+from dovetail.hadoop import entries, located, text_of
 from dovetail.plan.nodes import Node, has_null_keys, is_current
+from dovetail.refusals import refused
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -60,11 +63,14 @@ SMALL_BYTES_MAX = 16 << 20
 _SMALL = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.autoBroadcastJoinThreshold": str(1 << 40),
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.leafNodeDefaultParallelism": "1",
     "spark.sql.shuffle.partitions": "1",
 }
-"""One task a step, and no shuffle of the table: of its rows few are left when they are joined. For
-more changes Spark's defaults, under which it finds the number of tasks by itself.
+"""One task a step, and no shuffle of the table: of its rows few are left when they are joined. And
+no code is generated: a merge has some hundred pieces of it, more than Spark keeps, so it would
+compile all of them anew each time. For more changes Spark's defaults, under which it finds the
+number of tasks by itself.
 """
 
 _COMPACTION = {
@@ -89,13 +95,14 @@ class DeltaSink:
 
         Raises ``TargetError`` where the table has other columns or other rows than this query's.
         """
+        with refused(self._title, "it cannot be used", "Give a Delta table's path or its name"):
+            return self._writer(changes, node, checkpoint)
+
+    def _writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         session = lake.apart(changes.sparkSession)
         lake.refuse_without_delta(session, self._title)
         lake.tune(session)
-        if self.path is None:
-            table = self.table or ""
-        else:
-            table = lake.named(lake.path_of(session, self.path))
+        table = lake.called(session, self._title, "path=", self.path, self.table)
         if not is_current(node):
             return self._appending(session, changes, table)
         columns = [*node.key.names, *node.values.names, TIMESTAMP]
@@ -120,9 +127,8 @@ class DeltaSink:
         else:
             empty = session.createDataFrame([], changes.schema)
             lake.create(empty, table, {}, replace=False)
-        (detail,) = session.sql(f"DESCRIBE DETAIL {table}").select("location").collect()
         appended = changes.writeStream.format("delta").outputMode("append")
-        return appended.option("path", detail["location"])
+        return appended.option("path", lake.location(session, table))
 
 
 @dataclass
@@ -313,12 +319,13 @@ def merge_changes(
         lake.release(kept)
 
 
+@validated
 def to_delta(
-    path: str | PathLike[str] | None = None,
+    path: Path | None = None,
     *,
-    table: str | None = None,
+    table: Text | None = None,
     existing: Existing = "refuse",
-    compact_every: int | None = 100,
+    compact_every: Positive | None = 100,
 ) -> DeltaSink:
     """A Delta table, at ``path`` or called ``table`` in a catalog, that equals the table after each
     micro-batch: its key, its values and ``_timestamp``, the event time of the row's last change.
@@ -338,18 +345,7 @@ def to_delta(
 
     Raises ``TargetError`` where the table has other columns than the query.
     """
-    if (path is None) == (table is None):
-        raise PlanError("to_delta", "it needs a path or table=", "Give one of them")
-    if existing not in ("refuse", "replace", "adopt"):
-        raise PlanError(
-            "to_delta",
-            f"existing={existing!r} is not a choice",
-            "Use 'refuse', 'replace' or 'adopt'",
-        )
-    if compact_every is not None and compact_every < 1:
-        raise PlanError(
-            "to_delta", f"compact_every={compact_every} is less than one", "Raise it, or give None"
-        )
+    lake.refuse_but_one("to_delta", path, table)
     return DeltaSink(None if path is None else fspath(path), table, existing, compact_every)
 
 
@@ -388,18 +384,9 @@ def _moved(session: SparkSession, kept: DataFrame) -> DataFrame:
 
 def _progress(session: SparkSession, checkpoint: str) -> tuple[str | None, bool]:
     """The id of a checkpoint's query, None in a new one, and whether a micro-batch is complete."""
-    jvm: Any = session._jvm  # noqa: SLF001 -- Hadoop's file systems have no Python face
-    path = jvm.org.apache.hadoop.fs.Path
-    metadata, commits = path(checkpoint, "metadata"), path(checkpoint, "commits")
-    files = metadata.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
+    metadata, files = located(session, checkpoint, "metadata")
     if not files.exists(metadata):
         return None, False
-    stream = files.open(metadata)
-    try:
-        query = json.loads(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))["id"]
-    finally:
-        stream.close()
-    done = files.exists(commits) and any(
-        file.getPath().getName().isdigit() for file in files.listStatus(commits)
-    )
-    return query, done
+    query = json.loads(text_of(session, files, metadata))["id"]
+    commits, _ = located(session, checkpoint, "commits")
+    return query, any(file.getName().isdigit() for file in entries(files, commits))

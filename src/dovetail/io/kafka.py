@@ -15,13 +15,13 @@ and it could not hold microseconds.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
-    ArrayType,
     BinaryType,
     DataType,
     IntegralType,
@@ -30,20 +30,48 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from dovetail.arguments import Positive, Rule, validated
 from dovetail.columns import CHANGE, DELETE, DELETED, TIMESTAMP, UPSERT, quoted
 from dovetail.errors import PlanError
 from dovetail.plan.checks import refuse_duplicates
+from dovetail.refusals import refused
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-ReadFormat: TypeAlias = Literal["string", "bytes"] | StructType | Mapping[str, DataType]
+ReadFormat: TypeAlias = Annotated[
+    Literal["string", "bytes"] | StructType | Mapping[str, DataType],
+    Rule("'string', 'bytes' or the schema of a JSON object"),
+]
 """How bytes become columns: ``"string"`` and ``"bytes"`` give one, named ``key`` or ``value``; a
 schema gives its fields, read from a JSON object."""
 
 WriteFormat: TypeAlias = Literal["string", "bytes", "json"]
 """How columns become bytes: ``"string"`` takes one column of text or integers, ``"bytes"`` one of
 binary, ``"json"`` any number of any type, the fields of an object."""
+
+_TOPIC: Final = re.compile("[A-Za-z0-9._-]{1,249}")
+Topic: TypeAlias = Annotated[
+    str,
+    Rule(
+        "the name of one topic: letters, digits, '.', '_' and '-'",
+        _TOPIC.fullmatch,
+    ),
+]
+Servers: TypeAlias = Annotated[
+    str,
+    Rule(
+        "the brokers as host:port, separated by commas",
+        re.compile(r"\s*[^\s,]+:\d+\s*(,\s*[^\s,]+:\d+\s*)*").fullmatch,
+    ),
+]
+Starting: TypeAlias = Annotated[
+    str,
+    Rule(
+        "'earliest', 'latest' or Spark's JSON of offsets",
+        re.compile(r"earliest|latest|\s*\{.*\}\s*", re.DOTALL).fullmatch,
+    ),
+]
 
 _Declared: TypeAlias = Literal["string", "bytes"] | StructType
 
@@ -68,6 +96,10 @@ _TAKES: Final[Mapping[str, tuple[type[DataType], ...]]] = {
     "string": (StringType, IntegralType),
     "bytes": (BinaryType,),
 }
+NEEDS_JAR: Final = (
+    "Start the session with Spark's Kafka connector: "
+    "spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:<Spark's version>"
+)
 _METADATA: Final = (DELETED, TIMESTAMP, PARTITION, OFFSET, MALFORMED)
 _JSON_READ: Final = {
     "mode": "PERMISSIVE",
@@ -83,15 +115,16 @@ _JSON_WRITTEN: Final = {
 }
 
 
+@validated
 def read_topic(
     spark: SparkSession,
-    topic: str,
+    topic: Topic,
     *,
-    servers: str,
+    servers: Servers,
     key: ReadFormat,
     value: ReadFormat,
-    starting: str = "earliest",
-    max_per_trigger: int | None = None,
+    starting: Starting = "earliest",
+    max_per_trigger: Positive | None = None,
     streaming: bool = True,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
@@ -118,9 +151,10 @@ def read_topic(
     :param options: further options of Spark's Kafka source; they overrule the arguments, and the
         defaults ``kafka.fetch.max.wait.ms`` 10 and ``kafka.max.poll.records`` 10000. Those that
         divide a partition (``minPartitions``, ``maxRecordsPerPartition``) give up its order.
-    :raises PlanError: two columns would have the same name, or an argument has no meaning.
+    :raises PlanError: two columns would have the same name, an argument has no meaning, or
+        ``topic`` is not the name of one topic.
     """
-    formats = {"key": _declared("key", key), "value": _declared("value", value)}
+    formats = {"key": _declared(key), "value": _declared(value)}
     names = {part: _names(part, declared) for part, declared in formats.items()}
     refuse_duplicates(
         "read_topic",
@@ -144,8 +178,10 @@ def read_topic(
     if max_per_trigger is not None:
         source["maxOffsetsPerTrigger"] = str(max_per_trigger)
     source |= options or {}
+    _refuse_topic("read_topic", source["subscribe"])
     reader = spark.readStream if streaming else spark.read
-    records = reader.format("kafka").options(**source).load()
+    with refused("read_topic", f"topic {topic} cannot be read", NEEDS_JAR):
+        records = reader.format("kafka").options(**source).load()
 
     parsed = records.select(
         "*", *(_parsed(*part).alias(f"{part[0]}_json") for part in formats.items())
@@ -181,13 +217,14 @@ def write_topic(
     :param options: further options of Spark's Kafka sink; they overrule the arguments, and the
         defaults ``kafka.batch.size`` 262144, ``kafka.linger.ms`` 100 and
         ``kafka.compression.type`` lz4.
-    :raises PlanError: as ``to_records``.
+    :raises PlanError: as ``to_records``, and where ``topic`` is no topic's name.
     """
     records = to_records(
         changes, key_columns=key_columns, value_columns=value_columns, key=key, value=value
     )
     sink = SINK_DEFAULTS | {"kafka.bootstrap.servers": servers, "topic": topic}
     sink |= options or {}
+    _refuse_topic("write_topic", sink["topic"])
     return records.writeStream.format("kafka").outputMode("append").options(**sink)
 
 
@@ -231,17 +268,22 @@ def to_records(
     )
 
 
-def _declared(part: str, declared: ReadFormat) -> _Declared:
+def _declared(declared: ReadFormat) -> _Declared:
     """The format as it was given, a mapping of types as the schema it stands for."""
     if isinstance(declared, Mapping):
         return StructType([StructField(name, kind) for name, kind in declared.items()])
-    if isinstance(declared, StructType) or declared in ("string", "bytes"):
-        return declared
-    raise PlanError(
-        "read_topic",
-        f"{part}={declared!r} is not a format",
-        'Give "string", "bytes", or the schema of a JSON object',
-    )
+    return declared
+
+
+def _refuse_topic(operator: str, topic: str) -> None:
+    """Spark takes a name with commas for several topics, whose partitions would be one log."""
+    if not _TOPIC.fullmatch(topic):
+        raise PlanError(
+            operator,
+            f"topic={topic!r} is not the name of one topic",
+            "Name one, of letters, digits, dots, underscores and hyphens; give each topic a reader "
+            "of its own",
+        )
 
 
 def _names(part: str, declared: _Declared) -> list[str]:
@@ -251,28 +293,31 @@ def _names(part: str, declared: _Declared) -> list[str]:
 def _parsed(part: str, declared: _Declared) -> Column:
     """What ``from_json`` makes of a key or value; null where it is not JSON.
 
-    The text is made the only element of an array: whatever follows the object is then an error,
-    where ``from_json`` by itself would ignore it.
+    By itself it would take a list for its first object. As a field of an object it does not.
     """
     if not isinstance(declared, StructType):
         return F.lit(None)
-    array = StructType(
-        [StructField("elements", ArrayType(declared)), StructField(MALFORMED, StringType())]
-    )
-    text = F.col(part).cast("string")
-    return F.from_json(F.concat(F.lit('{"elements":['), text, F.lit("]}")), array, _JSON_READ)
+    fields = [StructField("object", declared), StructField(MALFORMED, StringType())]
+    text = F.concat(F.lit('{"object":'), F.col(part).cast("string"), F.lit("}"))
+    return F.from_json(text, StructType(fields), _JSON_READ)
 
 
 def _row(part: str, declared: _Declared) -> Column:
-    """The columns of a key or value as a struct; null where it is null or cannot be read."""
+    """The columns of a key or value as a struct; null where it is null or cannot be read.
+
+    ``from_json`` ignores what follows an object. So JSON is read twice, as the value of a field and
+    as the element of a list. What follows a value would have to go on with ``}`` or a field's name
+    in the one, with ``]`` or a value in the other: no text does both, so nothing follows.
+    """
     text = F.col(part).cast("string")
     if declared == "bytes":
         return F.struct(F.col(part))
     if declared == "string":
         return F.when(F.is_valid_utf8(text), F.struct(text.alias(part)))
     json = F.col(f"{part}_json")
-    readable = F.is_valid_utf8(text) & json[MALFORMED].isNull() & (F.size(json["elements"]) == 1)
-    return F.when(readable, F.get(json["elements"], F.lit(0)))
+    listed = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))
+    readable = F.is_valid_utf8(text) & json[MALFORMED].isNull() & listed.isNotNull()
+    return F.when(readable, json["object"])
 
 
 def _malformed(part: str) -> Column:
@@ -306,10 +351,6 @@ def _encoded(part: str, form: WriteFormat, names: Sequence[str], schema: StructT
     columns = [F.col(quoted(name)) for name in names]
     if form == "json":
         return F.to_json(F.struct(*columns), _JSON_WRITTEN)
-    if form not in _TAKES:
-        raise PlanError(
-            "write_topic", f"{part}={form!r} is not a format", 'Give "string", "bytes" or "json"'
-        )
     kinds = [schema[name].dataType for name in names]
     if len(kinds) != 1 or not isinstance(kinds[0], _TAKES[form]):
         given = ", ".join(f"{n} {k.simpleString()}" for n, k in zip(names, kinds, strict=True))

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from os import fspath
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
+from pyspark.sql import DataFrame, SparkSession
+
+from dovetail.arguments import Path, Rule, takes, validated
 from dovetail.errors import TargetError
+from dovetail.hadoop import entries, located
 from dovetail.plan.nodes import Node
+from dovetail.refusals import make_folder
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+ViewName: TypeAlias = Annotated[
+    str, Rule("a name of letters, digits and _", re.compile(r"[A-Za-z_]\w*", re.ASCII).fullmatch)
+]
+OfBatches: TypeAlias = Annotated[
+    Callable[[DataFrame, int], None],
+    Rule("a function of a micro-batch's changes and its number", partial(takes, 2)),
+]
 
 
 @dataclass(frozen=True)
@@ -46,6 +61,7 @@ class ParquetSink:
         """The configured writer."""
         session = changes.sparkSession
         begun = _has_files(session, checkpoint, "offsets")
+        make_folder(session, "to_parquet", "path=", self.path)
         if not begun and _has_files(session, self.path, "_spark_metadata"):
             raise TargetError(
                 f"to_parquet({self.path!r})",
@@ -60,14 +76,15 @@ class ParquetSink:
 class FunctionSink:
     """Hands each micro-batch's changes to a function."""
 
-    function: Callable[[DataFrame, int], None]
+    function: OfBatches
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """The configured writer."""
         return changes.writeStream.foreachBatch(self.function)
 
 
-def to_parquet(path: str | PathLike[str]) -> ParquetSink:
+@validated
+def to_parquet(path: Path) -> ParquetSink:
     """The changelog as Parquet files: every change is appended, exactly once.
 
     Raises ``TargetError`` at the start of a query with a new checkpoint where the folder has
@@ -76,21 +93,19 @@ def to_parquet(path: str | PathLike[str]) -> ParquetSink:
     return ParquetSink(fspath(path))
 
 
-def to_memory(name: str) -> FormatSink:
+@validated
+def to_memory(name: ViewName) -> FormatSink:
     """The changelog as an in-memory table ``name`` of the session; for notebooks and tests."""
     return FormatSink("memory", (("queryName", name),))
 
 
-def to_function(function: Callable[[DataFrame, int], None]) -> FunctionSink:
+@validated
+def to_function(function: OfBatches) -> FunctionSink:
     """Calls ``function(changes, batch_id)`` for each micro-batch; again after a failure."""
     return FunctionSink(function)
 
 
 def _has_files(session: SparkSession, folder: str, log: str) -> bool:
-    """Whether one of Spark's logs in a folder has any entry; hidden ones are yet to be renamed."""
-    jvm: Any = session._jvm  # noqa: SLF001 -- Hadoop's file systems have no Python face
-    path = jvm.org.apache.hadoop.fs.Path(folder, log)
-    files = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
-    return bool(files.exists(path)) and any(
-        not status.getPath().getName().startswith(".") for status in files.listStatus(path)
-    )
+    """Whether one of Spark's logs in a folder has any entry."""
+    path, files = located(session, folder, log)
+    return any(True for _ in entries(files, path))

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pyspark.sql import functions as F
 
+from dovetail.arguments import validated
 from dovetail.columns import DELETED, TIMESTAMP
 from dovetail.errors import PlanError
 from dovetail.io.kafka import (
     MALFORMED,
+    NEEDS_JAR,
     OFFSET,
     PARTITION,
     ReadFormat,
+    Servers,
+    Topic,
     WriteFormat,
     read_topic,
     write_topic,
@@ -22,6 +26,7 @@ from dovetail.io.kafka import (
 from dovetail.plan.nodes import Node, Source, StreamJoin
 from dovetail.plan.reading import source_of
 from dovetail.plan.spans import Span
+from dovetail.refusals import refused
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,7 +73,7 @@ def topic_source(
     if malformed == "drop":
         frame = frame.observe(f"{label}.malformed", F.count_if(~readable).alias("records"))
         frame = frame.where(readable)
-    elif malformed == "fail":
+    else:
         where = F.format_string(
             f"{kind} {label}: the record of topic {topic} at partition %d, offset %d cannot be "
             "read. Correct the declared key and value, or pass malformed='drop'.",
@@ -76,10 +81,6 @@ def topic_source(
             OFFSET,
         )
         frame = frame.where(F.when(readable, True).otherwise(F.raise_error(where).cast("boolean")))
-    else:
-        raise PlanError(
-            f"{kind} {label}", f"malformed={malformed!r} is not a mode", "Use 'fail' or 'drop'"
-        )
     frame = frame.drop(MALFORMED)
     metadata = (DELETED, TIMESTAMP, PARTITION, OFFSET)
     keys = frame.columns[: _width(key)]
@@ -119,6 +120,13 @@ class TopicSink:
                 "unmatched='retract' withdraws single rows, a record of a topic cannot say which",
                 "Use unmatched='on_close', or write to files or Delta, which keep the rows",
             )
+        session = changes.sparkSession
+        jvm: Any = session._jvm  # noqa: SLF001 -- Spark looks for the connector when it starts
+        with refused("to_topic", f"topic {self.topic} cannot be written", NEEDS_JAR):
+            jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(
+                "kafka",
+                session._jsparkSession.sessionState().conf(),  # noqa: SLF001
+            )
         return write_topic(
             changes,
             key_columns=node.key.names,
@@ -131,10 +139,11 @@ class TopicSink:
         )
 
 
+@validated
 def to_topic(
-    topic: str,
+    topic: Topic,
     *,
-    servers: str,
+    servers: Servers,
     key: WriteFormat = "json",
     value: WriteFormat = "json",
     options: Mapping[str, str] | None = None,

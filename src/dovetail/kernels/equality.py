@@ -50,6 +50,24 @@ def arrays_equal(left: pa.Array, right: pa.Array) -> Mask:
     return equal | both_null
 
 
+def canonical(key: pa.Array) -> pa.Array:
+    """A key in which equal values have equal bits: one NaN and no negative zero, at any depth (as
+    on Spark).
+    """
+    if pa.types.is_struct(key.type):
+        parts = [canonical(part) for part in key.flatten()]
+        return pa.StructArray.from_arrays(parts, fields=list(key.type), mask=key.is_null())
+    if pa.types.is_list(key.type):
+        items = canonical(key.flatten())
+        ends = np.cumsum(pc.list_value_length(key).fill_null(0).to_numpy())
+        offsets = pa.array(np.append(0, ends), pa.int32())
+        return pa.ListArray.from_arrays(offsets, items, type=key.type, mask=key.is_null())
+    if not pa.types.is_floating(key.type):
+        return key
+    key = pc.if_else(pc.is_nan(key), pa.scalar(float("nan"), key.type), key)
+    return pc.if_else(pc.equal(key, pa.scalar(0.0, key.type)), pa.scalar(0.0, key.type), key)
+
+
 def _lists_equal(left: pa.Array, right: pa.Array) -> Mask:
     left_length = pc.list_value_length(left).fill_null(-1).to_numpy(zero_copy_only=False)
     right_length = pc.list_value_length(right).fill_null(-1).to_numpy(zero_copy_only=False)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.kernels.search import bisect, expand, last_below
+from dovetail.kernels.search import bisect, expand, first_below, last_below
 from dovetail.kernels.table_join import How, preserved
 from dovetail.kernels.timeline import ABSENT, Ints, Mask
 from dovetail.kernels.versioning import LATEST
@@ -65,8 +65,7 @@ class Points:
         """The time of the first version after a time that had arrived, ``LATEST`` for none."""
         end = self.start[group + 1]
         first = bisect(self.time_us, self.start[group], end, time_us, right=True)
-        count = len(self.arrival)
-        found = count - 1 - last_below(self.arrival[::-1], count - end, count - first, arrival)
+        found = first_below(self.arrival, first, end, arrival)
         return np.append(self.time_us, LATEST)[found]
 
     def _last(self, group: Ints, time_us: Ints, arrival: Ints) -> Ints:

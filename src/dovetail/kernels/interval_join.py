@@ -35,8 +35,6 @@ from dovetail.kernels.timeline import Ints, Mask
 Unmatched: TypeAlias = Literal["on_close", "eager", "retract"]
 
 NEVER = int(np.iinfo(np.int64).max)
-STORED = -1
-"""As an arrival: before the batch."""
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,9 @@ import numpy as np
 
 from dovetail.kernels.scans import lowest_over
 from dovetail.kernels.search import bisect, first_below, last_below, least
-from dovetail.kernels.timeline import ABSENT, Ints, Mask
+from dovetail.kernels.timeline import ABSENT, STORED, Ints, Mask
 
 _NEVER = int(np.iinfo(np.int64).max)
-_STORED = -1
 _BLOCK = 1 << 10
 
 
@@ -135,7 +134,7 @@ def forest(
     line, place = _line(
         np.concatenate((group[fresh], held.group, held.group)),
         np.concatenate((time_us[fresh], held.start_us, held.end_us)),
-        np.concatenate((arrival[fresh], np.full(2 * len(kept), _STORED))),
+        np.concatenate((arrival[fresh], np.full(2 * len(kept), STORED))),
         closing_us[fresh],
         groups,
         gap_us,
@@ -151,7 +150,7 @@ def forest(
     high = np.concatenate((high, last[joins], held_last))
     none = np.full(len(kept), ABSENT)
     event = np.concatenate((fresh, late, none))
-    order = np.lexsort((np.append(arrival, _STORED)[event], high))
+    order = np.lexsort((np.append(arrival, STORED)[event], high))
     event, low, high = event[order], low[order], high[order]
     start = line.time_us[low]
     below = np.searchsorted(high, low)
@@ -185,7 +184,7 @@ def _line(
     bridged = lowest_over(
         np.concatenate((left[near_left], own[near_right], starts)),
         np.concatenate((own[near_left], right[near_right], ends)),
-        np.concatenate((came[near_left], came[near_right], np.full(len(starts), _STORED))),
+        np.concatenate((came[near_left], came[near_right], np.full(len(starts), STORED))),
         len(order),
         _NEVER,
     )

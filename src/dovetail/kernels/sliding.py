@@ -23,10 +23,8 @@ import numpy as np
 
 from dovetail.kernels.scans import lowest_over
 from dovetail.kernels.search import bisect, expand, least, pieces
-from dovetail.kernels.timeline import NO_TIME, Ints, Mask
+from dovetail.kernels.timeline import NO_TIME, STORED, Ints, Mask
 
-STORED = -1
-"""As an arrival: before the batch."""
 _PAIRS_MAX = 1 << 18
 _NEVER = int(np.iinfo(np.int64).max)
 

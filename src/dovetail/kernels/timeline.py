@@ -28,6 +28,8 @@ Mask = npt.NDArray[np.bool_]
 ABSENT = -1
 NO_TIME = int(np.iinfo(np.int64).min)
 """As a time: before any record."""
+STORED = -1
+"""As an arrival: before the batch."""
 
 
 @dataclass(frozen=True)

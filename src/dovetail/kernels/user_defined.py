@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from dovetail.errors import line_of
 from dovetail.kernels.aggregates import (
     Aggregate,
     AggregateError,
@@ -172,27 +173,37 @@ class UserDefined(Aggregate):
         """An accumulator per row."""
         if rows == 0:
             return self._none()
-        state = self.functions.add(self._named(self._initial(rows)), *values)
+        state = self._called("add", self._named(self._initial(rows)), *values)
         return self._checked("add", state, rows)
 
     def _initial(self, rows: int) -> list[pa.Array]:
-        return self._checked("init", self.functions.init(rows), rows)
+        return self._checked("init", self._called("init", rows), rows)
 
     def _combined(self, name: str, left: Columns, right: Columns) -> list[pa.Array]:
         """``merge`` or ``retract``, which are not called without rows."""
         rows = len(left[0])
         if rows == 0:
             return self._none()
-        function = getattr(self.functions, name)
-        return self._checked(name, function(self._named(left), self._named(right)), rows)
+        made = self._called(name, self._named(left), self._named(right))
+        return self._checked(name, made, rows)
 
     def _finished(self, state: Columns) -> pa.Array:
         if self.functions.finish is None:
             return state[0]
         if len(state[0]) == 0:
             return pa.nulls(0, self.result)
-        finished = self.functions.finish(self._named(state))
+        finished = self._called("finish", self._named(state))
         return _array("finish", "its result", finished, self.result, len(state[0]))
+
+    def _called(self, function: str, *given: Any) -> Any:
+        """What a function returns; ``AggregateError`` where it raises."""
+        try:
+            return getattr(self.functions, function)(*given)
+        except Exception as error:
+            raise AggregateError(
+                f"{function} of a user-defined aggregate raised {line_of(error)}",
+                "Correct the function, or keep the rows from it on which it fails",
+            ) from error
 
     def _named(self, columns: Columns) -> State:
         names = (name for name, _ in self.functions.columns)

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dovetail.kernels.delta_join import NO_GROUP, Form, Rows, delta_join, key_rows
-from dovetail.kernels.grouping import any_null, by_key
-from dovetail.kernels.hashing import stable_hash
 from dovetail.kernels.table_join import How
 from dovetail.kernels.timeline import ABSENT, NO_TIME, Ints
+from dovetail.lookup.keys import grouped, numbered
 from dovetail.lookup.pool import opened
-from dovetail.lookup.source import Index, LookupSource, Reader, covering
+from dovetail.lookup.source import Found, Index, LookupSource, Reader, covering
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,15 +58,19 @@ class ChainReader:
         self._schema = schema
         self._held = {name: (side, column) for name, side, column in source.columns}
 
-    def rows(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
-        """As ``Reader.rows``."""
+    def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
+        """As ``Reader.rows``, but that the two sides are asked one after the other."""
         source = self._source
         side, asked = self._first(by)
-        first = self._ask(side, [self._held[name][1] for name in asked], keys.select(asked))
-        join_keys = first.select(list(source.on[side]))
+        own, distinct = _distinct(keys.select(asked))
+        first = self._ask(side, [self._held[name][1] for name in asked], distinct)
+        _, join_keys = _distinct(first.rows.select(list(source.on[side])))
         second = self._ask(1 - side, source.on[1 - side], join_keys)
         sides = (first, second) if side == 0 else (second, first)
-        return self._joined(sides)
+        rows = self._joined((sides[0].rows, sides[1].rows))
+        key = numbered(keys, rows.select(list(by)))
+        answers = key != NO_GROUP
+        return Found(rows.filter(pa.array(answers)), key[answers], first.unfit[own])
 
     def close(self) -> None:
         """Nothing of its own is open."""
@@ -83,17 +84,16 @@ class ChainReader:
                 return side, names
         raise AssertionError("no index covers the look-up")
 
-    def _ask(self, side: int, by: Sequence[str], keys: pa.Table) -> pa.Table:
+    def _ask(self, side: int, by: Sequence[str], keys: pa.Table) -> Found:
         source = self._source
         types = {column: type_ for s, column, type_ in source.types if s == side}
         held = (self._held[name] for name in self._schema.names)
         wanted = [column for s, column in held if s == side]
         names = dict.fromkeys([*source.on[side], *source.keys[side], *by, *wanted])
         schema = pa.schema([pa.field(name, types[name]) for name in names])
-        distinct = _distinct(keys.rename_columns(list(by)))
-        if distinct.num_rows == 0:
-            return schema.empty_table()
-        return opened(source.sides[side], schema).rows(by, distinct)
+        if keys.num_rows == 0:
+            return Found(schema.empty_table(), np.zeros(0, np.int64), np.zeros(0, np.bool_))
+        return opened(source.sides[side], schema).rows(by, keys.rename_columns(list(by)))
 
     def _joined(self, sides: tuple[pa.Table, pa.Table]) -> pa.Table:
         source = self._source
@@ -116,29 +116,10 @@ class ChainReader:
         return pa.table(arrays, schema=self._schema)
 
 
-def grouped(keys: Sequence[pa.Table]) -> tuple[list[Ints], int, list[pa.Array]]:
-    """The group of each row of some tables of join keys: one number per distinct key without nulls,
-    ``NO_GROUP`` for the others; how many there are; and their keys.
-    """
-    lengths = [table.num_rows for table in keys]
-    columns = [
-        pa.chunked_array([c for t in keys for c in t.column(i).chunks], keys[0].schema.types[i])
-        for i in range(keys[0].num_columns)
-    ]
-    whole = [column.combine_chunks() for column in columns]
-    rows = np.flatnonzero(~any_null(whole, sum(lengths)))
-    order, new, arranged = by_key(stable_hash(whole), whole, rows)
-    group = np.full(sum(lengths), NO_GROUP)
-    group[rows[order]] = np.cumsum(new) - 1
-    first = pa.array(np.flatnonzero(new))
-    edges = np.cumsum(lengths)[:-1]
-    return np.split(group, edges), int(new.sum()), [column.take(first) for column in arranged]
-
-
-def _distinct(keys: pa.Table) -> pa.Table:
-    valid = reduce(pc.and_, (column.is_valid() for column in keys.columns))
-    _, _, columns = grouped([keys.filter(valid)])
-    return pa.table(columns, names=keys.schema.names)
+def _distinct(keys: pa.Table) -> tuple[Ints, pa.Table]:
+    """Which of the distinct keys each is, ``NO_GROUP`` for one with nulls; and these keys."""
+    (number,), _, columns = grouped([keys])
+    return number, pa.table(columns, names=keys.schema.names)
 
 
 def _all_fresh(group: Ints) -> Rows:

@@ -4,17 +4,22 @@ statistics do not exclude.
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from dovetail.arguments import ColumnNames, Natural, Path, validated
 from dovetail.errors import ConfigurationError, DataError
-from dovetail.lookup.fit import changed, checked
+from dovetail.kernels.delta_join import NO_GROUP
+from dovetail.kernels.timeline import Mask
+from dovetail.lookup.fit import cast, changed, is_text, without_null_keys
+from dovetail.lookup.keys import numbered, within
 from dovetail.lookup.retry import persistently
-from dovetail.lookup.source import Declared, Index, Where, declared
+from dovetail.lookup.source import Declared, Found, Indexes, Where, declared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +31,7 @@ class DeltaFilesLookup(Declared):
     @property
     def title(self) -> str:
         """What errors call it."""
-        return f"delta table {Path(self.path).name}"
+        return f"delta table {pathlib.Path(self.path).name}"
 
     def open(self, schema: pa.Schema) -> DeltaFilesReader:
         """A reader; it reads the table's log at its first look-up."""
@@ -41,15 +46,18 @@ class DeltaFilesReader:
         self._schema = schema
         self._table: Any = None
 
-    def rows(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
+    def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
         """As ``Reader.rows``: a scan that skips files and row groups without such keys."""
-        return persistently(
+        rows = persistently(
             self._source.title,
             lambda: self._scan(by, keys),
             passing=(OSError,),
             retries=self._source.retries,
             wait_s=self._source.wait_s,
         )
+        key = numbered(keys, rows.select(list(by)))
+        asked = key != NO_GROUP
+        return Found(rows.filter(pa.array(asked)), key[asked], self._unfit(by, keys))
 
     def close(self) -> None:
         """Forget the table."""
@@ -63,22 +71,17 @@ class DeltaFilesReader:
                 self._table = deltalake.DeltaTable(self._source.path)
             else:
                 self._table.update_incremental()
-            known = {field.name for field in self._table.schema().fields}
-            missing = [name for name in (*self._schema.names, *by) if name not in known]
+            stored = _columns(self._table)
+            missing = [name for name in self._schema.names if name not in stored.names]
             if missing:
                 raise changed(title, f"there is no column {missing[0]!r}")
+            for name, column in zip(by, keys.columns, strict=True):
+                _refuse_key(title, name, column.type, stored.field(name).type)
             found = self._query(deltalake, by, keys)
         except deltalake.exceptions.DeltaError as error:
             self.close()
             raise OSError(str(error)) from error
-        try:
-            return checked(title, found.cast(self._schema), self._source.key)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise DataError(
-                title,
-                f"a row does not fit the table's schema: {error}",
-                "Give the changelog and the look-up source the same types",
-            ) from error
+        return without_null_keys(title, cast(title, found, self._schema), self._source.key)
 
     def _query(self, deltalake: Any, by: Sequence[str], keys: pa.Table) -> pa.Table:
         """Rows whose columns have one of the keys' values each: more than those asked for, where
@@ -95,28 +98,47 @@ class DeltaFilesReader:
             deltalake.QueryBuilder().register("t", self._table).execute(query).read_all()
         )
 
+    def _unfit(self, by: Sequence[str], keys: pa.Table) -> Mask:
+        """Which keys have a number too large for its column."""
+        unfit = np.zeros(keys.num_rows, np.bool_)
+        stored = _columns(self._table)
+        for name, column in zip(by, keys.columns, strict=True):
+            if pa.types.is_integer(column.type):
+                bound = 2 ** (stored.field(name).type.bit_width - 1)
+                unfit |= ~within(column, -bound, bound - 1)
+        return unfit
+
     def _one_of(self, name: str, values: Sequence[Any]) -> str:
-        literals = [_literal(self._source.title, name, v) for v in values if v is not None]
+        literals = [_literal(v) for v in values if v is not None]
         parts = [f"{_quoted(name)} IS NULL"] if None in values else []
         if literals:
             parts.append(f"{_quoted(name)} IN ({', '.join(literals)})")
         return f"({' OR '.join(parts)})"
 
 
+def _columns(table: Any) -> pa.Schema:
+    return pa.schema(table.schema().to_arrow())
+
+
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _literal(title: str, name: str, value: Any) -> str:
-    if isinstance(value, (bool, int)):
-        return str(value)
-    if isinstance(value, str):
-        return "'" + value.replace("'", "''") + "'"
-    raise DataError(
-        title,
-        f"column {name!r} cannot be looked up by a {type(value).__name__}",
-        "Join by whole numbers or texts",
-    )
+def _literal(value: Any) -> str:
+    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
+
+
+def _refuse_key(title: str, name: str, key: pa.DataType, stored: pa.DataType) -> None:
+    """Refuse keys that SQL's literals do not say exactly, and those that are not of the column's
+    type.
+    """
+    kinds = (pa.types.is_integer, pa.types.is_boolean, is_text)
+    if not any(kind(key) and kind(stored) for kind in kinds):
+        raise DataError(
+            title,
+            f"column {name!r} is {stored} there, which cannot be looked up by keys of type {key}",
+            "Join by whole numbers or texts that have the same type in the store",
+        )
 
 
 def _deltalake(title: str) -> Any:
@@ -132,22 +154,24 @@ def _deltalake(title: str) -> Any:
     return deltalake
 
 
+@validated
 def delta_files(
-    path: str | Path,
+    path: Path,
     *,
-    key: str | Sequence[str],
-    indexes: Sequence[Index] = (),
+    key: ColumnNames,
+    indexes: Indexes = (),
     where: Where | None = None,
-    retries: int = 5,
+    retries: Natural = 5,
 ) -> DeltaFilesLookup:
     """A Delta table, by a path that all workers read, in which delta joins look rows up.
 
     A look-up reads the table's latest version, without Spark, by the package ``deltalake``. Its
     indexes are how its files are laid out: cluster or sort it by what is looked up, or each batch
-    scans it all. The other arguments and errors are those of ``postgres``; the package's extra is
-    ``dovetail[deltalake]``.
+    scans it all. Its columns have the types of the changelog's, or narrower ones; rows are looked
+    up by whole numbers, texts or booleans. The other arguments and errors are those of
+    ``postgres``; the package's extra is ``dovetail[deltalake]``.
     """
-    title = f"delta table {Path(path).name}"
+    title = f"delta table {pathlib.Path(path).name}"
     _deltalake(title)
     options = declared(title, key=key, indexes=indexes, where=where, timeout_s=1.0, retries=retries)
     return DeltaFilesLookup(path=str(path), **options)

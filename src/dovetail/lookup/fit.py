@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dovetail.errors import DataError
+from dovetail.lookup.retry import first_line
 
 
 def fitted(
-    title: str, rows: Sequence[Sequence[Any]], schema: pa.Schema, key: Sequence[str]
+    title: str,
+    rows: Sequence[Sequence[Any]],
+    schema: pa.Schema,
+    key: Sequence[str],
+    *,
+    typeless: bool = False,
 ) -> pa.Table:
     """The rows as a table of ``schema``; ``DataError`` where a value does not fit its column, or
     a key column has nulls.
+
+    ``typeless``: the store has numbers, texts and bytes only. It writes times, dates and decimals
+    as texts, times also as whole seconds since 1970, and booleans as 0 and 1.
     """
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
-    arrays = [_array(title, list(v), f) for v, f in zip(columns, schema, strict=True)]
-    return checked(title, pa.table(arrays, schema=schema), key)
+    arrays = [
+        _fitting(title, field, lambda v=v, t=field.type: _array(list(v), t, typeless=typeless))  # type: ignore[misc]
+        for v, field in zip(columns, schema, strict=True)
+    ]
+    return without_null_keys(title, pa.table(arrays, schema=schema), key)
 
 
-def checked(title: str, table: pa.Table, key: Sequence[str]) -> pa.Table:
+def cast(title: str, found: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The columns of a typed store as those of ``schema``; ``DataError`` where a type is not of the
+    declared one's kind or is wider, or a value does not fit it.
+    """
+    arrays = [
+        _fitting(title, field, lambda c=c, t=field.type: _cast(c, t, narrows=False))  # type: ignore[misc]
+        for c, field in zip(found.columns, schema, strict=True)
+    ]
+    return pa.table(arrays, schema=schema)
+
+
+def without_null_keys(title: str, table: pa.Table, key: Sequence[str]) -> pa.Table:
     """The table, whose key columns must be without nulls."""
     for name in key:
         if name in table.schema.names and table.column(name).null_count:
@@ -33,12 +57,18 @@ def checked(title: str, table: pa.Table, key: Sequence[str]) -> pa.Table:
     return table
 
 
-def _array(title: str, values: list[Any], field: pa.Field) -> pa.Array:
+def changed(title: str, problem: object) -> DataError:
+    """A store that no longer has the columns it was declared with."""
+    return DataError(
+        title,
+        f"its columns are not those of the table: {first_line(problem)}",
+        "Bring the store's schema and the changelog's together, then start the query again",
+    )
+
+
+def _fitting(title: str, field: pa.Field, make: Callable[[], pa.Array]) -> pa.Array:
     try:
-        found = pa.array(values)
-        if not _becomes(found.type, field.type):
-            raise pa.ArrowInvalid(f"the store has {found.type}")
-        return found.cast(field.type)
+        return make()
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise DataError(
             title,
@@ -48,32 +78,62 @@ def _array(title: str, values: list[Any], field: pa.Field) -> pa.Array:
         ) from error
 
 
-def _becomes(found: pa.DataType, declared: pa.DataType) -> bool:
-    """Whether values of a type may be of the declared one; whether all of them can, the cast says.
+def _array(values: list[Any], declared: pa.DataType, *, typeless: bool) -> pa.Array:
+    found = pa.array(values)
+    if typeless and pa.types.is_integer(found.type):
+        if pa.types.is_boolean(declared):
+            if not pc.all(pc.is_in(found.drop_null(), pa.array([0, 1]))).as_py():
+                raise pa.ArrowInvalid("the store has a number other than 0 and 1")
+            return found.cast(declared)
+        if pa.types.is_timestamp(declared):
+            return found.cast(pa.timestamp("s", declared.tz)).cast(declared)
+    if typeless and pa.types.is_string(found.type):
+        written = (pa.types.is_timestamp, pa.types.is_date, pa.types.is_decimal)
+        if any(kind(declared) for kind in written):
+            return found.cast(declared)
+    return _cast(found, declared, narrows=True)
 
-    Stores write times and decimals as texts, and booleans and times as numbers, where they have no
-    types for them.
+
+def _cast(found: pa.Array, declared: pa.DataType, *, narrows: bool) -> pa.Array:
+    """``narrows``: whether fractions may be found with more digits than those of the declared
+    type.
+    """
+    if not _becomes(found.type, declared, narrows=narrows):
+        raise pa.ArrowInvalid(f"the store has {found.type}")
+    if pa.types.is_integer(found.type) and pa.types.is_decimal(declared):
+        # Arrow asks for room for all integers, whatever they are.
+        found = found.cast(pa.decimal256(76, declared.scale))
+    return found.cast(declared)
+
+
+def _becomes(found: pa.DataType, declared: pa.DataType, *, narrows: bool) -> bool:
+    """Whether values of a type may be of the declared one; whether all of them can, the cast
+    says.
     """
     types = pa.types
-    if types.is_null(found) or found.id == declared.id:
+    if types.is_null(found) or found == declared:
         return True
-    from_number = types.is_floating(declared) or types.is_decimal(declared)
+    if found.num_fields and declared.num_fields == found.num_fields:
+        pairs = [(found.field(n), declared.field(n)) for n in range(found.num_fields)]
+        same = types.is_struct(found) == types.is_struct(declared)
+        return same and all(_becomes(a.type, b.type, narrows=narrows) for a, b in pairs)
     if types.is_integer(found):
-        other = types.is_boolean(declared) or types.is_temporal(declared)
-        return bool(types.is_integer(declared) or from_number or other)
+        wider = (types.is_integer, types.is_floating, types.is_decimal)
+        return any(kind(declared) for kind in wider)
     if types.is_decimal(found):
-        return bool(types.is_integer(declared) or from_number)
-    if types.is_string(found):
-        texts = types.is_large_string(declared)
-        return bool(texts or types.is_temporal(declared) or types.is_decimal(declared))
-    kinds = (types.is_floating, types.is_temporal, types.is_nested, types.is_binary)
+        exact = types.is_integer(declared) or types.is_decimal(declared)
+        return exact or (narrows and types.is_floating(declared))
+    if types.is_floating(found):
+        return types.is_floating(declared) and (narrows or found.bit_width <= declared.bit_width)
+    times = (types.is_timestamp, types.is_date, types.is_time, types.is_duration)
+    kinds = (*times, is_text, _is_binary)
     return any(kind(found) and kind(declared) for kind in kinds)
 
 
-def changed(title: str, problem: object) -> DataError:
-    """A store that no longer has the columns it was declared with."""
-    return DataError(
-        title,
-        f"its columns are not those of the table: {str(problem).strip().splitlines()[0]}",
-        "Bring the store's schema and the changelog's together, then start the query again",
-    )
+def is_text(type_: pa.DataType) -> bool:
+    """Whether values of the type are texts, in whichever layout."""
+    return type_ in (pa.string(), pa.large_string(), pa.string_view())
+
+
+def _is_binary(type_: pa.DataType) -> bool:
+    return type_ in (pa.binary(), pa.large_binary(), pa.binary_view())

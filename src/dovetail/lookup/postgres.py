@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from dovetail.errors import ConfigurationError, PlanError
+from dovetail.arguments import ColumnNames, Natural, Seconds, Text, validated
+from dovetail.errors import ConfigurationError, DataError, PlanError
 from dovetail.lookup.fit import changed, fitted
-from dovetail.lookup.retry import persistently
-from dovetail.lookup.source import Declared, Index, Where, declared
-
-_COLUMNS = """
-SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
-WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped
-"""
+from dovetail.lookup.postgres_line import (
+    connected,
+    deadline,
+    milliseconds,
+    parameters,
+    without_parameters,
+)
+from dovetail.lookup.postgres_types import (
+    COLUMNS,
+    StoreColumn,
+    carrier,
+    equal,
+    fits,
+    refuse_column,
+    selected,
+)
+from dovetail.lookup.retry import first_line, persistently
+from dovetail.lookup.source import Declared, Found, Indexes, Where, declared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,37 +50,27 @@ class PostgresLookup(Declared):
 
 
 class PostgresReader:
-    """One connection, made when needed and again when it is lost."""
+    """One connection, made when needed and again when it is lost.
+
+    Nothing of a look-up stays in the server's session, which others may share through a pooler:
+    each is a transaction of its own, with its settings.
+    """
 
     def __init__(self, source: PostgresLookup, schema: pa.Schema) -> None:
         self._source = source
         self._schema = schema
         self._psycopg = _psycopg(source.title)
         self._connection: Any = None
-        self._types: dict[str, str] = {}
 
-    def rows(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
+    def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
         """As ``Reader.rows``: one query, whose keys travel as arrays."""
-        values = [column.to_pylist() for column in keys.columns]
-        errors = self._psycopg.errors
-        try:
-            found = persistently(
-                self._source.title,
-                lambda: self._query(by, values),
-                passing=(self._psycopg.OperationalError, self._psycopg.InterfaceError),
-                retries=self._source.retries,
-                wait_s=self._source.wait_s,
-            )
-        except (
-            errors.UndefinedColumn,
-            errors.UndefinedTable,
-            errors.UndefinedFunction,
-            errors.DatatypeMismatch,
-            errors.DataError,
-        ) as error:
-            self.close()
-            raise changed(self._source.title, error) from error
-        return fitted(self._source.title, found, self._schema, self._source.key)
+        return persistently(
+            self._source.title,
+            lambda: self._attempt(keys.rename_columns(list(by))),
+            passing=(OSError,),
+            retries=self._source.retries,
+            wait_s=self._source.wait_s,
+        )
 
     def close(self) -> None:
         """Close the connection."""
@@ -75,58 +78,125 @@ class PostgresReader:
         if connection is not None:
             connection.close()
 
-    def _query(self, by: Sequence[str], values: Sequence[list[Any]]) -> list[tuple[Any, ...]]:
-        self._connect()
-        cursor = self._connection.execute(self._statement(by), self._parameters(values))
-        return cursor.fetchall()  # type: ignore[no-any-return]
+    def _attempt(self, keys: pa.Table) -> Found:
+        """A look-up by the columns of ``keys``; an ``OSError`` where trying again may help.
+
+        No error has psycopg's in its chain, which may show what the DSN says.
+        """
+        try:
+            self._connect()
+            with deadline(self._connection, self._source.timeout_s):
+                self._begin()
+                found = self._find(keys)
+                self._connection.execute("COMMIT")
+        except Exception as error:
+            self.close()
+            if not isinstance(error, self._psycopg.Error):
+                raise
+            failure = self._failure(error)
+        else:
+            return found
+        raise failure
+
+    def _failure(self, error: Exception) -> Exception:
+        errors, title = self._psycopg.errors, self._source.title
+        if isinstance(error, (self._psycopg.OperationalError, self._psycopg.InterfaceError)):
+            return OSError(without_parameters(self._source.dsn, first_line(error)))
+        gone = (errors.UndefinedColumn, errors.UndefinedTable, errors.UndefinedFunction)
+        if isinstance(error, (*gone, errors.DatatypeMismatch)):
+            return changed(title, error)
+        return DataError(
+            title,
+            f"its rows cannot be read: {first_line(error)}",
+            "See that the look-up's user can read these columns of all rows",
+        )
 
     def _connect(self) -> None:
         """See that there is a connection; psycopg closes one that is lost."""
-        if self._connection is not None and not self._connection.closed:
-            return
-        source, seconds = self._source, self._source.timeout_s
-        connection = self._psycopg.connect(
-            source.dsn,
-            autocommit=True,
-            connect_timeout=max(2, round(seconds)),
-            # A plan that the server keeps would not survive a change of the table.
-            prepare_threshold=None,
-            application_name="dovetail look-up",
+        if self._connection is None or self._connection.closed:
+            self._connection = connected(self._source.dsn, self._source.timeout_s)
+
+    def _begin(self) -> None:
+        """Begin a transaction that only reads, with the settings by which values are written and
+        read.
+        """
+        self._connection.execute(
+            "BEGIN READ ONLY; SET LOCAL TimeZone = 'UTC'; SET LOCAL DateStyle = 'ISO'; "
+            f"SET LOCAL statement_timeout = {milliseconds(self._source.timeout_s)}; "
+            f"SET LOCAL client_encoding = '{self._encoding()}'"
         )
-        connection.execute("SELECT set_config('statement_timeout', %s, false)", [_ms(seconds)])
-        connection.execute("SET default_transaction_read_only = on")
-        self._types = dict(connection.execute(_COLUMNS, [self._name(connection)]).fetchall())
-        self._connection = connection
 
-    def _name(self, connection: Any = None) -> str:
-        """The table's name as SQL has it."""
-        identifier = self._psycopg.sql.Identifier(*self._source.table.split("."))
-        return str(identifier.as_string(connection))
+    def _encoding(self) -> str:
+        """The server's, so that it is known which texts it has."""
+        own = self._connection.info.parameter_status("server_encoding")
+        return "UTF8" if own in (None, "SQL_ASCII") else own
 
-    def _statement(self, by: Sequence[str]) -> Any:
+    def _find(self, keys: pa.Table) -> Found:
+        columns = self._columns(keys.schema)
+        encoding = self._connection.info.encoding
+        fine = np.logical_and.reduce(
+            [
+                fits(columns[name], column.combine_chunks(), encoding)
+                for name, column in zip(keys.schema.names, keys.columns, strict=True)
+            ]
+        )
+        cursor = self._connection.execute(
+            self._statement(keys.schema.names, columns),
+            self._parameters(keys.filter(pa.array(fine)), columns),
+        )
+        rows = cursor.fetchall()
+        table = fitted(
+            self._source.title, [row[1:] for row in rows], self._schema, self._source.key
+        )
+        number = np.array([row[0] for row in rows], np.int64) - 1
+        return Found(table, np.flatnonzero(fine)[number], ~fine)
+
+    def _columns(self, keys: pa.Schema) -> dict[str, StoreColumn]:
+        """The store's columns as they are now, none of them to be refused."""
+        title, name = self._source.title, self._identifier().as_string(self._connection)
+        found = self._connection.execute(COLUMNS, [name]).fetchall()
+        columns = {row[0]: StoreColumn(*row) for row in found}
+        for told in (*keys, *self._schema):
+            column = columns.get(told.name)
+            if column is None:
+                raise changed(title, f"column {told.name} does not exist")
+            key = column.name in (*keys.names, *self._source.key)
+            refuse_column(title, column, told.type, key=key)
+        return columns
+
+    def _identifier(self) -> Any:
+        return self._psycopg.sql.Identifier(*self._source.table.split("."))
+
+    def _statement(self, by: Sequence[str], columns: Mapping[str, StoreColumn]) -> Any:
         sql = self._psycopg.sql
-        identifier, join = sql.Identifier, sql.SQL(", ").join
-        names = [f"k{number}" for number in range(len(by))]
-        # The keys get the types of the columns, so that the store's index serves them.
-        arrays = [
-            sql.SQL("%s::{}[]").format(sql.SQL(self._types.get(column, "text"))) for column in by
-        ]
-        equal = [
-            sql.SQL("t.{} = k.{}").format(identifier(column), identifier(name))
+        join, identifier = sql.SQL(", ").join, sql.Identifier
+        names = [identifier(f"k{number}") for number in range(len(by))]
+        of_store = {name: sql.SQL("t.{}").format(identifier(name)) for name in columns}
+        matches = [
+            sql.SQL(equal(columns[column])).format(of_store[column], sql.SQL("k.{}").format(name))
             for column, name in zip(by, names, strict=True)
         ]
-        equal += [_restricted(sql, column, values) for column, values in self._source.filters]
-        return sql.SQL("SELECT {} FROM {} AS t JOIN unnest({}) AS k({}) ON {}").format(
-            join(sql.SQL("t.{}").format(identifier(name)) for name in self._schema.names),
-            identifier(*self._source.table.split(".")),
-            join(arrays),
-            join(map(identifier, names)),
-            sql.SQL(" AND ").join(equal),
+        matches += [_restricted(sql, column, values) for column, values in self._source.filters]
+        return sql.SQL(
+            "SELECT k.n, {} FROM {} AS t JOIN unnest({}) WITH ORDINALITY AS k({}, n) ON {}"
+        ).format(
+            join(
+                sql.SQL(selected(columns[field.name], field.type)).format(of_store[field.name])
+                for field in self._schema
+            ),
+            self._identifier(),
+            join(sql.SQL(f"%s::{carrier(columns[column]).sql}[]") for column in by),
+            join(names),
+            sql.SQL(" AND ").join(matches),
         )
 
-    def _parameters(self, values: Sequence[list[Any]]) -> list[Any]:
+    def _parameters(self, keys: pa.Table, columns: Mapping[str, StoreColumn]) -> list[Any]:
+        travelling = (
+            column.cast(carrier(columns[name]).arrow or column.type)
+            for name, column in zip(keys.schema.names, keys.columns, strict=True)
+        )
         constants = ([v for v in c if v is not None] for _, c in self._source.filters)
-        return [*values, *(c for c in constants if c)]
+        return [*(column.to_pylist() for column in travelling), *(c for c in constants if c)]
 
 
 def _restricted(sql: Any, column: str, constants: Sequence[Any]) -> Any:
@@ -136,10 +206,6 @@ def _restricted(sql: Any, column: str, constants: Sequence[Any]) -> Any:
     if any(value is not None for value in constants):
         parts.append(sql.SQL("t.{} = ANY(%s)").format(name))
     return sql.SQL("({})").format(sql.SQL(" OR ").join(parts))
-
-
-def _ms(seconds: float) -> str:
-    return str(max(1, round(1000 * seconds)))
 
 
 def _psycopg(title: str) -> Any:
@@ -155,15 +221,16 @@ def _psycopg(title: str) -> Any:
     return psycopg
 
 
+@validated
 def postgres(
     dsn: str,
-    table: str,
+    table: Text,
     *,
-    key: str | Sequence[str],
-    indexes: Sequence[Index] = (),
+    key: ColumnNames,
+    indexes: Indexes = (),
     where: Where | None = None,
-    timeout_s: float = 10.0,
-    retries: int = 5,
+    timeout_s: Seconds = 10.0,
+    retries: Natural = 5,
 ) -> PostgresLookup:
     """A PostgreSQL table in which delta joins look rows up.
 
@@ -172,15 +239,23 @@ def postgres(
     the other columns by which it finds rows, ``dt.index("customer")``. ``where``: the table is
     only the rows in which these columns have these constants (a value, or a list of them).
 
-    Each worker process keeps one connection. A batch of keys is one query, of the columns that the
-    join needs. ``timeout_s``: for connecting, and for each query; ``retries``: how often a query
-    that failed is tried again, after waits that double.
+    Each worker process keeps one connection, also to a pooler. A batch of keys is one query in a
+    transaction of its own, of the columns that the join needs. ``timeout_s``: for connecting (at
+    least 2 s), and for each query, which the server is to stop then and which is given up a second
+    later; ``retries``: how often a query that failed is tried again, after waits that double.
 
     Raises ``PlanError`` for arguments that cannot serve, ``ConfigurationError`` where psycopg is
     missing (``dovetail[postgres]``). Source: FLIP-486 "Public Interfaces".
     """
     title = f"postgres {table}"
     _psycopg(title)
+    if parameters(dsn) is None:
+        raise PlanError(
+            title,
+            "its dsn is not a connection string",
+            "Write 'host=… dbname=…' or 'postgresql://user:password@host/database', with % codes "
+            "for special characters in a password",
+        )
     if not 1 <= len(table.split(".")) <= 2 or not all(table.split(".")):
         raise PlanError(title, "its name is not one", "Write 'table' or 'schema.table'")
     options = declared(

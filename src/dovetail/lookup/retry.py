@@ -36,12 +36,13 @@ def persistently(
     except passing as error:
         raise ConfigurationError(
             title,
-            f"no answer after {retries + 1} attempts: {_line(error)}",
+            f"no answer after {retries + 1} attempts: {first_line(error)}",
             "See that the source runs and can be reached from the workers, then start the query "
             "again; timeout_s= and retries= say how long to wait",
         ) from error
 
 
-def _line(error: Exception) -> str:
+def first_line(error: object) -> str:
+    """An error's message without the details that follow it."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

@@ -9,23 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Annotated, Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from dovetail.arguments import ColumnName, ColumnNames, Rule, Text, validated, validated_fields
 from dovetail.errors import PlanError
+from dovetail.kernels.timeline import Ints, Mask
 
-Constant: TypeAlias = "str | int | float | bool | None"
-Where: TypeAlias = "Mapping[str, Constant | Sequence[Constant]]"
+Constant: TypeAlias = str | int | float | bool | None
+Where: TypeAlias = Annotated[
+    Mapping[str, Constant | Sequence[Constant]],
+    Rule("a mapping of columns to constants: a text, a number, True, False, None, or a list"),
+]
 
 
+@validated_fields
 @dataclass(frozen=True)
 class Index:
     """Columns by which a store finds whole rows quickly. Informational: that the store has it is
     its owner's promise. ``unique``: at most one row has a given value of them.
     """
 
-    name: str
+    name: Text
     columns: tuple[str, ...]
     unique: bool = False
 
@@ -42,7 +48,8 @@ class Index:
         return f"{kind} {self.name} ({', '.join(self.columns)})"
 
 
-def index(*columns: str) -> Index:
+@validated
+def index(*columns: ColumnName) -> Index:
     """An index over ``columns``, named ``INDEX_<columns joined by _>``.
 
     Raises ``PlanError`` for no columns, and for one that occurs twice. Source: FLIP-486
@@ -51,12 +58,14 @@ def index(*columns: str) -> Index:
     return index_named("_".join(["INDEX", *columns]), *columns)
 
 
-def index_named(name: str, *columns: str) -> Index:
+@validated
+def index_named(name: Text, *columns: ColumnName) -> Index:
     """An index over ``columns`` with a name of its own; otherwise as ``index``."""
     return _index(name, columns, unique=False)
 
 
-def unique_index(*columns: str, name: str | None = None) -> Index:
+@validated
+def unique_index(*columns: ColumnName, name: Text | None = None) -> Index:
     """An index of which each value belongs to at most one row. Such a look-up gives one row a key
     or none, and one that gives more fails the batch. Source: FLIP-486 "Future Work".
     """
@@ -72,15 +81,32 @@ def _index(name: str, columns: tuple[str, ...], *, unique: bool) -> Index:
     return Index(name, columns, unique)
 
 
+@dataclass(frozen=True)
+class Found:
+    """What a look-up found. ``rows``: n rows; ``key``: int64[n], which of the keys each has;
+    ``unfit``: which keys are none that the store's columns could have, so that no row has them.
+    """
+
+    rows: pa.Table
+    key: Ints
+    unfit: Mask
+
+
+Indexes: TypeAlias = Annotated[
+    Sequence[Index], Rule("a list of dt.index('a', 'b'), dt.index_named(...), dt.unique_index(...)")
+]
+
+
 class Reader(Protocol):
     """An open source, used by one thread of one process."""
 
-    def rows(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
-        """The rows whose columns ``by`` equal one of ``keys``, in the columns of the schema that
-        the reader was opened with, in any order.
+    def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
+        """The rows whose columns ``by`` are one of ``keys``, in the columns of the schema that the
+        reader was opened with, in any order: the store's at one moment.
 
-        ``keys``: one column for each of ``by``, rows distinct and without nulls. Rows that were
-        not asked for may be among the result; rows that were asked for may not be missing.
+        A key is a row's if the changelog would give the row that key, to the letter: where the
+        store compares more loosely, without case for instance, other keys are not the row's.
+        ``keys``: one column for each of ``by``, rows distinct and without nulls.
         Raises ``DataError`` for rows that do not fit the schema and ``ConfigurationError`` where
         the store cannot be reached.
         """
@@ -129,8 +155,8 @@ class Declared:
 def declared(
     operator: str,
     *,
-    key: str | Sequence[str],
-    indexes: Sequence[Index],
+    key: ColumnNames,
+    indexes: Indexes,
     where: Where | None,
     timeout_s: float,
     retries: int,
@@ -139,17 +165,6 @@ def declared(
     keys = (key,) if isinstance(key, str) else tuple(key)
     if not keys:
         raise PlanError(operator, "no key column is given", "Name at least one in key=")
-    if timeout_s <= 0:
-        raise PlanError(operator, f"timeout_s={timeout_s}", "Use a time above 0")
-    if retries < 0:
-        raise PlanError(operator, f"retries={retries}", "Use 0 or more")
-    for item in indexes:
-        if not isinstance(item, Index):
-            raise PlanError(
-                operator,
-                f"indexes= has a {type(item).__name__}",
-                "Write dt.index('a', 'b'), dt.index_named(...) or dt.unique_index(...)",
-            )
     return {
         "key": keys,
         "indexes": tuple(indexes),

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import pathlib
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from dovetail.errors import DataError, PlanError
+from dovetail.arguments import ColumnNames, Natural, Path, Seconds, Text, validated
+from dovetail.errors import DataError
+from dovetail.kernels.timeline import Mask
 from dovetail.lookup.fit import changed, fitted
 from dovetail.lookup.retry import persistently
-from dovetail.lookup.source import Declared, Index, Where, declared
+from dovetail.lookup.source import Declared, Found, Indexes, Where, declared
 
 _PARAMETERS_MAX = 30_000
 _STEPS = 10_000
@@ -46,23 +49,25 @@ class SqliteReader:
         self._connection: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
 
-    def rows(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
-        """As ``Reader.rows``: a query for as many keys as SQLite takes parameters."""
+    def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
+        """As ``Reader.rows``: in one transaction, a query for as many keys as SQLite takes
+        parameters.
+        """
         title = self._source.title
         for name, column in zip(by, keys.columns, strict=True):
             _refuse_type(title, name, column.type)
-        found: list[tuple[Any, ...]] = []
-        step = max(1, _PARAMETERS_MAX // keys.num_columns)
-        for start in range(0, keys.num_rows, step):
-            chunk = keys.slice(start, step)
-            found += persistently(
-                title,
-                lambda chunk=chunk: self._query(by, chunk),  # type: ignore[misc]
-                passing=(sqlite3.OperationalError,),
-                retries=self._source.retries,
-                wait_s=self._source.wait_s,
-            )
-        return fitted(title, found, self._schema, self._source.key)
+        rows = persistently(
+            title,
+            lambda: self._query(by, keys),
+            passing=(sqlite3.OperationalError,),
+            retries=self._source.retries,
+            wait_s=self._source.wait_s,
+        )
+        table = fitted(
+            title, [row[1:] for row in rows], self._schema, self._source.key, typeless=True
+        )
+        key = np.array([row[0] for row in rows], np.int64)
+        return Found(table, key, _no_numbers(keys))
 
     def close(self) -> None:
         """Close the file."""
@@ -71,23 +76,35 @@ class SqliteReader:
             connection.close()
 
     def _query(self, by: Sequence[str], keys: pa.Table) -> list[tuple[Any, ...]]:
+        """The number of a key, and a row that has it: all there are."""
         connection = self._connect()
+        step = max(1, _PARAMETERS_MAX // keys.num_columns)
+        rows: list[tuple[Any, ...]] = []
+        try:
+            connection.execute("BEGIN")
+            for start in range(0, keys.num_rows, step):
+                rows += self._chunk(connection, by, keys.slice(start, step), start)
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self.close()
+            if str(error).startswith(("no such column", "no such table")):
+                raise changed(self._source.title, error) from error
+            raise
+        return rows
+
+    def _chunk(
+        self, connection: sqlite3.Connection, by: Sequence[str], keys: pa.Table, start: int
+    ) -> list[tuple[Any, ...]]:
         deadline = time.monotonic() + self._source.timeout_s
         connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
         columns = [column.to_pylist() for column in keys.columns]
         constants = [v for _, values in self._source.filters for v in values if v is not None]
         parameters = [v for row in zip(*columns, strict=True) for v in row] + constants
-        try:
-            return connection.execute(self._statement(by, keys.num_rows), parameters).fetchall()
-        except sqlite3.OperationalError as error:
-            self.close()
-            if str(error).startswith(("no such column", "no such table")):
-                raise changed(self._source.title, error) from error
-            raise
+        return connection.execute(self._statement(by, keys.num_rows, start), parameters).fetchall()
 
     def _connect(self) -> sqlite3.Connection:
         """The connection to the file that has the path now: it may have been replaced."""
-        path = Path(self._source.path)
+        path = pathlib.Path(self._source.path)
         file = (path.stat().st_dev, path.stat().st_ino) if path.exists() else None
         if self._connection is not None and file == self._file:
             return self._connection
@@ -95,21 +112,28 @@ class SqliteReader:
         self._file = file
         address = f"{path.absolute().as_uri()}?mode=ro"
         self._connection = sqlite3.connect(
-            address, uri=True, timeout=self._source.timeout_s, check_same_thread=False
+            address,
+            uri=True,
+            timeout=self._source.timeout_s,
+            check_same_thread=False,
+            isolation_level=None,
         )
         return self._connection
 
-    def _statement(self, by: Sequence[str], count: int) -> str:
+    def _statement(self, by: Sequence[str], count: int, start: int = 0) -> str:
         names = [f"k{number}" for number in range(len(by))]
-        row = f"({', '.join('?' * len(by))})"
+        marks = ", ".join("?" * len(by))
+        rows = ", ".join(f"({start + number}, {marks})" for number in range(count))
         # SQLite reads a name in quotes that is no column as a text, so columns are qualified.
         selected = ", ".join(f"t.{_quoted(name)}" for name in self._schema.names)
+        # The column's own collation finds rows by its index, and may find too many.
         equal = [f"t.{_quoted(c)} = k.{n}" for c, n in zip(by, names, strict=True)]
+        equal += [f"{condition} COLLATE BINARY" for condition in equal]
         equal += list(self._restrictions())
         # CROSS JOIN: the keys are the outer loop, the table is searched by its index.
         return (
-            f"WITH k({', '.join(names)}) AS (VALUES {', '.join([row] * count)}) "  # noqa: S608
-            f"SELECT {selected} FROM k CROSS JOIN {_quoted(self._source.table)} AS t "
+            f"WITH k(n, {', '.join(names)}) AS (VALUES {rows}) "  # noqa: S608
+            f"SELECT k.n, {selected} FROM k CROSS JOIN {_quoted(self._source.table)} AS t "
             f"WHERE {' AND '.join(equal)}"
         )
 
@@ -127,6 +151,15 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def _no_numbers(keys: pa.Table) -> Mask:
+    """Which keys have a NaN, which SQLite takes for a null."""
+    nan = np.zeros(keys.num_rows, np.bool_)
+    for column in keys.columns:
+        if pa.types.is_floating(column.type):
+            nan |= np.isnan(column.to_numpy())
+    return nan
+
+
 def _refuse_type(title: str, name: str, type_: pa.DataType) -> None:
     kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_floating, pa.types.is_binary)
     if not any(kind(type_) for kind in kinds):
@@ -137,25 +170,26 @@ def _refuse_type(title: str, name: str, type_: pa.DataType) -> None:
         )
 
 
+@validated
 def sqlite(
-    path: str | Path,
-    table: str,
+    path: Path,
+    table: Text,
     *,
-    key: str | Sequence[str],
-    indexes: Sequence[Index] = (),
+    key: ColumnNames,
+    indexes: Indexes = (),
     where: Where | None = None,
-    timeout_s: float = 10.0,
-    retries: int = 5,
+    timeout_s: Seconds = 10.0,
+    retries: Natural = 5,
 ) -> SqliteLookup:
     """A table of a SQLite file, which every worker must see, in which delta joins look rows up.
 
-    Times, dates, decimals and booleans may be stored as texts or numbers and are read as the
-    table's types; what is looked up by is whole numbers, texts or bytes. The other arguments and
-    errors are those of ``postgres``. ``timeout_s`` also bounds the wait for a writer's lock.
+    SQLite has numbers, texts and bytes only, so what else the table has is read by rule: times as
+    texts (``2024-05-01T10:00:00Z``) or as SQLite's whole numbers of seconds since 1970, dates and
+    decimals as texts, booleans as 0 and 1. What is looked up by is numbers, texts or bytes; texts
+    are one to the letter, whatever the column's collation. The other arguments and errors are those
+    of ``postgres``. ``timeout_s`` also bounds the wait for a writer's lock.
     """
     title = f"sqlite {table}"
-    if not table:
-        raise PlanError("sqlite", "the table has no name", "Name a table of the file")
     options = declared(
         title, key=key, indexes=indexes, where=where, timeout_s=timeout_s, retries=retries
     )

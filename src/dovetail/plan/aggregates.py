@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -32,6 +32,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from dovetail.arguments import Rule, Text, validated, validated_fields
 from dovetail.errors import PlanError
 from dovetail.kernels.aggregates import Aggregate
 from dovetail.kernels.collecting import CollectList, CollectSet
@@ -42,38 +43,40 @@ from dovetail.kernels.sums import Count, ExactMean, ExactSum, FloatMean, FloatSu
 from dovetail.kernels.user_defined import Functions, State, UserDefined
 from dovetail.plan.arrow import arrow_schema
 
+_Column: TypeAlias = Annotated[
+    str,
+    Rule("the name of a column; compute an expression in the frame first, with withColumn"),
+]
 
+
+@validated_fields
 @dataclass(frozen=True)
 class AggregateCall:
     """An aggregate of a group's rows: a ``function`` of some ``columns``, by their names; one that
     a user defines has ``functions`` and the Spark type that it ``returns``.
     """
 
-    function: str
-    columns: tuple[str, ...]
+    function: Text
+    columns: tuple[_Column, ...]
     ignore_nulls: bool = False
     functions: Functions | None = None
     returns: DataType | None = None
-
-    def __post_init__(self) -> None:
-        for column in self.columns:
-            if not isinstance(column, str):
-                raise PlanError(
-                    self.function,
-                    f"{column!r} is not the name of a column",
-                    "Name one; compute an expression in the frame first, with withColumn",
-                )
 
     def __str__(self) -> str:
         return f"{self.function}({', '.join(self.columns)})"
 
 
-def count(column: str | None = None) -> AggregateCall:
+AnAggregate: TypeAlias = Annotated[AggregateCall, Rule('an aggregate, such as dt.sum("amount")')]
+
+
+@validated
+def count(column: _Column | None = None) -> AggregateCall:
     """How many rows a group has or, of a column, how many values that are not null."""
     return AggregateCall("count", () if column is None else (column,))
 
 
-def sum(column: str) -> AggregateCall:  # noqa: A001
+@validated
+def sum(column: _Column) -> AggregateCall:  # noqa: A001
     """The sum of a column's values, null where it has none: of integers a long, of floats a
     double, of decimals one with ten more digits. It is exact; of floats the double nearest to the
     exact sum, infinite beyond the largest. Otherwise one that does not fit its type is an error.
@@ -81,61 +84,73 @@ def sum(column: str) -> AggregateCall:  # noqa: A001
     return AggregateCall("sum", (column,))
 
 
-def mean(column: str) -> AggregateCall:
+@validated
+def mean(column: _Column) -> AggregateCall:
     """The mean of a column's values, null where it has none: of decimals one with four more
     digits, otherwise a double; of floats the one nearest to the exact mean.
     """
     return AggregateCall("mean", (column,))
 
 
-def min(column: str) -> AggregateCall:  # noqa: A001
+@validated
+def min(column: _Column) -> AggregateCall:  # noqa: A001
     """The smallest of a column's values, null where it has none. NaN is larger than any number."""
     return AggregateCall("min", (column,))
 
 
-def max(column: str) -> AggregateCall:  # noqa: A001
+@validated
+def max(column: _Column) -> AggregateCall:  # noqa: A001
     """The largest of a column's values, null where it has none. NaN is larger than any number."""
     return AggregateCall("max", (column,))
 
 
-def first(column: str, *, ignore_nulls: bool = False) -> AggregateCall:
+@validated
+def first(column: _Column, *, ignore_nulls: bool = False) -> AggregateCall:
     """The column's value in the first row, in order of arrival, or in the first where it is not
     null. Only of groups that only grow, as a stream's do.
     """
     return AggregateCall("first", (column,), ignore_nulls)
 
 
-def last(column: str, *, ignore_nulls: bool = False) -> AggregateCall:
+@validated
+def last(column: _Column, *, ignore_nulls: bool = False) -> AggregateCall:
     """The column's value in the last row, in order of arrival, or in the last where it is not
     null. Only of groups that only grow, as a stream's do.
     """
     return AggregateCall("last", (column,), ignore_nulls)
 
 
-def collect_list(column: str) -> AggregateCall:
+@validated
+def collect_list(column: _Column) -> AggregateCall:
     """The column's values that are not null, in order of arrival. A row of a table that is deleted
     or replaced takes the first value with it that is equal to its own.
     """
     return AggregateCall("collect_list", (column,))
 
 
-def collect_set(column: str) -> AggregateCall:
+@validated
+def collect_set(column: _Column) -> AggregateCall:
     """The column's distinct values that are not null, in ascending order; values whose type has no
     order in the order in which they came.
     """
     return AggregateCall("collect_set", (column,))
 
 
-def approx_count_distinct(column: str) -> AggregateCall:
+@validated
+def approx_count_distinct(column: _Column) -> AggregateCall:
     """About how many distinct values that are not null the column has, with a standard error of
     5 %. Only of groups that only grow, as a stream's do.
     """
     return AggregateCall("approx_count_distinct", (column,))
 
 
-Type: TypeAlias = str | DataType | pa.DataType
+Type: TypeAlias = Annotated[
+    Text | DataType | pa.DataType,
+    Rule("a Spark type such as LongType(), its text such as 'bigint', or an Arrow type"),
+]
 
 
+@validated
 def aggregate(
     *,
     init: Callable[[int], State],
@@ -172,10 +187,6 @@ def aggregate(
     >>> print(product("price"))
     aggregate(price)
     """
-    given = {"init": init, "add": add, "merge": merge, "retract": retract, "finish": finish}
-    for name, function in given.items():
-        if not callable(function) and not (name in _OPTIONAL and function is None):
-            raise PlanError("aggregate", f"{name}= is {function!r}", "Give a function")
     if not state:
         raise PlanError(
             "aggregate", "state= names no columns", 'Give names and types, as in {"total": "long"}'
@@ -186,18 +197,16 @@ def aggregate(
     if finish is None and list(columns.values()) != [result]:
         raise PlanError(
             "aggregate",
-            f"without finish= the state must be one column of type {result}",
+            f"without finish= the state must be one column, of the type of returns=, {result}",
             "Give finish=, a function from the state to an array of results",
         )
     functions = Functions(init, add, merge, retract, finish, tuple(columns.items()), result)
 
-    def call(*names: str) -> AggregateCall:
+    @validated
+    def call(*names: _Column) -> AggregateCall:
         return AggregateCall("aggregate", names, functions=functions, returns=spark)
 
     return call
-
-
-_OPTIONAL = ("retract", "finish")
 
 
 def resolve(

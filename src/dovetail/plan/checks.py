@@ -18,6 +18,7 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
+from dovetail.columns import is_reserved
 from dovetail.errors import PlanError
 
 
@@ -53,6 +54,14 @@ def refuse_duplicates(operator: str, names: Sequence[str], remedy: str) -> None:
         if name.lower() in seen:
             raise PlanError(operator, f"column {name!r} occurs twice", remedy)
         seen.add(name.lower())
+
+
+def refuse_names(operator: str, names: Sequence[str], remedy: str) -> None:
+    """A column needs a name, and none that changelogs or stages use themselves."""
+    for name in names:
+        if not name or is_reserved(name):
+            why = "has a name that changelogs use themselves" if name else "has no name"
+            raise PlanError(operator, f"column {name!r} {why}", remedy)
 
 
 def refuse_key_type(operator: str, key: StructField) -> None:

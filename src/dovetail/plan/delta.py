@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, Literal, TypeAlias, cast
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from dovetail.arguments import Rule
 from dovetail.columns import quoted
 from dovetail.errors import PlanError
 from dovetail.kernels.delta_join import Form
@@ -40,7 +41,11 @@ from dovetail.plan.select import Selection, resolve, select_all
 Strategy: TypeAlias = Literal["auto", "force", "none"]
 """``"auto"``: a delta join where none of its limitations is broken, else the stateful join;
 ``"force"``: a delta join, or an error that names what is broken; ``"none"``: the stateful join."""
-On: TypeAlias = "str | Sequence[str] | Mapping[str, str] | None"
+On: TypeAlias = Annotated[
+    str | Sequence[str] | Mapping[str, str],
+    Rule("the name of a column, a list of names, or a mapping of left names to right ones"),
+]
+DeltaHow: TypeAlias = Literal["inner", "left", "right", "full", "outer"]
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 CACHE_SIZE = 10_000
@@ -76,13 +81,9 @@ class Caching:
     left_size: int = CACHE_SIZE
     right_size: int = CACHE_SIZE
 
-    def sizes(self, name: str) -> tuple[int, int]:
-        """The sizes, 0 for none; ``PlanError`` for one below 0."""
-        for argument, size in (("left", self.left_size), ("right", self.right_size)):
-            if size < 0:
-                raise PlanError(
-                    name, f"{argument}_cache_size={size}", "Use 0 or more; cache=False is no cache"
-                )
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """The sizes, 0 for none."""
         return (self.left_size, self.right_size) if self.cache else (0, 0)
 
 
@@ -95,10 +96,6 @@ def with_lookup(table: Node, lookup: LookupSource, changes: ChangeKinds | None) 
             "Give one to each table that is joined",
         )
     title = table.title
-    if changes not in (None, "insert", "upsert", "all"):
-        raise PlanError(
-            title, f"changes={changes!r} is not a mode", "Use 'insert', 'upsert' or 'all'"
-        )
     if set(lookup.key) != set(table.key.names):
         raise PlanError(
             title,
@@ -142,15 +139,15 @@ def delta_join(
     left: Node,
     right: Node,
     *,
-    on: On,
-    how: str,
+    on: On | None,
+    how: DeltaHow,
     select: Selection | None,
     caching: Caching,
     label: str | None = None,
 ) -> DeltaJoin:
     """Two tables joined by look-ups, or an error that names every limitation that is broken."""
     name = label or f"{how} join of {left.name} and {right.name}"
-    kind = _how(name, how)
+    kind: How = "outer" if how == "full" else how
     pairs = _pairs(name, left, right, on)
     form = form_of(left, right, pairs)
     chosen = _selected(name, left, right, kind, pairs, select, one_key=form == "key")
@@ -165,7 +162,7 @@ def delta_join(
         form=form,
         select=chosen[0],
         values=chosen[1],
-        cache=caching.sizes(name),
+        cache=caching.sizes,
         label=label,
         verdicts=verdicts,
     )
@@ -178,15 +175,11 @@ def delta_join(
 
 
 def chosen(
-    stateful: TableJoin | ForeignKeyJoin, *, strategy: str, caching: Caching, kept: bool
+    stateful: TableJoin | ForeignKeyJoin, *, strategy: Strategy, caching: Caching, kept: bool
 ) -> TableJoin | ForeignKeyJoin | DeltaJoin:
     """A stateful join, or the delta join that gives the same table; by ``strategy``. ``kept``:
     whether the result is to be kept in state.
     """
-    name = stateful.name
-    if strategy not in ("auto", "force", "none"):
-        raise PlanError(name, f"strategy={strategy!r} is not one", "Use 'auto', 'force' or 'none'")
-    sizes = caching.sizes(name)
     left, right = _entry(stateful.left), _entry(stateful.right)
     tried = strategy == "force" or any(lookup_of(side) is not None for side in (left, right))
     if strategy == "none" or not tried:
@@ -194,7 +187,7 @@ def chosen(
     verdicts = (*_options(stateful, kept=kept), *_of_stateful(stateful, left, right))
     if any(verdict.broken for verdict in verdicts):
         if strategy == "force":
-            _refuse_broken(name, verdicts)
+            _refuse_broken(stateful.name, verdicts)
         return replace(stateful, verdicts=verdicts)
     pairs = _key_pairs(stateful)
     return DeltaJoin(
@@ -205,7 +198,7 @@ def chosen(
         form=form_of(left, right, pairs),
         select=stateful.select,
         values=stateful.values,
-        cache=sizes,
+        cache=caching.sizes,
         label=stateful.label,
         verdicts=verdicts,
     )
@@ -385,17 +378,7 @@ def _refuse_broken(name: str, verdicts: Sequence[Verdict]) -> None:
     raise PlanError(name, f"{count} broken: {problems}", "; ".join(remedies))
 
 
-def _how(name: str, how: str) -> How:
-    if how == "full":
-        return "outer"
-    if how not in ("inner", "left", "right", "outer"):
-        raise PlanError(
-            name, f"how={how!r} is not a delta join", "Use 'inner', 'left', 'right' or 'full'"
-        )
-    return how  # type: ignore[return-value]
-
-
-def _pairs(name: str, left: Node, right: Node, on: On) -> Pairs:
+def _pairs(name: str, left: Node, right: Node, on: On | None) -> Pairs:
     """The columns that have to be equal, checked."""
     known = [{f.name: f for f in (*side.key, *side.values)} for side in (left, right)]
     if on is None:
@@ -425,6 +408,8 @@ def _pairs(name: str, left: Node, right: Node, on: On) -> Pairs:
                 f"{types[1].simpleString()}",
                 "Cast one so that both have the same type",
             )
+    if len(set(given)) < len(given):
+        raise PlanError(name, "on= names a pair of columns twice", "Name it once")
     # In the order of the right key where it is that, so that the same join has the same plan.
     order = {column: place for place, column in enumerate(right.key.names)}
     return tuple(sorted(given, key=lambda pair: order.get(pair[1], len(order))))

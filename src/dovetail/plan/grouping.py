@@ -5,15 +5,15 @@ read as.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pyspark.sql import Column
 from pyspark.sql.types import StructField, StructType
 
-from dovetail.columns import is_reserved
+from dovetail.arguments import Rule
 from dovetail.errors import PlanError
 from dovetail.plan.aggregates import AggregateCall, resolve
-from dovetail.plan.checks import refuse_duplicates, refuse_key_type
+from dovetail.plan.checks import refuse_duplicates, refuse_key_type, refuse_names
 from dovetail.plan.joins import as_entry, refuse_corrected
 from dovetail.plan.nodes import (
     WINDOW_FIELDS,
@@ -29,7 +29,9 @@ from dovetail.plan.nodes import (
 from dovetail.plan.select import computed_field
 from dovetail.plan.windows import Windows
 
-Told: TypeAlias = Literal["change", "final"]
+Told: TypeAlias = Annotated[
+    Literal["change", "final"], Rule("'change' or 'final' ('batch' is an option of the query)")
+]
 
 
 def aggregation(
@@ -40,19 +42,13 @@ def aggregation(
     label: str | None = None,
 ) -> Aggregation:
     """The rows of ``node`` gathered by the columns ``by``, and by windows where there are any."""
-    name = label or f"aggregate of {node.name} by {', '.join(map(str, by))}"
+    name = label or f"aggregate of {node.name} by {', '.join(by)}"
     refuse_corrected(name, node)
     known = {f.name: f for f in (*node.key, *node.values)}
     if not by:
         raise PlanError(name, "group_by() names no column", "Name at least one")
-    refuse_duplicates(name, list(map(str, by)), "Name it once in group_by()")
+    refuse_duplicates(name, by, "Name it once in group_by()")
     for column in by:
-        if not isinstance(column, str):
-            raise PlanError(
-                name,
-                f"group_by() is given {column!r}, not the name of a column",
-                "Name columns one by one; compute an expression in the frame first",
-            )
         if column not in known:
             raise PlanError(
                 name,
@@ -62,19 +58,10 @@ def aggregation(
         refuse_key_type(name, known[column])
     if not calls:
         raise PlanError(name, "agg() has no aggregate", "Give one, for instance n=dt.count()")
+    refuse_names(name, list(calls), "Use another")
     schema = StructType(list(known.values()))
     columns = []
     for result, call in calls.items():
-        if not isinstance(call, AggregateCall):
-            raise PlanError(
-                name,
-                f"{result}= is a {type(call).__name__}, not an aggregate",
-                'Give one of dovetail\'s own, for instance dt.sum("amount")',
-            )
-        if is_reserved(result):
-            raise PlanError(
-                name, f"{result!r} is a name that changelogs use themselves", "Use another"
-            )
         field, kernel = resolve(name, result, call, schema, retracts=not is_stream(node))
         columns.append(Aggregated(result, call.columns, kernel, field.dataType))
     taken = [*by, *(f.name for f in WINDOW_FIELDS if windows is not None)]
@@ -97,7 +84,7 @@ def as_table(node: Node, told: Told) -> Unwindowed:
         values=node.values,
         columns=names,
         stream=False,
-        final=_final(node, told),
+        final=told == "final",
     )
 
 
@@ -113,8 +100,6 @@ def as_stream(
     made: dict[str, str | Column] = {f.name: f.name for f in columns}
     if isinstance(select, Mapping):
         made = dict(select)
-    elif isinstance(select, (str, Column)):
-        raise PlanError(name, "select= is one column", "Give a list of columns, or a mapping")
     elif select is not None:
         refuse_duplicates(
             name,
@@ -137,16 +122,14 @@ def as_stream(
     refuse_duplicates(name, keys, "Name it once in key=")
     refuse_duplicates(name, list(fields), "Give each its own name in select=")
     values = [n for n in fields if n not in keys]
-    for column in (*keys, *values):
-        if is_reserved(column):
-            raise PlanError(name, f"{column!r} is a name that changelogs use", "Use another")
+    refuse_names(name, [*keys, *values], "Give it another name in select=")
     return Unwindowed(
         input=Derived(_windowed(node)),
         key=StructType([fields[n] for n in keys]),
         values=StructType([fields[n] for n in values]),
         columns=tuple(made[n] for n in (*keys, *values)),
         stream=True,
-        final=_final(node, told),
+        final=told == "final",
     )
 
 
@@ -155,24 +138,9 @@ def _windowed(node: Node) -> Aggregation | WindowJoin:
     return node
 
 
-def _final(node: Node, told: Told) -> bool:
-    if told not in ("change", "final"):
-        raise PlanError(
-            node.name,
-            f"emit={told!r} is not a mode here",
-            "Use 'change', or 'final' for each window's last row once it is closed; 'batch' is an "
-            "option of the query",
-        )
-    return told == "final"
-
-
 def _name_of(operator: str, columns: Sequence[StructField], item: str | Column) -> str:
     if isinstance(item, str):
         return item
-    if not isinstance(item, Column):
-        raise PlanError(
-            operator, f"select= has {item!r}", "Name columns, or give Spark expressions over them"
-        )
     return _resolved(operator, columns, item).name
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, TypeAlias
 
 from pyspark.sql import Column
 from pyspark.sql.types import DataType, StructField, StructType
 
+from dovetail.arguments import Rule, validated, validated_fields
 from dovetail.errors import PlanError
 from dovetail.kernels.interval_join import Unmatched
 from dovetail.kernels.table_join import How
@@ -35,7 +37,13 @@ from dovetail.plan.nodes import (
 from dovetail.plan.select import Selection, computed_field, resolve, select_all
 from dovetail.plan.spans import Span, microseconds
 
+ForeignKeyParts: TypeAlias = Annotated[
+    str | Column | Sequence[str | Column],
+    Rule("the name of a column, a Spark expression, or a list of such"),
+]
 
+
+@validated_fields
 @dataclass(frozen=True)
 class Within:
     """The window of a stream-stream join, in microseconds; made by ``within``."""
@@ -45,6 +53,10 @@ class Within:
     grace_us: int
 
 
+AWithin: TypeAlias = Annotated[Within, Rule('a window such as dt.within(before="5 min")')]
+
+
+@validated
 def within(*, before: Span = "0 s", after: Span = "0 s", grace: Span = "0 s") -> Within:
     """The window of a stream-stream join: R joins L when L.ts - before <= R.ts <= L.ts + after,
     both ends included.
@@ -86,8 +98,6 @@ def table_join(
     refuse_differing_keys(name, left, right)
     for side in (left, right):
         refuse_corrected(name, side)
-    if late not in ("ignore", "history"):
-        raise PlanError(name, f"late={late!r} is not a mode", "Use 'ignore' or 'history'")
     if late == "history":
         _refuse_without_histories(name, left, right)
     selected, values = selected_of(name, left, right, how, select)
@@ -136,20 +146,11 @@ def foreign_key_join(
     return node
 
 
-def foreign_key(
-    left: Node, on: str | Column | Sequence[str | Column] | None
-) -> tuple[str | Column, ...] | None:
+def foreign_key(left: Node, on: ForeignKeyParts | None) -> tuple[str | Column, ...] | None:
     """The parts of a foreign key, None where ``on`` is left out or just names the key."""
     if on is None:
         return None
     parts = tuple(on) if isinstance(on, Sequence) and not isinstance(on, str) else (on,)
-    for part in parts:
-        if not isinstance(part, (str, Column)):
-            raise PlanError(
-                "join",
-                f"on= has a {type(part).__name__}",
-                "Give the name of a column, a Spark expression, or several of them",
-            )
     by_key = all(isinstance(part, str) for part in parts) and [*parts] == left.key.names
     return None if by_key else parts
 
@@ -215,12 +216,6 @@ def stream_join(
             'Give one, for instance within=dt.within(before="5 min", after="1 min")',
         )
     refuse_differing_keys(name, left, right)
-    if unmatched not in ("on_close", "eager", "retract"):
-        raise PlanError(
-            name,
-            f"unmatched={unmatched!r} is not a mode",
-            "Use 'on_close', 'eager' or 'retract'",
-        )
     left, right = as_entry(name, left), as_entry(name, right)
     selected, values = selected_of(name, left, right, how, select)
     return StreamJoin(

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from dovetail.columns import CHANGE, POSITION, TIMESTAMP, WINDOW_END, WINDOW_START, is_reserved
+from dovetail.columns import CHANGE, POSITION, TIMESTAMP, WINDOW_END, WINDOW_START
 from dovetail.errors import PlanError
 from dovetail.kernels.aggregates import Aggregate
 from dovetail.kernels.delta_join import Form
@@ -30,6 +30,7 @@ from dovetail.plan.checks import (
     Verdict,
     refuse_duplicates,
     refuse_key_type,
+    refuse_names,
     refuse_value_type,
 )
 from dovetail.plan.windows import Windows
@@ -87,13 +88,7 @@ class Source:
         if not self.key.fields:
             raise PlanError(operator, "no key column is given", "Name at least one in key=")
         names = [*self.key.names, *self.values.names]
-        for name in names:
-            if is_reserved(name):
-                raise PlanError(
-                    operator,
-                    f"column {name!r} has a name that changelogs use themselves",
-                    "Rename it with withColumnRenamed before from_changelog",
-                )
+        refuse_names(operator, names, "Rename it with withColumnRenamed before from_changelog")
         refuse_duplicates(operator, names, "Rename one of them before from_changelog")
         for key_field in self.key:
             refuse_key_type(operator, key_field)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Annotated, TypeAlias
 
 from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     BooleanType,
@@ -19,13 +20,16 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from dovetail.arguments import Rule
 from dovetail.columns import FILE_METADATA, quoted
 from dovetail.errors import PlanError
+from dovetail.plan.checks import refuse_duplicates
+from dovetail.plan.expressions import field_of
 from dovetail.plan.nodes import Source
 from dovetail.plan.spans import Span, microseconds
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+Given: TypeAlias = Annotated[str | Column, Rule("the name of a column or a Spark expression")]
+"""How a role of a row is named."""
 
 _WHOLE_NUMBERS = (ByteType, ShortType, IntegerType, LongType)
 
@@ -53,18 +57,25 @@ def source_of(
     columns = _Columns(operator, frame)
     for column in keys:
         columns.require(column, "key=")
+    refuse_duplicates(operator, keys, "Name it once in key=")
     if log_partition is not None and sequence is None:
         raise PlanError(
             operator,
             "log_partition= is given without sequence=",
             "Name the column that orders the rows of a partition in sequence=",
         )
-    used = {c for c in (timestamp, deleted, sequence, log_partition) if isinstance(c, str)}
+    roles = {
+        "timestamp=": timestamp,
+        "deleted=": deleted,
+        "sequence=": sequence,
+        "log_partition=": log_partition,
+    }
+    used = {c: role for role, c in roles.items() if isinstance(c, str)}
     for column in keys:
         if column in used:
             raise PlanError(
                 operator,
-                f"key column {column!r} also has another role",
+                f"{used[column]} names {column!r}, a column of key=",
                 "Copy it with withColumn and name the copy there",
             )
     schema = frame.schema.toNullable()
@@ -125,14 +136,8 @@ class _Columns:
             column = F.col(quoted(given))
         else:
             column = given
-        try:
-            found = self._frame.select(column).schema[0].dataType
-        except AnalysisException as error:
-            raise PlanError(
-                self._operator,
-                f"{argument} does not resolve: {error.getMessage().splitlines()[0]}",
-                f"Known columns are {', '.join(self._frame.columns)}",
-            ) from error
+        known = f"Known columns are {', '.join(self._frame.columns)}"
+        found = field_of(self._operator, argument, self._frame, column, known).dataType
         if not isinstance(found, types):
             wanted = " or ".join(t.typeName() for t in types)
             shown = given if isinstance(given, str) else "the expression"

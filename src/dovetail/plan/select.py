@@ -8,23 +8,24 @@ expressions, in the JVM).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Annotated, TypeAlias
 
-from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from dovetail.arguments import Rule, Text
 from dovetail.columns import quoted
 from dovetail.errors import PlanError
 from dovetail.kernels.table_join import How, preserved
-from dovetail.plan.checks import refuse_duplicates
+from dovetail.plan.checks import refuse_duplicates, refuse_names
+from dovetail.plan.expressions import field_of
 from dovetail.plan.nodes import Node, Selected
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column
-
-Selection: TypeAlias = "Sequence[str | Column] | Mapping[str, str | Column]"
+Selection: TypeAlias = Annotated[
+    Sequence[str | Column] | Mapping[Text, str | Column],
+    Rule('a list such as ["left.x", F.col("right.y") + 1], or a mapping of new names to such'),
+]
 
 SIDES = ("left", "right")
 
@@ -50,15 +51,20 @@ def select_all(operator: str, left: Node, right: Node) -> tuple[Selected, ...]:
 
 
 def resolve(
-    operator: str, left: Node, right: Node, how: How, selection: Selection, *, one_key: bool = True
+    operator: str,
+    left: Node,
+    right: Node,
+    how: How,
+    selection: Selection,
+    *,
+    one_key: bool = True,
+    repeatable: bool = False,
 ) -> tuple[tuple[Selected, ...], StructType]:
     """A selection checked against the joined row, with the value columns it makes.
 
     ``one_key``: both sides have the same key, so that of a side that may be missing is an
-    expression: null where it is.
+    expression: null where it is. ``repeatable``: expressions must make the same of a row each time.
     """
-    if isinstance(selection, str):
-        raise PlanError(operator, "select= is a string", f"Write select=[{selection!r}]")
     items: Iterable[tuple[str | None, str | Column]] = (
         selection.items()
         if isinstance(selection, Mapping)
@@ -72,10 +78,11 @@ def resolve(
         for name, item in items
     )
     if any(item.column is not None for item in selected):
-        selected, computed = _analysed(operator, left, right, selected)
+        selected, computed = _analysed(operator, left, right, selected, repeatable=repeatable)
     else:
         computed = {}
     selected = tuple(s for s in selected if not _is_key(s, left, right, one_key=one_key))
+    refuse_names(operator, [s.name for s in selected], "Give it another name in select=")
     refuse_duplicates(
         operator,
         [*left.key.names, *(s.name for s in selected)],
@@ -142,7 +149,12 @@ def _named(
 
 
 def _analysed(
-    operator: str, left: Node, right: Node, selected: tuple[Selected, ...]
+    operator: str,
+    left: Node,
+    right: Node,
+    selected: tuple[Selected, ...],
+    *,
+    repeatable: bool,
 ) -> tuple[tuple[Selected, ...], dict[str, StructField]]:
     """Let Spark resolve the expressions on an empty joined row: names and types, or its
     complaint.
@@ -155,32 +167,25 @@ def _analysed(
             named.append(item)
             continue
         column = item.column.alias(item.name) if item.name else item.column
-        field = computed_field(operator, "select=", row, column, remedy)
+        field = computed_field(operator, "select=", row, column, remedy, repeatable=repeatable)
         named.append(Selected(field.name, None, column))
         computed[field.name] = StructField(field.name, field.dataType, True)
     return tuple(named), computed
 
 
 def computed_field(
-    operator: str, argument: str, row: StructType, column: Column, remedy: str
+    operator: str,
+    argument: str,
+    row: StructType,
+    column: Column,
+    remedy: str,
+    *,
+    repeatable: bool = False,
 ) -> StructField:
     """What an expression over a row makes, as Spark resolves it, or its complaint."""
     empty = _session(operator, argument).createDataFrame([], row)
-    try:
-        fields = empty.select(column).schema.fields
-    except AnalysisException as error:
-        raise PlanError(
-            operator,
-            f"an expression in {argument} does not resolve: {error.getMessage().splitlines()[0]}",
-            remedy,
-        ) from error
-    if len(fields) != 1:
-        raise PlanError(
-            operator,
-            f"an expression in {argument} makes {len(fields)} columns, not one",
-            "Name columns one by one",
-        )
-    return fields[0]
+    which = f"an expression in {argument}"
+    return field_of(operator, which, empty, column, remedy, repeatable=repeatable)
 
 
 def _session(operator: str, argument: str) -> SparkSession:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
+from dovetail.arguments import Rule
 from dovetail.errors import PlanError
 
-Span: TypeAlias = str | timedelta
+_WRITTEN = '"30 s", "5 min", "1 hour" or "7 days"'
+
+Span: TypeAlias = Annotated[
+    str | timedelta, Rule(f"a span of time, such as {_WRITTEN}, or a datetime.timedelta")
+]
 
 _UNITS_US = {
     "us": 1,
@@ -38,11 +43,11 @@ def microseconds(operator: str, argument: str, span: Span, *, negative: bool = F
     >>> microseconds("join", "grace=", "1 min")
     60000000
     """
-    remedy = 'Write it as "30 s", "5 min", "1 hour" or "7 days", or as a datetime.timedelta'
+    remedy = f"Write it as {_WRITTEN}, or as a datetime.timedelta"
     if isinstance(span, timedelta):
         length = span // timedelta(microseconds=1)
     else:
-        found = re.fullmatch(r"\s*([-+]?\d+)\s*([a-z]+)\s*", str(span))
+        found = re.fullmatch(r"\s*([-+]?\d+)\s*([a-z]+)\s*", span)
         unit = found[2] if found else ""
         per_unit = _UNITS_US.get(unit) or _PLURALS_US.get(unit)
         if found is None or per_unit is None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import pyarrow as pa
 
+from dovetail.arguments import Rule
 from dovetail.columns import (
     CLOCK,
     DELETED,
@@ -36,7 +37,13 @@ from dovetail.kernels.table_join import How, Tree, leaves, preserved
 from dovetail.lookup.source import LookupSource
 from dovetail.plan.windows import Windows
 
-Emit: TypeAlias = Literal["change", "batch"]
+Emit: TypeAlias = Annotated[
+    Literal["change", "batch"],
+    Rule("'change' or 'batch' ('final' is an argument of a windowed table's to_table())"),
+]
+Buckets: TypeAlias = Annotated[
+    int, Rule("a whole number from 1 to 65536", lambda n: 1 <= n <= 1 << 16)
+]
 WINDOW_TYPE = pa.timestamp("us", "UTC")
 
 
@@ -351,6 +358,7 @@ class StageSpec:
     the column ``_visible``; ``feeds``: for the stage that reads it, the columns that say of each
     row which record caused it: ``_sequence``, its place in the shared log; or ``_clock`` and
     ``_order``; and ``_stream_time``, less ``holds_us``, the longest that a result is held back.
+    ``title`` and ``key_names``: what errors call it and its key.
     """
 
     topology: str
@@ -363,6 +371,8 @@ class StageSpec:
     align_us: int | None = None
     feeds: tuple[str, ...] = ()
     holds_us: int = 0
+    title: str = "stage"
+    key_names: tuple[str, ...] = ()
 
     @property
     def key_columns(self) -> range:

@@ -47,7 +47,6 @@ from dovetail.plan.nodes import (
     entries,
     has_null_keys,
     is_current,
-    windows_of,
 )
 from dovetail.plan.spec import (
     Emit,
@@ -139,7 +138,7 @@ def plan_stage(
     """The stage that computes a node; ``feeds``: as in ``StageSpec``, for another stage that reads
     it; ``arrival``: of the whole topology, by default of this node as its last.
     """
-    _refuse_unplanned(node, buckets, emit)
+    _refuse_unplanned(node)
     if isinstance(node, Derived):
         node = node.node
     if arrival is None:
@@ -189,6 +188,8 @@ def plan_stage(
         align_us=align_us,
         feeds=feeds,
         holds_us=_holds(operator),
+        title=node.name,
+        key_names=inputs[0].key,
     )
     leaves = tuple(inputs[source] for source in operator.leaves)
     return Stage(node, tuple(inputs), spec, leaves, arrival)
@@ -213,26 +214,12 @@ def _holds(operator: Operator) -> int:
     return 0
 
 
-def _refuse_unplanned(node: Node, buckets: int, emit: Emit) -> None:
-    if emit not in ("change", "batch"):
-        raise PlanError(
-            node.name,
-            f"emit={emit!r} is not a mode",
-            "Use 'change' or 'batch'; 'final' is an argument of a windowed table's to_table()",
-        )
-    if buckets < 1:
-        raise PlanError(node.name, f"buckets={buckets}", "Use at least 1")
+def _refuse_unplanned(node: Node) -> None:
     if isinstance(node, Source) and node.stream:
         raise PlanError(
             node.title,
             "nothing is joined with it, so there is nothing to compute",
             "Join it, make it a table with to_table(), or write its frame itself",
-        )
-    if windows_of(node) is not None:
-        raise PlanError(
-            node.name,
-            "its rows have windows, and no changelog has",
-            "Say with to_table() or to_stream() how they are written",
         )
 
 
@@ -267,6 +254,8 @@ def _plan_foreign_key(
         emit=emit,
         visible=False,
         feeds=first_feeds,
+        title=node.name,
+        key_names=left.key,
     )
     foreign = [
         StructField(foreign_name(number), field.dataType)
@@ -290,6 +279,8 @@ def _plan_foreign_key(
         emit=emit,
         visible=_computes(node),
         feeds=feeds,
+        title=node.name,
+        key_names=right.key,
     )
     return Stage(node, inputs, spec, (left, Input(node.right, ())), arrival, first)
 
@@ -321,6 +312,8 @@ def _plan_delta(node: DeltaJoin, arrival: Arrival, *, buckets: int, emit: Emit) 
         operator=eventual(node, [source.schema for source in sources]),
         emit=emit,
         visible=_computes(node),
+        title=node.name,
+        key_names=inputs[0].key,
     )
     return Stage(node, inputs, spec, told, arrival)
 
@@ -356,6 +349,8 @@ def _plan_aggregation(
             emit="change",
             visible=False,
             feeds=first_feeds,
+            title=node.name,
+            key_names=tuple(entry.key.names),
         )
         fields = [StructField(foreign_name(n), type_) for n, (_, type_) in enumerate(by)]
         values = input_.gathered_fields
@@ -376,6 +371,8 @@ def _plan_aggregation(
         emit=emit,
         visible=False,
         feeds=feeds,
+        title=node.name,
+        key_names=node.by,
     )
     told = Input(Derived(node), tuple(node.key.names))
     return Stage(node, (input_,), spec, (told,), arrival, first)

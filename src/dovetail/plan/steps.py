@@ -158,6 +158,8 @@ def plan_steps(
         visible=visible,
         feeds=feeds,
         holds_us=windows.size_us + windows.wait_us if final and windows is not None else 0,
+        title=node.name,
+        key_names=inputs[0].key,
     )
     return Planned(inputs, spec, sides)
 
@@ -384,7 +386,10 @@ class _Builder:
         )
         said = self._step(subscribe, (feed,), clocks, {})
         subscriptions = replace(
-            source, schema=carried(StructType([*foreign, *own, *values])), subscribed=True
+            source,
+            schema=carried(StructType([*foreign, *own, *values])),
+            versioned_us=None,
+            subscribed=True,
         )
         answered = _source(node.right, StructType([*theirs, *node.right.values.fields]))
         joined = _of_step(
@@ -472,6 +477,7 @@ def _source(entry: Entry, columns: StructType) -> SourceSpec:
         name=entry.name,
         schema=carried(columns),
         sequence=True,
+        versioned_us=entry.versioned_us,
         retention_us=None if windows is None else windows.retention_us,
         window=WINDOW_START if windows is None else windows.kept_by,
     )

@@ -135,8 +135,6 @@ def _refuse_no_window(
     if isinstance(window_of, Column):
         type_ = expression_type(name, "window_of=", left, window_of)
     else:
-        if not isinstance(window_of, str):
-            raise PlanError(name, f"window_of= is {window_of!r}", remedy)
         known: dict[str, StructField] = {f.name: f for f in (*left.key, *left.values)}
         if window_of not in known:
             raise PlanError(

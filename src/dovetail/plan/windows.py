@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
+from dovetail.arguments import Rule, validated, validated_fields
 from dovetail.columns import WINDOW_END, WINDOW_START
 from dovetail.errors import PlanError
 from dovetail.plan.spans import Span, microseconds, written
@@ -12,6 +13,7 @@ from dovetail.plan.spans import Span, microseconds, written
 Kind: TypeAlias = Literal["tumbling", "hopping", "sliding", "session"]
 
 
+@validated_fields
 @dataclass(frozen=True)
 class Windows:
     """A kind of windows, in microseconds; made by ``tumbling``, ``hopping``, ``sliding`` and
@@ -52,6 +54,10 @@ class Windows:
         return f"{self.kind}, {gap}{written(self.size_us)}{every}, grace {written(self.grace_us)}"
 
 
+SomeWindows: TypeAlias = Annotated[Windows, Rule('windows, such as dt.tumbling("1 hour")')]
+
+
+@validated
 def tumbling(size: Span, *, grace: Span = "0 s", retention: Span | None = None) -> Windows:
     """Windows side by side: ``[n * size, (n + 1) * size)``, counted from 1970-01-01 UTC.
 
@@ -66,6 +72,7 @@ def tumbling(size: Span, *, grace: Span = "0 s", retention: Span | None = None) 
     return _made("tumbling", size, size, grace, retention)
 
 
+@validated
 def hopping(
     size: Span, *, advance: Span, grace: Span = "0 s", retention: Span | None = None
 ) -> Windows:
@@ -77,6 +84,7 @@ def hopping(
     return _made("hopping", size, advance, grace, retention)
 
 
+@validated
 def sliding(size: Span, *, grace: Span = "0 s", retention: Span | None = None) -> Windows:
     """A window for every set of records at most ``size`` apart: each record's ``[t - size, t]``
     and, where there are records in it, ``[t + 1 us, t + 1 us + size]``, both ends included.
@@ -87,6 +95,7 @@ def sliding(size: Span, *, grace: Span = "0 s", retention: Span | None = None) -
     return _made("sliding", size, "0 s", grace, retention)
 
 
+@validated
 def session(gap: Span, *, grace: Span = "0 s", retention: Span | None = None) -> Windows:
     """Windows from a first record to a last one between which no two neighbours are more than
     ``gap`` apart. A record between two sessions makes them one: they are deleted, the new one is

@@ -111,8 +111,8 @@ def _logs(source: SourceSpec, rows: pa.Table) -> tuple[Ints, Ints]:
         # Spark has not put beside its neighbours.
         gap = np.diff(rows.column(SEQUENCE).to_numpy())
         gap[begins[1:]] = 0
-        widest = np.argsort(-gap, kind="stable")[:_GAPS_MAX]
-        begins[1 + widest[gap[widest] > 1]] = True
+        wide = np.flatnonzero(gap > 1)
+        begins[1 + wide[np.argsort(-gap[wide], kind="stable")[:_GAPS_MAX]]] = True
     return np.cumsum(begins) - 1, np.flatnonzero(begins)
 
 

@@ -56,7 +56,7 @@ def _bucket(spec: StageSpec, emission: spark.Emission) -> Any:
         high_time_us = spark.high_time_us(pieces)
         # The end of the input ends all waiting.
         pieces += [Piece.beat(n, END_OF_TIME) for n in range(len(spec.sources))]
-        done = process(spec, pieces, MemoryBlobs(), SegmentCache())
+        done = process(spec, pieces, MemoryBlobs(), SegmentCache(), bucket=key[0])
         frames = list(emission.frames(done, key[0], high_time_us))
         return pd.concat(frames) if frames else pd.DataFrame()
 

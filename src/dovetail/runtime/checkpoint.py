@@ -7,10 +7,11 @@ ever unbound, and what a start leaves that came no further binds nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dovetail.errors import CheckpointError
+from dovetail.hadoop import configuration, entries, located, text_of
 from dovetail.plan.fingerprint import describe, fingerprint, refuse_other
 from dovetail.plan.nodes import Node
 
@@ -60,11 +61,8 @@ class CheckpointFile:
 
     def __init__(self, session: SparkSession, checkpoint: str) -> None:
         self._session = session
-        jvm: Any = session._jvm  # noqa: SLF001 -- Hadoop's file systems have no Python face
-        self._jvm = jvm
-        self._root = self._jvm.org.apache.hadoop.fs.Path(checkpoint)
-        self._path = self._inside(self._root, NAME)
-        self._fs = self._root.getFileSystem(self._configuration())
+        self._root, self._fs = located(session, checkpoint)
+        self._path, _ = located(session, self._root, NAME)
 
     def settings(self) -> dict[str, str]:
         """Further settings of the query, where the directory is one of this machine's and the
@@ -74,8 +72,8 @@ class CheckpointFile:
         processes on a local disk, a ``chmod`` and a ``readlink`` for each end of each renaming; its
         other way starts one, and replaces a file at once instead of deleting it first.
         """
-        configuration = self._configuration()
-        chosen = any(configuration.get(key) for key in _LOCAL_CHECKPOINT)
+        own = configuration(self._session)
+        chosen = any(own.get(key) for key in _LOCAL_CHECKPOINT)
         return {} if chosen or self._fs.getScheme() != "file" else _LOCAL_CHECKPOINT
 
     def read(self, node: Node) -> dict[str, Any] | None:
@@ -87,11 +85,7 @@ class CheckpointFile:
         problem = f"the checkpoint {self._root} has no {NAME}, which says whose it is"
         if self._fs.exists(self._path):
             problem = f"{self._path} cannot be read"
-            stream = self._fs.open(self._path)
-            try:
-                text = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
-            finally:
-                stream.close()
+            text = text_of(self._session, self._fs, self._path)
             try:
                 binding = json.loads(text)
             except ValueError:
@@ -112,8 +106,9 @@ class CheckpointFile:
     def write(self, binding: Mapping[str, Any]) -> None:
         """Bind a checkpoint that has not begun, at once: there is never a part of the file."""
         text = json.dumps(binding, indent=1)
-        managers: Any = getattr(self._jvm, f"{_MANAGERS}CheckpointFileManager$")
-        manager = getattr(managers, "MODULE$").create(self._root, self._configuration())
+        jvm: Any = self._session._jvm  # noqa: SLF001 -- a class of Spark's own
+        managers: Any = getattr(jvm, f"{_MANAGERS}CheckpointFileManager$")
+        manager = getattr(managers, "MODULE$").create(self._root, configuration(self._session))
         manager.mkdirs(self._root)
         stream = manager.createAtomic(self._path, True)
         try:
@@ -125,19 +120,8 @@ class CheckpointFile:
 
     def _has_begun(self) -> bool:
         """Whether Spark has planned a micro-batch, or a source what will be its first."""
-        logs = [self._inside(self._root, "offsets")]
-        logs += self._entries(self._inside(self._root, "sources"))
-        return any(True for log in logs for _ in self._entries(log))
-
-    def _entries(self, folder: Any) -> Iterator[Any]:
-        """What is in a folder, if it is there; no hidden files, which are yet to be renamed."""
-        if self._fs.exists(folder):
-            paths = (status.getPath() for status in self._fs.listStatus(folder))
-            yield from (path for path in paths if not path.getName().startswith("."))
-
-    def _inside(self, folder: Any, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(folder, name)
-
-    def _configuration(self) -> Any:
-        """Hadoop's, with the session's settings of the moment."""
-        return self._session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
+        offsets, sources = (
+            located(self._session, self._root, name)[0] for name in ("offsets", "sources")
+        )
+        logs = [offsets, *entries(self._fs, sources)]
+        return any(True for log in logs for _ in entries(self._fs, log))

@@ -6,7 +6,7 @@ Of each side there are the batch's changes, what the cache has, and what is look
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
 from dovetail.errors import DataError
 from dovetail.kernels import delta_join as kernel
+from dovetail.kernels.equality import canonical
 from dovetail.kernels.grouping import by_key
 from dovetail.kernels.hashing import stable_hash
 from dovetail.kernels.timeline import (
@@ -27,13 +28,14 @@ from dovetail.kernels.timeline import (
     last_of_source,
     timeline,
 )
-from dovetail.lookup.chain import grouped
+from dovetail.lookup.keys import grouped, numbered
+from dovetail.lookup.source import Found
 from dovetail.plan.spec import Eventual, LookedUp, StageSpec
 from dovetail.runtime.job import Batch, Cause, output, picked, whole
 from dovetail.runtime.lookup_cache import SideCache
 
-Ask: TypeAlias = "Callable[[int, Sequence[str], pa.Table], pa.Table]"
-"""``ask(side, columns, keys)``: the side's rows whose ``columns`` equal one of ``keys``."""
+Ask: TypeAlias = "Callable[[int, Sequence[str], pa.Table], Found]"
+"""``ask(side, columns, keys)``: the side's rows whose ``columns`` are one of ``keys``."""
 
 _KEYS_A_QUERY = 10_000
 _RESULTS_A_TABLE = 100_000
@@ -43,12 +45,13 @@ _BATCH_SHIFT = 32
 @dataclass(frozen=True)
 class Joined:
     """What a micro-batch leaves: changes (``StageSpec.output_schema``), at most one per key;
-    the caches; and per side how many join keys were found there and how many looked up.
+    the caches; and per side how many join keys were found there, how many looked up, and how many
+    of these the store could not have.
     """
 
     changes: Iterator[pa.Table]
     caches: list[SideCache]
-    counts: list[tuple[int, int]]
+    counts: list[tuple[int, int, int]]
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def join(
         _Side(kernel.Rows(group, c.rows.fresh, c.rows.gone, c.rows.time_us), c.table)
         for group, c in zip(groups, changed, strict=True)
     ]
-    sides, kept, counts = list(fresh), list(caches), [(0, 0), (0, 0)]
+    sides, kept, counts = list(fresh), list(caches), [(0, 0, 0), (0, 0, 0)]
     if ask is not None:
         unique = (operator.sides[0].unique, operator.sides[1].unique)
         needed = kernel.needed(count, (fresh[0].rows, fresh[1].rows), operator.how, unique)
@@ -137,7 +140,22 @@ def _changes(spec: StageSpec, side: LookedUp, batch: Batch, source: int) -> _Sid
         gone=gone,
         time_us=table.column(EVENT_TIME).to_numpy(),
     )
-    return _Side(rows, table.select(spec.sources[source].schema.names[3:]))
+    carried = table.select(spec.sources[source].schema.names[3:])
+    return _Side(rows, _canonical(carried, _places(side)))
+
+
+def _places(side: LookedUp) -> list[int]:
+    """The numbers of the primary key's columns among those that are carried."""
+    return [place - 3 for place in side.key]
+
+
+def _canonical(table: pa.Table, places: Iterable[int]) -> pa.Table:
+    """The table, in whose columns at these places equal keys have equal bits."""
+    for place in places:
+        field = table.schema.field(place)
+        if pa.types.is_floating(field.type) or pa.types.is_nested(field.type):
+            table = table.set_column(place, field, canonical(whole(table.column(place))))
+    return table
 
 
 def _with_others(
@@ -149,9 +167,9 @@ def _with_others(
     cache: SideCache,
     ask: Ask,
     batch: int,
-) -> tuple[_Side, SideCache, tuple[int, int]]:
-    """A side with the rows of these groups that are not fresh, its cache after the batch, and how
-    many keys were found there and how many looked up.
+) -> tuple[_Side, SideCache, tuple[int, int, int]]:
+    """A side with the rows of these groups that are not fresh, its cache after the batch, and its
+    ``Joined.counts``.
     """
     operator = spec.operator
     assert isinstance(operator, Eventual)
@@ -159,25 +177,22 @@ def _with_others(
     groups = len(needed)
     names = schema.names[: spec.keys]
     asked = pa.table(list(keys), schema=pa.schema([schema.field(name) for name in names]))
-    entry_group = _numbered(asked, cache.keys)
+    entry_group = numbered(asked, cache.keys)
     in_cache = np.zeros(groups, np.bool_)
     in_cache[entry_group[entry_group != kernel.NO_GROUP]] = True
     missing = np.flatnonzero(needed & ~in_cache)
-    counts = int((needed & in_cache).sum()), len(missing)
-    found = [
-        ask(number, names, asked.take(pa.array(missing[start : start + _KEYS_A_QUERY])))
-        for start in range(0, len(missing), _KEYS_A_QUERY)
-    ]
+    chunks = [missing[at : at + _KEYS_A_QUERY] for at in range(0, len(missing), _KEYS_A_QUERY)]
+    found = [ask(number, names, asked.take(pa.array(chunk))) for chunk in chunks]
+    unfit = sum(int(answer.unfit.sum()) for answer in found)
+    counts = int((needed & in_cache).sum()), len(missing), unfit
     cached_group = entry_group[cache.entry]
     cached = cached_group != kernel.NO_GROUP
-    known = pa.concat_tables([cache.rows.filter(pa.array(cached)), *found])
-    group = np.concatenate(
-        [
-            cached_group[cached],
-            *(_numbered(asked, table.select(names)) for table in found),
-        ]
-    )
-    stays = _stays(spec.sources[number].title, side, fresh, known, group)
+    tables = [cache.rows.filter(pa.array(cached)), *(answer.rows for answer in found)]
+    known = _canonical(pa.concat_tables(tables), [*range(spec.keys), *_places(side)])
+    own = (chunk[answer.key] for chunk, answer in zip(chunks, found, strict=True))
+    group = np.concatenate([cached_group[cached], *own])
+    told = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
+    stays = _stays(spec.sources[number].title, side, fresh, known, group, told)
     joined = _joined(fresh, known.filter(pa.array(stays)), group[stays])
     if side.cache == 0:
         return joined, cache, counts
@@ -190,33 +205,27 @@ def _with_others(
     return joined, cache.kept(others, fresh_cache, side.cache), counts
 
 
-def _numbered(asked: pa.Table, keys: pa.Table) -> Ints:
-    """Which of the asked keys each of some keys is, ``NO_GROUP`` for none of them."""
-    (first, second), count, _ = grouped([asked, keys])
-    number = np.full(count + 1, kernel.NO_GROUP)
-    number[first] = np.arange(len(first))
-    number[-1] = kernel.NO_GROUP
-    return number[second]
-
-
-def _stays(title: str, side: LookedUp, fresh: _Side, known: pa.Table, group: Ints) -> Mask:
-    """Which known rows stay: those that were asked for and that no fresh row replaces."""
-    places = [place - 3 for place in side.key]
+def _stays(
+    title: str, side: LookedUp, fresh: _Side, known: pa.Table, group: Ints, told: Ints
+) -> Mask:
+    """Which known rows stay: those that no fresh row replaces, and of a row that the cache and
+    look-ups, which ``told`` numbers in their order, have under several join keys the last one: it
+    changed its key between them.
+    """
+    places = _places(side)
     both = pa.concat_tables([fresh.table.select(places), known.select(places)])
     columns = [whole(column) for column in both.columns]
     order, new, _ = by_key(stable_hash(columns), columns, np.arange(len(both)))
-    number = np.cumsum(new) - 1
     row_of = np.empty(len(both), np.int64)
-    row_of[order] = number
-    replaced = np.zeros(int(new.sum()), np.bool_)
-    first = row_of[: len(fresh.table)]
-    replaced[first] = True
+    row_of[order] = np.cumsum(new) - 1
     own = row_of[len(fresh.table) :]
-    asked = group != kernel.NO_GROUP
-    _refuse_twice(title, "its primary key", own[asked])
+    _refuse_twice(title, "its primary key", own * (told.max(initial=0) + 1) + told)
     if side.one_row:
-        _refuse_twice(title, "a unique index", group[asked])
-    stays: Mask = asked & ~replaced[own]
+        _refuse_twice(title, "a unique index", group)
+    last = np.full(int(new.sum()), ABSENT)
+    last[own] = np.arange(len(own))
+    last[row_of[: len(fresh.table)]] = ABSENT
+    stays: Mask = last[own] == np.arange(len(own))
     return stays
 
 

@@ -5,7 +5,7 @@ There is no stateful operator in the plan; what a checkpoint holds is the source
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -20,9 +20,11 @@ from dovetail.columns import CLOCK, DELETED, FILE, HASH, LOG_PARTITION, ORDER, q
 from dovetail.errors import PlanError
 from dovetail.kernels.timeline import NO_TIME
 from dovetail.lookup.pool import opened
+from dovetail.lookup.source import Found
 from dovetail.plan.output import Output
 from dovetail.plan.spec import Eventual, SourceSpec, StageSpec
 from dovetail.runtime import task
+from dovetail.runtime.blame import blamed
 from dovetail.runtime.delta_join import join, last_rows
 from dovetail.runtime.lookup_cache import CacheFile, SideCache
 from dovetail.runtime.pack import PACKED, Tag, packed, unpack_piece
@@ -32,7 +34,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _GIVEN = (CLOCK, ORDER, FILE, LOG_PARTITION)
-_COUNTS = ("_left_hits", "_left_misses", "_right_hits", "_right_misses")
+_COUNTS = (
+    "_left_hits",
+    "_left_misses",
+    "_left_unfit",
+    "_right_hits",
+    "_right_misses",
+    "_right_unfit",
+)
 
 
 def by_primary_key(
@@ -43,6 +52,7 @@ def by_primary_key(
     """
 
     @task.mapping
+    @_placed(spec)
     def settle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pieces = [unpack_piece(row) for row in _packed(batches)]
         batch = batch_of(spec.sources[0], pieces, 0)
@@ -53,6 +63,20 @@ def by_primary_key(
         yield packed(table, labels, Tag(0, task.partition(), 0, high_time_us), by=HASH)
 
     return rows.repartition(partitions, "bucket").mapInArrow(settle, PACKED)
+
+
+def _placed(spec: StageSpec) -> Callable[[task.BatchFunction], task.BatchFunction]:
+    """What fails in a function for ``mapInArrow`` names the join and its tables."""
+
+    def placed(function: task.BatchFunction) -> task.BatchFunction:
+        def batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            where = f"in {spec.title}, of {' and '.join(s.title for s in spec.sources)}"
+            with blamed(spec.title, lambda _: where):
+                yield from function(given)
+
+        return batches
+
+    return placed
 
 
 def _settled(source: SourceSpec) -> SourceSpec:
@@ -80,8 +104,9 @@ def joined(
     """The rows that a delta join sends out, from its packed inputs; ``schema``: ``output.schema``
     in the session's time zone.
 
-    How many join keys were found in the caches and how many looked up is observed under ``metric``:
-    ``left_hits``, ``left_misses``, ``right_hits``, ``right_misses``.
+    Counts of join keys are observed under ``metric``: ``left_hits``, found in the caches,
+    ``left_misses``, looked up, of these ``left_unfit``, which the store could not have; and so for
+    the right side.
     """
     live, query = rows.isStreaming, uuid4().hex
     operator = spec.operator
@@ -96,6 +121,7 @@ def joined(
         )
 
     @task.mapping
+    @_placed(spec)
     def changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         heard = list(_packed(batches))
         pieces = [unpack_piece(row) for row in heard]
@@ -148,10 +174,9 @@ class Asking:
         left = self._file.read(self.batch) if self._caching else None
         return _empty(self._spec) if left is None else left
 
-    def ask(self, side: int, by: Sequence[str], keys: pa.Table) -> pa.Table:
+    def ask(self, side: int, by: Sequence[str], keys: pa.Table) -> Found:
         """Look rows of a side up."""
-        schema = _carried(self._spec, side)
-        return opened(self._sides[side].lookup, schema).rows(by, keys).cast(schema)
+        return opened(self._sides[side].lookup, _carried(self._spec, side)).rows(by, keys)
 
     def leave(self, caches: Sequence[SideCache]) -> None:
         """Leave the caches to the next batch."""

@@ -267,8 +267,7 @@ class Groups:
         store.store(pa.table(columns, schema=store.schema))
 
     def _results(self, state: Sequence[Columns]) -> list[pa.Array]:
-        columns = zip(self.operator.columns, state, strict=True)
-        return [column.kernel.results(held) for column, held in columns]
+        return by_column(self.operator, lambda kernel, number: kernel.results(state[number]))
 
     def _output(self, touch: Ints, values: Sequence[pa.Array], cause: Ints) -> pa.Table | None:
         if len(touch) == 0:

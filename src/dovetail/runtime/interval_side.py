@@ -12,7 +12,6 @@ import pyarrow as pa
 from dovetail.columns import DELETED, DUE, EVENT_TIME, HASH, PENDING, ROW
 from dovetail.kernels.interval_join import (
     NEVER,
-    STORED,
     Arrivals,
     Pairs,
     Reach,
@@ -22,7 +21,7 @@ from dovetail.kernels.interval_join import (
 )
 from dovetail.kernels.search import pieces
 from dovetail.kernels.table_join import preserved
-from dovetail.kernels.timeline import NO_TIME, Ints, Mask, Timeline
+from dovetail.kernels.timeline import NO_TIME, STORED, Ints, Mask, Timeline
 from dovetail.plan.spec import Interval
 from dovetail.runtime.job import Job, minus
 from dovetail.state.history import HistoryState

@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dovetail.arguments import Rule, takes
 from dovetail.columns import (
     DELETED,
     EVENT_TIME,
@@ -26,6 +28,7 @@ from dovetail.columns import (
     gathered_name,
 )
 from dovetail.errors import PlanError
+from dovetail.kernels.equality import canonical
 from dovetail.plan.inputs import Input
 from dovetail.plan.nodes import ForeignKeyJoin, Source
 from dovetail.plan.output import held_columns
@@ -37,7 +40,10 @@ from dovetail.runtime.stage import Piece, process
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import SegmentCache
 
-Hash: TypeAlias = "Callable[[Sequence[pa.Array]], npt.NDArray[np.int64]]"
+Hash: TypeAlias = Annotated[
+    Callable[[Sequence[pa.Array]], npt.NDArray[np.int64]],
+    Rule("a function of a key's columns", partial(takes, 1)),
+]
 Pieces: TypeAlias = "list[tuple[int, Piece]]"
 
 
@@ -55,7 +61,7 @@ class Buckets:
         for number, blobs in enumerate(self.blobs):
             own = [piece for bucket, piece in pieces if bucket == number]
             if own or self.spec.align_us is not None:
-                done = process(self.spec, own, blobs, self._cache, now_us)
+                done = process(self.spec, own, blobs, self._cache, now_us, number)
                 for table in done.changes:
                     yield number, table
                 self.counts += done.counts
@@ -233,19 +239,3 @@ def _wire_rows(input_: Input, rows: pa.Table, schema: pa.Schema, key_hash: Hash)
     columns |= zip(input_.key, keys, strict=True)
     columns[HASH] = pa.array(key_hash(keys), pa.int64())
     return pa.table([columns[name] for name in schema.names], schema=schema)
-
-
-def canonical(key: pa.Array) -> pa.Array:
-    """Equal keys have equal bits: one NaN, and no negative zero, at any depth (as on Spark)."""
-    if pa.types.is_struct(key.type):
-        parts = [canonical(part) for part in key.flatten()]
-        return pa.StructArray.from_arrays(parts, fields=list(key.type), mask=key.is_null())
-    if pa.types.is_list(key.type):
-        items = canonical(key.flatten())
-        ends = np.cumsum(pc.list_value_length(key).fill_null(0).to_numpy())
-        offsets = pa.array(np.append(0, ends), pa.int32())
-        return pa.ListArray.from_arrays(offsets, items, type=key.type, mask=key.is_null())
-    if not pa.types.is_floating(key.type):
-        return key
-    key = pc.if_else(pc.is_nan(key), pa.scalar(float("nan"), key.type), key)
-    return pc.if_else(pc.equal(key, pa.scalar(0.0, key.type)), pa.scalar(0.0, key.type), key)

@@ -24,6 +24,7 @@ from dovetail.kernels.timeline import NO_TIME, Mask
 from dovetail.plan.spec import SourceSpec
 from dovetail.runtime import task
 from dovetail.runtime.arranged import arranged
+from dovetail.runtime.blame import blamed, told
 from dovetail.runtime.stage import Piece
 from dovetail.state.ipc import COMPRESSED, from_ipc, to_ipc
 
@@ -110,9 +111,12 @@ class Packer:
     def _refuse_timeless(self, batch: pa.RecordBatch) -> None:
         time = batch.column(EVENT_TIME)
         if time.null_count:
+            first = pa.Table.from_batches([batch.filter(time.is_null())])
+            keys = range(first.schema.get_field_index(self._key_names[0]), first.num_columns)
             raise DataError(
                 self.source.title,
-                f"{time.null_count} rows have a null timestamp, so no place in event time",
+                f"{time.null_count} rows have a null timestamp, so no place in event time, the "
+                f"first of key {told(first, keys[: self.keys], ())}",
                 "Filter them out or give them a time with F.coalesce before from_changelog",
             )
 
@@ -234,6 +238,7 @@ def packing(packer: Packer) -> task.BatchFunction:
 
     @task.mapping
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return packer(batches, task.partition())
+        with blamed(packer.source.title, lambda _: f"input partition {task.partition()}"):
+            yield from packer(batches, task.partition())
 
     return pack

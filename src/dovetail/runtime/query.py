@@ -5,17 +5,22 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from os import fspath
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
 from weakref import WeakSet
 
+from dovetail.arguments import Path, Positive, Rule, validated
 from dovetail.errors import ConfigurationError, DovetailWarning, PlanError
 from dovetail.plan.fingerprint import refuse_alike
 from dovetail.plan.nodes import Node, origins
+from dovetail.plan.spans import Span, microseconds
 from dovetail.plan.spec import Emit
 from dovetail.plan.stages import plan_stage
+from dovetail.refusals import reaching, refused
 from dovetail.runtime import spark
 from dovetail.runtime.checkpoint import CheckpointFile, binding_of, refuse_unfit
+from dovetail.runtime.failures import Query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,7 +46,20 @@ class Sink(Protocol):
         """The configured writer; the query adds checkpoint, trigger and name, and starts it."""
 
 
-def settings(partitions: int) -> dict[str, str]:
+ASink: TypeAlias = Annotated[
+    Sink, Rule("what dt.to_parquet(...), dt.to_delta(...) or another of dovetail's sinks returns")
+]
+Trigger: TypeAlias = Annotated[
+    Literal["available now"] | Span,
+    Rule(
+        "'available now' or an interval such as '10 seconds'",
+        lambda t: t == "available now" or not isinstance(t, str) or t[:1].isdigit(),
+    ),
+]
+
+
+@validated
+def settings(partitions: Positive) -> dict[str, str]:
     """The Spark SQL settings a query runs under."""
     return {
         _PROVIDER: _ROCKSDB,
@@ -71,8 +89,8 @@ def start(
     node: Node,
     sink: Sink,
     *,
-    checkpoint: str,
-    trigger: str | None,
+    checkpoint: Path,
+    trigger: Trigger | None,
     emit: Emit,
     buckets: int | None,
     name: str | None,
@@ -80,9 +98,12 @@ def start(
     """Start the query, bound to its checkpoint."""
     session = streaming_session(node)
     triggered = parse_trigger(trigger)
+    folder = fspath(checkpoint)
     with _STARTING:
-        file = CheckpointFile(session, checkpoint)
-        bound = file.read(node)
+        _refuse_running(session, name)
+        with reaching("write_stream", "checkpoint=", folder):
+            file = CheckpointFile(session, folder)
+            bound = file.read(node)
         binding = _new_binding(node, session, buckets) if bound is None else bound
         refuse_unfit(binding, node, buckets)
         plan_stage(node, buckets=binding["buckets"], emit=emit)
@@ -90,14 +111,25 @@ def start(
         with _settings(session, settings(partitions) | file.settings()):
             timers = "availableNow" not in triggered
             changes = _changelog(node, emit, binding["buckets"], partitions, timers=timers)
-            writer = sink.writer(changes, node, checkpoint).option("checkpointLocation", checkpoint)
+            writer = sink.writer(changes, node, folder).option("checkpointLocation", folder)
             if name is not None:
                 writer = writer.queryName(name)
             writer = writer.trigger(**triggered)
             if bound is None:
                 # Before Spark writes anything there, so that nothing is ever stored unbound.
-                file.write(binding)
-            return writer.start()
+                with reaching("write_stream", "checkpoint=", folder):
+                    file.write(binding)
+            with refused(node.name, "Spark does not start its query", "Mend what it names"):
+                return Query(writer.start(), node.name)
+
+
+def _refuse_running(session: SparkSession, name: str | None) -> None:
+    if name is not None and any(query.name == name for query in session.streams.active):
+        raise PlanError(
+            "write_stream",
+            f"name={name!r} is that of a query that runs",
+            "Stop that one, or give this one another name",
+        )
 
 
 def _new_binding(node: Node, session: SparkSession, buckets: int | None) -> dict[str, Any]:
@@ -120,19 +152,12 @@ def streaming_session(node: Node) -> SparkSession:
     return spark.session_of(node)
 
 
-def parse_trigger(trigger: str | None) -> dict[str, Any]:
+def parse_trigger(trigger: Trigger | None) -> dict[str, Any]:
     """The arguments of Spark's ``trigger``."""
-    if trigger is None:
-        return {"processingTime": "0 seconds"}
     if trigger == "available now":
         return {"availableNow": True}
-    if not trigger[:1].isdigit():
-        raise PlanError(
-            "write_stream",
-            f"trigger={trigger!r} is not one",
-            "Use 'available now', an interval such as '10 seconds', or None",
-        )
-    return {"processingTime": trigger}
+    interval_us = microseconds("write_stream", "trigger=", "0 s" if trigger is None else trigger)
+    return {"processingTime": f"{interval_us // 1000} milliseconds"}
 
 
 def _changelog(node: Node, emit: Emit, buckets: int, partitions: int, *, timers: bool) -> DataFrame:
@@ -160,7 +185,7 @@ def _warn_of_leak(session: SparkSession, tasks: int) -> None:
         f"Spark 4.2.0 never closes a socket of each task with state: {tasks} per micro-batch of "
         "this query, until the process may open no more. Run it on Spark 4.2.1 or later",
         DovetailWarning,
-        stacklevel=5,
+        stacklevel=6,
     )
 
 

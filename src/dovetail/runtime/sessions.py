@@ -203,10 +203,7 @@ class _Batch:
         gone, now, then = changed
         both = np.flatnonzero(then != ABSENT)
         differs = np.ones(len(now.group), np.bool_)
-        made = [
-            column.kernel.results(state)
-            for column, state in zip(self.operator.columns, self.state, strict=True)
-        ]
+        made = by_column(self.operator, lambda kernel, number: kernel.results(self.state[number]))
         differs[both] = ~rows_equal(picked(made, now.ref[both]), picked(made, then[both]))
         now = now.where(differs)
         group = np.append(gone.group, now.group)

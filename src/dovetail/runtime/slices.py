@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from dovetail.columns import HASH, INSTRUCTION, PLACE
 from dovetail.kernels.foreign_key import MOVED
-from dovetail.kernels.timeline import Ints, arrival_keys, arrival_order
+from dovetail.kernels.timeline import Ints, arrival_keys
 from dovetail.plan.spec import Final, ForeignKey, Interval, Lookup, StageSpec, Steps, Subscribe
 from dovetail.runtime.job import Batch, Job
 from dovetail.runtime.stock import AT, Stock
@@ -59,11 +59,12 @@ class Slices:
         leave a group and enter it again, stays together.
         """
         rows = [self.job.rows(source, keyed=False) for source in range(len(self.job.batches))]
-        order = arrival_order(rows)
+        keys = arrival_keys(rows)
+        order = np.lexsort(keys)
         if all(of.tie is None for of in rows):
             return self._cut(order, None)
-        keys = [key[order] for key in arrival_keys(rows)]
-        differs = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
+        arranged = (key[order] for key in keys)
+        differs = np.logical_or.reduce([key[1:] != key[:-1] for key in arranged])
         return self._cut(order, np.append(0, np.cumsum(differs)))
 
     def _reached_us(self, part: Sequence[Ints]) -> list[int]:

@@ -19,8 +19,8 @@ from dovetail.kernels.ends import End
 from dovetail.kernels.grouping import by_group_and_time
 from dovetail.kernels.scans import final_over
 from dovetail.kernels.search import pieces
-from dovetail.kernels.sliding import STORED, Records, Windows, changed
-from dovetail.kernels.timeline import NO_TIME, Ints, Mask, Timeline, timeline
+from dovetail.kernels.sliding import Records, Windows, changed
+from dovetail.kernels.timeline import NO_TIME, STORED, Ints, Mask, Timeline, timeline
 from dovetail.kernels.windows import running_max
 from dovetail.plan.spec import Gather
 from dovetail.runtime.gather import (

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -41,6 +41,7 @@ from dovetail.plan.output import Output, output_of
 from dovetail.plan.spec import Eventual, Regroup, StageSpec
 from dovetail.plan.stages import Stage
 from dovetail.runtime import delta_spark, project, task
+from dovetail.runtime.blame import blamed
 from dovetail.runtime.job import COUNTS
 from dovetail.runtime.merge import merge
 from dovetail.runtime.pack import PACKED, Packer, Tag, packed, packing, unpack_piece
@@ -256,6 +257,12 @@ def bucket_labels(buckets: int) -> list[int]:
     return [spark_preimage(bucket) for bucket in range(buckets)]
 
 
+@cache
+def _number_of(buckets: int) -> dict[int, int]:
+    """The bucket of each label; once in a worker."""
+    return {label: bucket for bucket, label in enumerate(bucket_labels(buckets))}
+
+
 def unpack(staged: DataFrame, output: Output) -> DataFrame:
     """A stage's rows from the blobs that it emits."""
     schema = _in_session_timezone(staged, output)
@@ -274,8 +281,9 @@ def merged(results: DataFrame, spec: StageSpec, output: Output) -> DataFrame:
 
     @task.mapping
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for table in merge(_payloads(batches, "payload"), spec, task.micro_batch()):
-            yield from output.rows(table).cast(schema).to_batches()
+        with blamed(spec.title, lambda _: ", ".join(s.title for s in spec.sources)):
+            for table in merge(_payloads(batches, "payload"), spec, task.micro_batch()):
+                yield from output.rows(table).cast(schema).to_batches()
 
     return results.mapInArrow(rows, output.columns)
 
@@ -390,7 +398,8 @@ class BucketProcessor(StatefulProcessor):
         yield from self._run(key, [], 1000 * timerValues.getCurrentProcessingTimeInMs())
 
     def _run(self, key: Any, pieces: Sequence[Piece], now_us: int) -> Iterator[pd.DataFrame]:
-        done = process(self._spec, pieces, self._blobs, segment_cache(), now_us)
+        bucket = _number_of(self._spec.buckets)[key[0]]
+        done = process(self._spec, pieces, self._blobs, segment_cache(), now_us, bucket)
         if self._timers and done.waiting:
             assert self._spec.align_us is not None
             self._handle.registerTimer((now_us + self._spec.align_us) // 1000 + 1)

@@ -5,12 +5,14 @@ many, on disk.
 from __future__ import annotations
 
 import tempfile
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
 import pyarrow as pa
 
+from dovetail.errors import StorageError
 from dovetail.runtime.stage import Piece
 from dovetail.runtime.stock import Spooled, ordering_of
 from dovetail.state import local_files
@@ -20,6 +22,7 @@ from dovetail.state.ipc import from_ipc, to_ipc
 class Spool:
     """``pieces``: all that came. Where their rows are more than ``size_bytes`` in memory, they lie
     in a file in ``directory`` that has no name, and is gone with the pieces or the process.
+    Raises ``StorageError`` where it cannot be written.
     """
 
     def __init__(self, directory: Path, size_bytes: int) -> None:
@@ -37,7 +40,22 @@ class Spool:
             self._room_bytes -= piece.rows.nbytes
             self._in_memory.append((len(self.pieces) - 1, payload))
             if self._room_bytes < 0:
-                self._write()
+                self._spill()
+
+    def _spill(self) -> None:
+        try:
+            self._write()
+        except OSError as error:
+            if self._file is not None:
+                with suppress(OSError):
+                    self._file.close()
+            raise StorageError(
+                "micro-batch",
+                f"its rows do not fit into memory and cannot be written to {self._directory} "
+                f"({error.strerror})",
+                "Make room there, or let a micro-batch read less (maxFilesPerTrigger, "
+                "max_per_trigger)",
+            ) from error
 
     def _write(self) -> None:
         if self._file is None:

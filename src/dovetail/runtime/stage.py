@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from time import time
 
@@ -49,8 +50,9 @@ from dovetail.kernels.search import bisect
 from dovetail.kernels.timeline import NO_TIME, Ints, Mask
 from dovetail.plan.spec import SourceSpec, StageSpec, Steps
 from dovetail.runtime import steps
+from dovetail.runtime.blame import blamed, culprit, place_of
 from dovetail.runtime.gate import pass_gate
-from dovetail.runtime.job import Batch, Job
+from dovetail.runtime.job import Batch, Done, Job
 from dovetail.runtime.operators import operate, store_count
 from dovetail.runtime.slices import Slices
 from dovetail.runtime.stock import Stock, Stored, table_of
@@ -112,12 +114,30 @@ class Processed:
 
 
 def process(
-    spec: StageSpec, pieces: Sequence[Piece], blobs: Blobs, cache: SegmentCache, now_us: int = 0
+    spec: StageSpec,
+    pieces: Sequence[Piece],
+    blobs: Blobs,
+    cache: SegmentCache,
+    now_us: int = 0,
+    bucket: int = 0,
 ) -> Processed:
     """Run one micro-batch of one bucket: state in ``blobs`` advances, the changes are returned.
 
-    ``now_us``: the batch's time by the wall clock, for sources that are waited for.
+    ``now_us``: the batch's time by the wall clock, for sources that are waited for; ``bucket``: its
+    number. What fails is told as ``blame`` does.
     """
+    with blamed(spec.title, lambda _: place_of(spec, bucket)):
+        return _process(spec, pieces, blobs, cache, now_us, bucket)
+
+
+def _process(
+    spec: StageSpec,
+    pieces: Sequence[Piece],
+    blobs: Blobs,
+    cache: SegmentCache,
+    now_us: int,
+    bucket: int,
+) -> Processed:
     own = store_count(spec)
     gates = 0 if spec.align_us is None else len(spec.sources)
     before = manifests.load(
@@ -160,7 +180,7 @@ def process(
     )
     jobs = Slices(job, stock, SLICE_BYTES).jobs() if sliced else iter([(job, True)])
     counts: Counter[str] = Counter()
-    changes = _worked(jobs, job.manifest, after, held, counts)
+    changes = _worked(jobs, job.manifest, after, held, counts, bucket)
     first = next(changes, None)
     waiting = any(runs.runs for runs in held)
     return Processed(chain(() if first is None else (first,), changes), waiting, counts)
@@ -172,30 +192,43 @@ def _worked(
     after: Manifest,
     held: tuple[Runs, ...],
     counts: Counter[str],
+    bucket: int,
 ) -> Iterator[pa.Table]:
     """The changes that jobs make, one after the other, each on the state that the one before it
     left; ``after``: what the last leaves but for what jobs do, with the stores ``held`` besides.
     """
     for part, last in jobs:
         job = replace(part, manifest=manifest)
-        operator = job.spec.operator
-        done = steps.run(job, operator) if isinstance(operator, Steps) else operate(job)
-        counts.update(done.counts)
-        told = [] if done.output is None else [done.output]
-        manifest = replace(
-            manifest,
-            stream_time_us=tuple(None if time == NO_TIME else time for time in job.final_us),
-            position=manifest.position + sum(map(len, told)) + done.later,
-            rows=done.rows,
-            stores=done.stores,
-        )
-        if last:
-            stores = (*manifest.stores, *held)
-            after = replace(after, position=manifest.position, rows=manifest.rows, stores=stores)
-            job.cache.see(manifests.save(job.blobs, after))
-            job.cache.settle((s for runs in stores for s in runs.segments), time())
-        yield from told
-        yield from done.chunks
+        with blamed(job.spec.title, partial(_place, job, bucket)):
+            done = _run(job)
+            counts.update(done.counts)
+            told = [] if done.output is None else [done.output]
+            manifest = replace(
+                manifest,
+                stream_time_us=tuple(None if time == NO_TIME else time for time in job.final_us),
+                position=manifest.position + sum(map(len, told)) + done.later,
+                rows=done.rows,
+                stores=done.stores,
+            )
+            if last:
+                stores = (*manifest.stores, *held)
+                after = replace(
+                    after, position=manifest.position, rows=manifest.rows, stores=stores
+                )
+                job.cache.see(manifests.save(job.blobs, after))
+                job.cache.settle((s for runs in stores for s in runs.segments), time())
+            yield from told
+            yield from done.chunks
+
+
+def _run(job: Job) -> Done:
+    operator = job.spec.operator
+    return steps.run(job, operator) if isinstance(operator, Steps) else operate(job)
+
+
+def _place(job: Job, bucket: int, error: Exception) -> str:
+    """Where a job has failed, with the key where it can be found."""
+    return place_of(job.spec, bucket, culprit(job, _run, error))
 
 
 def batch_of(source: SourceSpec, pieces: Sequence[Piece], number: int) -> Batch:
@@ -244,19 +277,19 @@ def _in_runs(
 ) -> Batch:
     """Rows that were read from logs in runs, in the order of the logs."""
     runs, first = _runs(source, heard)
-    counts = [0 if piece.rows is None else piece.rows.num_rows for piece in heard]
-    at = np.repeat(first, np.array(counts, np.int64))
+    counts = np.array([0 if p.rows is None else p.rows.num_rows for p in heard], np.int64)
     # Of files the positions are the ranks of their runs; other runs come in their order.
     rank = runs.first if source.files else np.arange(len(runs.log))
     if source.log_partition:
         log, position = (rows.column(name).to_numpy() for name in (LOG_PARTITION, SEQUENCE))
         piece = np.repeat(np.arange(len(heard)), np.diff(np.append(first, len(runs.log))))
-        run = _run_of_rows(runs, piece, np.array(counts, np.int64), log, position)
+        run = _run_of_rows(runs, piece, counts, log, position)
         row = np.lexsort((position, log))
     else:
+        run = np.repeat(first, counts)
         if source.files:
-            at = at + rows.column(FILE).to_numpy()
-        run, log, position = at, runs.log[at], runs.first[at]
+            run = run + rows.column(FILE).to_numpy()
+        log, position = runs.log[run], runs.first[run]
         row = np.argsort(rank[run], kind="stable")
     clock_us = clocks(runs, run, rows.column(CLOCK).to_numpy(), log, position)
     order = None

@@ -65,7 +65,7 @@ def run(job: Job, operator: Steps) -> Done:
             min((job.final_us[n] for n in step.clocks), default=NO_TIME),
         )
         own = tuple(next(left) for _ in range(store_count(step.spec)))
-        done = operate(_inner(job, step, inputs, made, clock, own, counts))
+        done = operate(_inner(job, step, inputs, made, ranks, clock, own, counts))
         stores += done.stores
         counts += done.counts
         if step is not operator.steps[-1]:
@@ -105,13 +105,20 @@ def _numbered_on(
 
 @dataclass(frozen=True)
 class _Clock:
-    """The stream time by which a step's windows close: before the batch, as each of its records
-    comes, and at its end.
+    """The stream time by which a step's windows close, or a versioned table's own: before the
+    batch, as each of its records comes, and at its end.
     """
 
     initial_us: int
     at_us: Ints
     final_us: int
+
+    @classmethod
+    def of_table(cls, job: Job, number: int, rank: Ints, count: int) -> _Clock:
+        """That of an input, whose rows are of this rank among ``count``; known at its own rows."""
+        at_us = np.full(count, NO_TIME)
+        at_us[rank] = job.clock_of(number, number)
+        return cls(job.initial_us[number], at_us, job.final_us[number])
 
 
 def _caused(job: Job, told: pa.Table, order: Ints, clock: _Clock, step: Step) -> pa.Table:
@@ -157,23 +164,27 @@ def _inner(
     step: Step,
     inputs: Sequence[pa.Table],
     made: Sequence[pa.Table | None],
+    ranks: Sequence[Ints],
     clock: _Clock,
     stores: tuple[Runs, ...],
     counts: Counter[str],
 ) -> Job:
     """The job of one step."""
-    batches = []
+    batches, clocks = [], []
     for feed, source in zip(step.feeds, step.spec.sources, strict=True):
         rows = made[feed.number] if feed.step else inputs[feed.number]
         table = _fed(rows, feed, source, step.spec.keys, clock, counts)
-        batches.append(Batch.of_step(table, clock.at_us[table.column(SEQUENCE).to_numpy()]))
-    sources = len(batches)
-    times = (None if clock.initial_us == NO_TIME else clock.initial_us,) * sources
+        own = clock
+        if source.versioned_us is not None:
+            own = _Clock.of_table(job, feed.number, ranks[feed.number], len(clock.at_us))
+        batches.append(Batch.of_step(table, own.at_us[table.column(SEQUENCE).to_numpy()]))
+        clocks.append(own)
+    times = tuple(None if own.initial_us == NO_TIME else own.initial_us for own in clocks)
     return Job(
         spec=step.spec,
         batches=batches,
         manifest=replace(job.manifest, stores=stores, stream_time_us=times),
-        final_us=[clock.final_us] * sources,
+        final_us=[own.final_us for own in clocks],
         blobs=job.blobs,
         cache=job.cache,
         clock_us=clock.at_us,

@@ -23,6 +23,7 @@ from dovetail.columns import (
     CLOCK,
     DELETE,
     FILE_METADATA,
+    FOREIGN_KEY,
     ORDER,
     SEQUENCE,
     STREAM_TIME,
@@ -33,8 +34,6 @@ from dovetail.columns import (
 from dovetail.plan.inputs import Input
 from dovetail.plan.nodes import Entry, Source
 from dovetail.plan.spec import SourceSpec
-
-_FOREIGN_KEY = "_foreign_key"
 
 
 def wire_rows(input_: Input, spec: SourceSpec, upstream: DataFrame | None) -> DataFrame:
@@ -105,12 +104,12 @@ def with_foreign_key(
     """
     parts = (F.col(quoted(item)) if isinstance(item, str) else item for item in items)
     key = attempted(F.struct(*(part.alias(f"_{number}") for number, part in enumerate(parts))))
-    failed = F.col(_FOREIGN_KEY).isNull()
+    failed = F.col(FOREIGN_KEY).isNull()
     if deleted is not None:
         there = ~F.coalesce(deleted, F.lit(False))
         key, failed = F.when(there, key), failed & there
-    held = [F.col(f"{_FOREIGN_KEY}._{number}") for number in range(len(items))]
-    return frame.withColumn(_FOREIGN_KEY, key), held, failed
+    held = [F.col(f"{FOREIGN_KEY}._{number}") for number in range(len(items))]
+    return frame.withColumn(FOREIGN_KEY, key), held, failed
 
 
 def attempted(column: Column) -> Column:

@@ -5,12 +5,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from os import PathLike, fspath
 
 from pyspark.sql import SparkSession
 
+from dovetail.arguments import Seconds, validated
 from dovetail.columns import foreign_name, quoted
 from dovetail.errors import DovetailError, TargetError
-from dovetail.lake import apart, path_of, refuse_without_delta, strict, tune
+from dovetail.lake import (
+    apart,
+    called,
+    folder_of,
+    refuse_but_one,
+    refuse_without_delta,
+    strict,
+    tune,
+)
 from dovetail.snapshots.deltas import Deltas
 from dovetail.snapshots.plan import SnapshotNode, tables
 from dovetail.snapshots.reading import (
@@ -25,20 +35,37 @@ from dovetail.snapshots.reading import (
 )
 from dovetail.snapshots.target import Commit, Target
 
+ANY_SCHEMA = (
+    "spark.databricks.delta.changeDataFeed.unsafeBatchReadOnIncompatibleSchemaChanges.enabled"
+)
+"""Delta reads a change feed across versions of which one has other columns, too."""
+
 
 class Keeper:
     """Keeps one target of one plan, in a session of its own, with the settings of the given one but
     for those under which rows would be missed.
     """
 
-    def __init__(self, session: SparkSession, root: SnapshotNode, path: str) -> None:
-        refuse_without_delta(session, f"target {path}")
+    def __init__(
+        self,
+        session: SparkSession,
+        root: SnapshotNode,
+        path: str | PathLike[str] | None,
+        table: str | None,
+    ) -> None:
+        self._operator = f"target {table if path is None else fspath(path)}"
+        refuse_but_one("refresh", path, table)
+        refuse_without_delta(session, self._operator)
         self._session = apart(session)
         strict(self._session)
         tune(self._session)
+        # The reader compares the columns that are used; changes of others are no concern of theirs.
+        self._session.conf.set(ANY_SCHEMA, "true")
         self._root = root
-        self._path = path_of(session, path)
-        self._target = Target(self._session, self._path, root)
+        if path is not None:
+            path = folder_of(session, "refresh", "target=", path)
+        named = called(session, "refresh", "target=", path, table)
+        self._target = Target(self._session, self._operator, named, root)
 
     def refresh(self, *, max_versions: int | None, rebuild: bool) -> list[Commit]:
         """Bring the target to the sources' present versions, step by step; the commits made."""
@@ -63,9 +90,9 @@ class Keeper:
         replace = self._target.exists()
         if replace and not self._target.belongs():
             raise TargetError(
-                f"target {self._path}",
+                self._operator,
                 "the table there is not one of a join over snapshots",
-                "Choose another path; it is not overwritten",
+                "Choose another one; it is not overwritten",
             )
         with self._reading() as reader:
             for source in tables(self._root).values():
@@ -94,7 +121,7 @@ class Keeper:
             if isinstance(error, DovetailError) or not unreachable(error):
                 raise
             raise TargetError(
-                f"target {self._path}",
+                self._operator,
                 "a source no longer has its changes or its rows since the versions covered "
                 f"({str(error).splitlines()[0]})",
                 REBUILD,
@@ -126,7 +153,8 @@ class Maintenance:
         self._stopped.set()
         self._thread.join()
 
-    def await_termination(self, timeout_s: float | None = None) -> bool:
+    @validated
+    def await_termination(self, timeout_s: Seconds | None = None) -> bool:
         """Wait until it is stopped; False where it still runs after ``timeout_s``. Raises the error
         with which it failed.
         """

@@ -19,6 +19,7 @@ from dovetail.columns import is_reserved
 from dovetail.errors import PlanError
 from dovetail.kernels.table_join import How, preserved
 from dovetail.plan.checks import refuse_duplicates, refuse_key_type, signature
+from dovetail.plan.delta import DeltaHow, On
 from dovetail.plan.nodes import (
     Selected,
     Source,
@@ -28,8 +29,6 @@ from dovetail.plan.select import Selection, resolve, select_all
 
 SIGN, LEFT_AGE, RIGHT_AGE = "_sign", "_left_age", "_right_age"
 OWN = (SIGN, LEFT_AGE, RIGHT_AGE, "_change_type", "_commit_version", "_commit_timestamp")
-
-On: TypeAlias = "str | Sequence[str] | Mapping[str, str] | None"
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,12 +148,11 @@ SnapshotNode: TypeAlias = SnapshotSource | SnapshotJoin
 
 
 def source(
-    *, path: str, table_id: str, schema: StructType, key: str | Sequence[str], name: str | None
+    *, path: str, table_id: str, schema: StructType, key: str | Sequence[str], name: str
 ) -> SnapshotSource:
     """A Delta table with its key, checked."""
     keys = [key] if isinstance(key, str) else list(key)
-    label = name or path.rstrip("/").rsplit("/", 1)[-1]
-    operator = f"snapshot {label}"
+    operator = f"snapshot {name}"
     for column in keys:
         if column not in schema.names:
             raise PlanError(
@@ -176,21 +174,21 @@ def source(
     for field in key_fields:
         refuse_key_type(operator, field)
     values = [field for field in schema if field.name not in keys]
-    return SnapshotSource(label, path, table_id, StructType(key_fields), StructType(values))
+    return SnapshotSource(name, path, table_id, StructType(key_fields), StructType(values))
 
 
 def join(
     left: SnapshotNode,
     right: SnapshotNode,
     *,
-    on: On,
-    how: str,
+    on: On | None,
+    how: DeltaHow,
     select: Selection | None,
     name: str | None,
 ) -> SnapshotJoin:
     """Two nodes joined: everything a user can get wrong is found here."""
     label = name or f"{how} join of {left.name} and {right.name}"
-    kind = _how(label, how)
+    kind: How = "outer" if how == "full" else how
     pairs = _pairs(label, left, right, on)
     shells = shell(left), shell(right)
     both_keys = zip(left.key.names, right.key.names, strict=False)
@@ -199,7 +197,7 @@ def join(
         selected = select_all(label, *shells)
         values = StructType([*left.values.fields, *right.values.fields])
     else:
-        selected, values = resolve(label, *shells, kind, select, one_key=one_key)
+        selected, values = resolve(label, *shells, kind, select, one_key=one_key, repeatable=True)
     node = SnapshotJoin(
         left=left, right=right, on=pairs, how=kind, select=selected, values=values, name=label
     )
@@ -312,28 +310,11 @@ def _told(part: Any) -> str:
     return "missing" if part is None else repr(part)
 
 
-def _how(label: str, how: str) -> How:
-    kinds: dict[str, How] = {
-        "inner": "inner",
-        "left": "left",
-        "right": "right",
-        "outer": "outer",
-        "full": "outer",
-    }
-    if how not in kinds:
-        raise PlanError(
-            label,
-            f"how={how!r} is not a join of snapshots",
-            "Use 'inner', 'left', 'right' or 'outer' ('full' is the same)",
-        )
-    return kinds[how]
-
-
 def _pairs(
-    label: str, left: SnapshotNode, right: SnapshotNode, on: On
+    label: str, left: SnapshotNode, right: SnapshotNode, on: On | None
 ) -> tuple[tuple[str, str], ...]:
     if isinstance(on, Mapping):
-        pairs = [(str(a), str(b)) for a, b in on.items()]
+        pairs = list(on.items())
     else:
         columns = left.key.names if on is None else [on] if isinstance(on, str) else list(on)
         if len(columns) != len(right.key):
@@ -349,7 +330,7 @@ def _pairs(
         raise PlanError(label, "on= is empty", "Name at least one pair of columns")
     for number, side in enumerate((left, right)):
         for pair in pairs:
-            if not isinstance(pair[number], str) or pair[number] not in side.columns:
+            if pair[number] not in side.columns:
                 raise PlanError(
                     label,
                     f"on= names an unknown column {pair[number]!r}",

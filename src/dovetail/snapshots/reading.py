@@ -7,6 +7,7 @@ which a compared column would be null is there.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -184,6 +185,7 @@ class Reader:
     def feed(self, source: SnapshotSource, old: Versions, new: Versions) -> DataFrame:
         """The source's changes after its old version up to its new one (``law.images``)."""
         first, last = old[source.table_id] + 1, new[source.table_id]
+        self._refuse_other_columns(source, first - 1, last)
         frame = (
             self.session.read.format("delta")
             .option("readChangeFeed", "true")
@@ -197,6 +199,19 @@ class Reader:
             F.when(comes, 1).otherwise(-1).alias(SIGN),
             F.col("_commit_version").alias(law.FEED_VERSION),
         )
+
+    def _refuse_other_columns(self, source: SnapshotSource, old: int, new: int) -> None:
+        """A column that is used must be the same one in both versions: of one that was dropped and
+        added again, or renamed to another's name, the change feed says nothing.
+        """
+        before, after = (stored_columns(self.session, source.path, at) for at in (old, new))
+        for name in self.columns(source):
+            if before.get(name) != after.get(name):
+                raise TargetError(
+                    f"snapshot {source.name}",
+                    f"column {name!r} is not the one that version {old} has, which is covered",
+                    REBUILD,
+                )
 
 
 def refuse_duplicates(reader: Reader, source: SnapshotSource, versions: Versions) -> None:
@@ -246,6 +261,33 @@ class Present:
         feed = snapshot.metadata().configuration().get("delta.enableChangeDataFeed")
         has_feed = feed.isDefined() and feed.get().lower() == "true"
         return cls(snapshot.version(), snapshot.metadata().id(), has_feed)
+
+
+def stored_columns(session: SparkSession, path: str, version: int) -> dict[str, Any]:
+    """The columns of a table at a version: their types, with the names under which its files have
+    them and their fields. A table with column mapping renames and drops columns, and leaves the
+    files as they are.
+    """
+    jvm: Any = session._jvm  # noqa: SLF001 -- only the JVM knows logs
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, path)  # noqa: SLF001
+    none = jvm.scala.Option.empty()
+    schema = log.getSnapshotAt(version, none, none, False).metadata().schemaString()
+    return {field["name"]: _as_stored(field) for field in json.loads(schema)["fields"]}
+
+
+def _as_stored(part: Any) -> Any:
+    """A part of a schema with the names of the files."""
+    if isinstance(part, list):
+        return [_as_stored(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    named = {key: _as_stored(one) for key, one in part.items() if key not in _OF_NO_FILE}
+    if "metadata" in part:
+        named["name"] = part["metadata"].get("delta.columnMapping.physicalName", part["name"])
+    return named
+
+
+_OF_NO_FILE = ("metadata", "nullable")
 
 
 def fit_version(reader: Reader, source: SnapshotSource) -> int:

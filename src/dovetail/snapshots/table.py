@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from dovetail import lake
+from dovetail.arguments import ColumnNames, Natural, Path, Positive, Text, validated
 from dovetail.errors import PlanError
+from dovetail.plan.delta import DeltaHow, On
 from dovetail.plan.select import Selection
 from dovetail.plan.spans import Span, microseconds
+from dovetail.refusals import refused
 from dovetail.snapshots import plan
 from dovetail.snapshots.driver import Keeper, Maintenance
-from dovetail.snapshots.plan import On
 from dovetail.snapshots.reading import Present, Reader, Scratch
 from dovetail.snapshots.target import Commit, Target
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 class SnapshotTable:
@@ -29,29 +28,51 @@ class SnapshotTable:
     they were at the versions that the commit covers, at every commit.
     """
 
+    @validated
     def __init__(self, session: SparkSession, node: plan.SnapshotNode) -> None:
         self._session = session
         self.plan = node
 
     @classmethod
+    @validated
     def from_delta(
-        cls, spark: SparkSession, path: str, *, key: str | Sequence[str], name: str | None = None
+        cls,
+        spark: SparkSession,
+        path: Path | None = None,
+        *,
+        table: Text | None = None,
+        key: ColumnNames,
+        name: Text | None = None,
     ) -> SnapshotTable:
-        """The Delta table at ``path``, which must have its change data feed enabled.
+        """The Delta table at ``path``, or called ``table`` in a catalog, which must have its change
+        data feed enabled.
 
         ``key``: the columns that tell its rows apart at every version; a key that occurs twice, or
         whose columns are all null, is refused with ``DataError`` when the target is brought up to
-        date. ``name``: what errors and commits call the table, by default the path's last part.
+        date. ``name``: what errors and commits call the table, by default the last part of its path
+        or name.
 
         Raises ``PlanError`` for unknown columns and for types that cannot be keys.
         Source: FLIP-486, "What is Delta Join" (snapshots of the source table).
         """
-        lake.refuse_without_delta(spark, f"snapshot {name or path}")
-        path = lake.path_of(spark, path)
-        schema = lake.read(spark, lake.named(path)).schema
-        table_id = Present.of(spark, path).table_id
+        lake.refuse_but_one("from_delta", path, table)
+        operator = f"snapshot {name or table or path}"
+        lake.refuse_without_delta(spark, operator)
+        with refused(
+            operator,
+            f"{f'{path=!s}' if table is None else f'{table=!s}'} cannot be read",
+            "Give a Delta table's path, or its name in a catalog",
+        ):
+            if table is None:
+                place = lake.path_of(spark, operator, "path=", path or "")
+                label = name or place.rstrip("/").rsplit("/", 1)[-1]
+            else:
+                place = lake.location(spark, table)
+                label = name or table.rsplit(".", 1)[-1].strip("`")
+            schema = lake.read(spark, lake.named(place)).schema
+            table_id = Present.of(spark, place).table_id
         return cls(
-            spark, plan.source(path=path, table_id=table_id, schema=schema, key=key, name=name)
+            spark, plan.source(path=place, table_id=table_id, schema=schema, key=key, name=label)
         )
 
     @property
@@ -59,14 +80,15 @@ class SnapshotTable:
         """The columns of the target: the key, then the values."""
         return StructType([*self.plan.key.fields, *self.plan.values.fields])
 
+    @validated
     def join(
         self,
         right: SnapshotTable,
         *,
-        on: On = None,
-        how: str = "inner",
+        on: On | None = None,
+        how: DeltaHow = "inner",
         select: Selection | None = None,
-        name: str | None = None,
+        name: Text | None = None,
     ) -> SnapshotTable:
         """A join of two tables: at any versions of them, the rows that belong together.
 
@@ -87,20 +109,20 @@ class SnapshotTable:
         Raises ``PlanError`` where names are unknown or ambiguous and where types differ.
         Source: FLIP-486, "Future Work" (strong consistency, cascading joins).
         """
-        if not isinstance(right, SnapshotTable):
-            raise PlanError(
-                name or "join",
-                f"the right side is a {type(right).__name__}",
-                "Read it with SnapshotTable.from_delta",
-            )
         node = plan.join(self.plan, right.plan, on=on, how=how, select=select, name=name)
         return SnapshotTable(self._session, node)
 
+    @validated
     def refresh(
-        self, target: str, *, max_versions: int | None = None, rebuild: bool = False
+        self,
+        target: Path | None = None,
+        *,
+        table: Text | None = None,
+        max_versions: Positive | None = None,
+        rebuild: bool = False,
     ) -> list[Commit]:
-        """Bring the Delta table at ``target`` to the present versions of the sources; the commits
-        made, none where there is nothing new.
+        """Bring the Delta table at the path ``target``, or called ``table`` in a catalog, to the
+        present versions of the sources; the commits made, none where there is nothing new.
 
         The first time the table is made by a plain batch join. Later only what has changed is
         read: the change data feeds since the versions covered and, of the other tables, the rows
@@ -116,29 +138,41 @@ class SnapshotTable:
         others, or where a source was replaced, has other types, or no longer has its changes.
         Source: FLIP-486, "Future Work" (strong consistency, batch-stream fusion).
         """
-        _refuse_bound(max_versions)
-        keeper = Keeper(self._session, self.plan, target)
+        keeper = Keeper(self._session, self.plan, target, table)
         return keeper.refresh(max_versions=max_versions, rebuild=rebuild)
 
+    @validated
     def maintain(
-        self, target: str, *, every: Span = "10 s", max_versions: int | None = None
+        self,
+        target: Path | None = None,
+        *,
+        table: Text | None = None,
+        every: Span = "10 s",
+        max_versions: Positive | None = None,
     ) -> Maintenance:
         """``refresh`` again and again in a thread, ``every`` so long after the last one ended; the
         object returned has ``stop()``, ``await_termination()`` and ``last_commit``.
         """
-        _refuse_bound(max_versions)
         interval_s = microseconds("maintain", "every=", every) / 1e6
-        return Maintenance(Keeper(self._session, self.plan, target), interval_s, max_versions)
+        return Maintenance(
+            Keeper(self._session, self.plan, target, table), interval_s, max_versions
+        )
 
-    def commits(self, target: str) -> list[Commit]:
+    @validated
+    def commits(self, target: Path | None = None, *, table: Text | None = None) -> list[Commit]:
         """The commits of a target that its history still has, the last one first, each with the
         versions of the sources that it covers.
         """
-        lake.refuse_without_delta(self._session, f"target {target}")
-        path = lake.path_of(self._session, target)
-        return list(Target(self._session, path, self.plan).commits())
+        operator = f"target {target or table}"
+        lake.refuse_but_one("commits", target, table)
+        lake.refuse_without_delta(self._session, operator)
+        named = lake.called(self._session, "commits", "target=", target, table)
+        remedy = "Give a Delta table's path, or its name in a catalog"
+        with refused("commits", f"{operator} cannot be read", remedy):
+            return list(Target(self._session, operator, named, self.plan).commits())
 
-    def to_batch(self, versions: Mapping[str, int] | None = None) -> DataFrame:
+    @validated
+    def to_batch(self, versions: Mapping[str, Natural] | None = None) -> DataFrame:
         """The join of the tables at their present versions, or at those given by name."""
         known = plan.tables(self.plan)
         names = {one.name for one in known.values()}
@@ -156,14 +190,8 @@ class SnapshotTable:
             key: Present.of(session, known[key].path).version if version is None else version
             for key, version in chosen.items()
         }
-        return Reader(session, self.plan, Scratch()).rows(self.plan, present)
+        with refused("to_batch", "versions= cannot be read", "Give versions that the tables have"):
+            return Reader(session, self.plan, Scratch()).rows(self.plan, present)
 
     def __repr__(self) -> str:
         return f"SnapshotTable[{self.plan.name}; key {', '.join(self.plan.key.names)}]"
-
-
-def _refuse_bound(max_versions: int | None) -> None:
-    if max_versions is not None and max_versions < 1:
-        raise PlanError(
-            "refresh", f"max_versions={max_versions} is less than one", "Leave it out or raise it"
-        )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -66,18 +66,21 @@ class Standing:
 
 
 class Target:
-    """The table at ``path`` that a plan is kept in. ``session`` is this target's own: the metadata
-    of a commit is a setting of the session.
+    """The table that a plan is kept in, named as in SQL. ``operator``: what errors call it;
+    ``session`` is this target's own: the metadata of a commit is a setting of the session.
     """
 
-    def __init__(self, session: SparkSession, path: str, root: SnapshotNode) -> None:
+    def __init__(
+        self, session: SparkSession, operator: str, table: str, root: SnapshotNode
+    ) -> None:
         self._session = session
-        self._path = path
+        self._operator = operator
+        self._table = table
         self._root = root
 
     def exists(self) -> bool:
-        """Whether there is a Delta table at the path."""
-        return lake.exists(self._session, lake.named(self._path))
+        """Whether there is such a table."""
+        return lake.exists(self._session, self._table)
 
     def standing(self) -> Standing:
         """What the target covers. Raises ``TargetError`` where it is not this plan's or not as the
@@ -96,7 +99,7 @@ class Target:
         raise TargetError(
             self._operator,
             "its history has no commit of a join over snapshots",
-            "Choose another path; or, where it was one whose log has been cleaned since, remove it "
+            "Choose another one; or, where it was one whose log has been cleaned since, remove it "
             "and let it be made anew",
         )
 
@@ -107,12 +110,11 @@ class Target:
     def create(self, rows: DataFrame, versions: Versions, *, replace: bool) -> Commit:
         """Write all rows as one commit. ``replace``: in place of what the target holds."""
         base = self._version() if replace else -1
-        writer = rows.write.format("delta").option("userMetadata", self._metadata(versions, base))
-        if replace:
-            writer = writer.mode("overwrite").option("overwriteSchema", "true")
-        else:
-            writer = writer.mode("errorifexists").option("delta.enableDeletionVectors", "true")
-        writer.save(self._path)
+        with self._telling({METADATA: self._metadata(versions, base)}):
+            if replace:
+                lake.overwrite(rows, self._table)
+            else:
+                lake.create(rows, self._table, {}, replace=False)
         return Commit(self._version(), self._named(versions))
 
     def merge(
@@ -127,7 +129,7 @@ class Target:
         with self._committing(versions, base):
             lake.merge(
                 changes,
-                lake.named(self._path),
+                self._table,
                 key={name: F.col(quoted(name)) for name in names},
                 values={name: F.col(f"{AFTER}.{quoted(name)}") for name in values},
                 gone=F.col(AFTER).isNull(),
@@ -139,8 +141,7 @@ class Target:
         """Cover new versions where no row of the target changes: a commit of a table property."""
         told = json.dumps(self._named(versions), sort_keys=True)
         with self._committing(versions, base):
-            table = lake.named(self._path)
-            lake.set_property(self._session, table, "dovetail.unchanged_until", told)
+            lake.set_property(self._session, self._table, "dovetail.unchanged_until", told)
         return self._committed(0, base)
 
     def commits(self) -> Iterator[Commit]:
@@ -150,10 +151,6 @@ class Target:
             if told is not None:
                 yield Commit(row["version"], _covered(told))
 
-    @property
-    def _operator(self) -> str:
-        return f"target {self._path}"
-
     def _version(self) -> int:
         return int(next(iter(self._commits()))["version"])
 
@@ -161,7 +158,7 @@ class Target:
         """The history from the present backwards; as a rule the first few commits say enough."""
         seen = 0
         for limit in (5, 100, None):
-            rows = lake.history(self._session, lake.named(self._path), limit)
+            rows = lake.history(self._session, self._table, limit)
             yield from rows[seen:]
             if limit is None or len(rows) < limit:
                 return
@@ -194,7 +191,7 @@ class Target:
             raise TargetError(
                 self._operator,
                 "it holds another join, or a source's schema has changed: " + "; ".join(apart),
-                "Choose another path, or " + REBUILD[0].lower() + REBUILD[1:],
+                "Choose another table, or " + REBUILD[0].lower() + REBUILD[1:],
             )
 
     def _named(self, versions: Versions) -> dict[str, int]:
@@ -209,14 +206,19 @@ class Target:
             {"dovetail": FORMAT, "tables": told, "base": base, "join": describe(self._root)}
         )
 
+    def _committing(self, versions: Versions, base: int) -> AbstractContextManager[None]:
+        """What a commit that goes on from ``base`` says of itself."""
+        return self._telling(
+            {
+                METADATA: self._metadata(versions, base),
+                f"{TRANSACTION}AppId": "dovetail",
+                f"{TRANSACTION}Version": str(base + 1),
+            }
+        )
+
     @contextmanager
-    def _committing(self, versions: Versions, base: int) -> Iterator[None]:
+    def _telling(self, settings: Mapping[str, str]) -> Iterator[None]:
         """What the next commit of the session says of itself."""
-        settings = {
-            METADATA: self._metadata(versions, base),
-            f"{TRANSACTION}AppId": "dovetail",
-            f"{TRANSACTION}Version": str(base + 1),
-        }
         for name, value in settings.items():
             self._session.conf.set(name, value)
         try:

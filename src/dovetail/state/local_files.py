@@ -55,5 +55,8 @@ def remove_older(directory: Path, than_s: float) -> None:
 def own(directory: Path) -> None:
     """Make the directory, for its user alone; it is an error where it is another user's."""
     directory.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
-    if directory.stat().st_mode & 0o077:
+    found = directory.stat()
+    if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
+        raise PermissionError(f"{directory} belongs to another user")
+    if found.st_mode & 0o077:
         directory.chmod(_OWNER_ONLY)

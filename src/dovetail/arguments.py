@@ -1,0 +1,270 @@
+"""What a call is given, checked against what its signature says.
+
+``@validated`` stands at every function that users call. An annotation is the rule: its kinds, its
+literals, and the ``Rule`` that an alias of it carries. So an option that is added is checked by the
+type that it is declared with; what depends on other arguments is left to the function itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, wraps
+from os import PathLike
+from types import NoneType, SimpleNamespace, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from dovetail.errors import PlanError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C", bound=type)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What errors call an argument of an annotated type, and what else must hold for it."""
+
+    said: str
+    holds: Callable[[Any], bool] = lambda _: True
+
+
+Text: TypeAlias = Annotated[str, Rule("a text that is not empty", bool)]
+ColumnName: TypeAlias = Annotated[str, Rule("the name of a column")]
+ColumnNames: TypeAlias = Annotated[
+    str | Sequence[str], Rule("the name of a column or a list of names")
+]
+Path: TypeAlias = Annotated[
+    str | PathLike[str], Rule("a path, as a text or a pathlib.Path", lambda path: path != "")
+]
+Natural: TypeAlias = Annotated[
+    int, Rule("a whole number from 0 to 2147483647", lambda n: 0 <= n < 1 << 31)
+]
+Positive: TypeAlias = Annotated[
+    int, Rule("a whole number from 1 to 2147483647", lambda n: 1 <= n < 1 << 31)
+]
+Seconds: TypeAlias = Annotated[
+    float, Rule("a number of seconds above 0, at most 2147483647", lambda s: 0 < s < 1 << 31)
+]
+
+
+def validated(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, which raises ``PlanError`` for an argument that is not what its annotation
+    says.
+
+    >>> @validated
+    ... def pick(how: Literal["inner", "left"], *, buckets: Positive | None = None) -> None: ...
+    >>> pick("outer")
+    Traceback (most recent call last):
+    dovetail.errors.PlanError: pick: how= is 'outer'. Give 'inner' or 'left'.
+    """
+    signature = inspect.signature(function)
+    operator = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError:
+            return function(*args, **kwargs)  # which says what is missing or unknown
+        kinds = _kinds(function)
+        for name, value in given.items():
+            if name in kinds:
+                for argument, one in _each(signature.parameters[name], value):
+                    _refuse(operator, argument, one, kinds[name])
+        return function(*args, **kwargs)
+
+    return call
+
+
+def validated_fields(class_: C) -> C:
+    """The dataclass, which raises ``PlanError`` for a field that is not what its annotation
+    says.
+    """
+    class_.__init__ = validated(class_.__init__)  # type: ignore[misc]
+    return class_
+
+
+def takes(count: int, function: Callable[..., Any]) -> bool:
+    """Whether a function can be called with so many arguments, as far as it tells."""
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:
+        pass
+    return True
+
+
+def _each(parameter: inspect.Parameter, value: Any) -> Iterable[tuple[str, Any]]:
+    """What was given for a parameter, under the names by which users know it."""
+    if parameter.kind is parameter.VAR_KEYWORD:
+        return ((f"{name}=", one) for name, one in value.items())
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        return ((f"one of {parameter.name}", one) for one in value)
+    return [(f"{parameter.name}=", value)]
+
+
+@cache
+def _kinds(function: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of a function's parameters, resolved when it is called for the first time:
+    they may name what its module defines after it.
+    """
+    names = inspect.signature(function).parameters
+    annotations = {n: a for n, a in function.__annotations__.items() if n in names}
+    stub: Any = SimpleNamespace(__annotations__=annotations)
+    return get_type_hints(stub, function.__globals__, include_extras=True)
+
+
+def _refuse(operator: str, argument: str, value: Any, kind: Any) -> None:
+    if _fits(value, kind):
+        return
+    found = next(_misfits(value, kind), f"is {_shown(value)}")
+    raise PlanError(operator, f"{argument} {found}", f"Give {_either(_said(kind))}")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    return _FITS.get(get_origin(kind), _is_a)(value, kind)
+
+
+def _is_a(value: Any, kind: Any) -> bool:
+    if kind in (int, float):
+        numbers = (int,) if kind is int else (int, float)
+        return isinstance(value, numbers) and not isinstance(value, bool)
+    if getattr(kind, "_is_protocol", False):
+        # Static: some objects, such as Spark's columns, have every attribute if they are asked.
+        members = [name for name in vars(kind) if not name.startswith("_")]
+        return all(inspect.getattr_static(value, name, None) is not None for name in members)
+    return kind is Any or isinstance(value, get_origin(kind) or kind)
+
+
+def _is_ruled(value: Any, kind: Any) -> bool:
+    base, *rules = get_args(kind)
+    return _fits(value, base) and all(r.holds(value) for r in rules if isinstance(r, Rule))
+
+
+def _is_one_of(value: Any, kind: Any) -> bool:
+    return any(_fits(value, one) for one in get_args(kind))
+
+
+def _is_literal(value: Any, kind: Any) -> bool:
+    return any(type(value) is type(one) and value == one for one in get_args(kind))
+
+
+def _is_listed(value: Any, kind: Any) -> bool:
+    listed = isinstance(value, get_origin(kind)) and not isinstance(value, (str, bytes, bytearray))
+    return listed and all(_fits(one, get_args(kind)[0]) for one in value)
+
+
+def _is_mapping(value: Any, kind: Any) -> bool:
+    of_keys, of_values = get_args(kind)
+    return isinstance(value, Mapping) and all(
+        _fits(key, of_keys) and _fits(one, of_values) for key, one in value.items()
+    )
+
+
+_FITS: dict[Any, Callable[[Any, Any], bool]] = {
+    Annotated: _is_ruled,
+    Union: _is_one_of,
+    UnionType: _is_one_of,
+    Literal: _is_literal,
+    Sequence: _is_listed,
+    tuple: _is_listed,
+    Mapping: _is_mapping,
+}
+
+
+def _misfits(value: Any, kind: Any) -> Iterator[str]:
+    """The items of a list or mapping that are at fault."""
+    for one in _options(kind):
+        if get_origin(one) is Sequence and isinstance(value, (list, tuple)):
+            yield from (f"has {_shown(v)}" for v in value if not _fits(v, get_args(one)[0]))
+        elif get_origin(one) is Mapping and isinstance(value, Mapping):
+            of_keys, of_values = get_args(one)
+            for key, item in value.items():
+                if not _fits(key, of_keys):
+                    yield f"has {_shown(key)} for a name"
+                elif not _fits(item, of_values):
+                    yield f"has {_shown(item)} for {_shown(key)}"
+
+
+def _options(kind: Any) -> Iterator[Any]:
+    """The kinds of which an argument may have any."""
+    if get_origin(kind) is Annotated:
+        yield from _options(get_args(kind)[0])
+    elif get_origin(kind) in (Union, UnionType):
+        for one in get_args(kind):
+            yield from _options(one)
+    else:
+        yield kind
+
+
+def _said(kind: Any) -> list[str]:
+    """What errors call the kinds of which an argument may have any."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return [next((r.said for r in args[1:] if isinstance(r, Rule)), *_said(args[0])[:1])]
+    if origin in (Union, UnionType):
+        found = [said for one in args for said in _said(one)]
+        return [*(said for said in found if said != "None"), *(["None"] if "None" in found else [])]
+    if origin is Literal:
+        return [repr(one) for one in args]
+    if origin in (Sequence, tuple):
+        return [f"a list, each item of it {_either(_said(args[0]))}"]
+    if origin is Mapping:
+        return [f"a mapping, each value of it {_either(_said(args[1]))}"]
+    return [_NAMES.get(origin or kind) or _article((origin or kind).__name__)]
+
+
+_NAMES: dict[Any, str] = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    bytes: "bytes",
+    Any: "a value",
+    NoneType: "None",
+    Callable: "a function",
+    PathLike: "a path",
+}
+
+
+def _either(said: Sequence[str]) -> str:
+    """``a, b or c``."""
+    *first, last = dict.fromkeys(said)
+    comma = "," if any("," in one or " or " in one for one in first) else ""
+    return f"{', '.join(first)}{comma} or {last}" if first else last
+
+
+def _shown(value: Any) -> str:
+    """A value in an error: short, and not what may be a secret or a screenful."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        text = repr(value)
+        return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if inspect.isroutine(value):
+        return f"the function {value.__name__}"
+    kind = type(value)
+    package = kind.__module__.partition(".")[0]
+    return _article(kind.__name__ if package in _OWN else f"{package} {kind.__name__}")
+
+
+_SHOWN_MAX = 80
+_OWN = {"builtins", "dovetail"}
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[:1] in 'AEIOUaeiou' else 'a'} {name}"

@@ -1,0 +1,67 @@
+"""Keys of look-ups: which of them are one, which rows have them, which a store could have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.kernels.delta_join import NO_GROUP
+from dovetail.kernels.equality import canonical
+from dovetail.kernels.grouping import any_null, by_key
+from dovetail.kernels.hashing import stable_hash
+from dovetail.kernels.timeline import Ints, Mask
+
+
+def grouped(keys: Sequence[pa.Table]) -> tuple[list[Ints], int, list[pa.Array]]:
+    """The group of each row of some tables of join keys: one number per distinct key without nulls,
+    ``NO_GROUP`` for the others; how many there are; and their keys.
+    """
+    lengths = [table.num_rows for table in keys]
+    columns = [
+        pa.chunked_array([c for t in keys for c in t.column(i).chunks], keys[0].schema.types[i])
+        for i in range(keys[0].num_columns)
+    ]
+    whole = [canonical(column.combine_chunks()) for column in columns]
+    rows = np.flatnonzero(~any_null(whole, sum(lengths)))
+    order, new, arranged = by_key(stable_hash(whole), whole, rows)
+    group = np.full(sum(lengths), NO_GROUP)
+    group[rows[order]] = np.cumsum(new) - 1
+    first = pa.array(np.flatnonzero(new))
+    edges = np.cumsum(lengths)[:-1]
+    return np.split(group, edges), int(new.sum()), [column.take(first) for column in arranged]
+
+
+def numbered(known: pa.Table, keys: pa.Table) -> Ints:
+    """Which of the known keys, distinct and without nulls, each of some keys is; ``NO_GROUP`` for
+    none of them.
+    """
+    (first, second), count, _ = grouped([known, keys])
+    number = np.full(count + 1, NO_GROUP)
+    number[first] = np.arange(len(first))
+    number[-1] = NO_GROUP
+    return number[second]
+
+
+def within(keys: pa.Array, low: int, high: int) -> Mask:
+    """Which numbers are whole and from ``low`` to ``high``: bool[n]."""
+    if pa.types.is_decimal(keys.type):
+        wide = keys.cast(pa.decimal256(76, keys.type.scale))
+        bounds = [pa.scalar(Decimal(bound), wide.type) for bound in (low, high)]
+        return mask_of(
+            pc.equal(pc.round(wide), wide),
+            pc.less_equal(bounds[0], wide),
+            pc.less_equal(wide, bounds[1]),
+        )
+    numbers = keys.cast(pa.int64()).to_numpy()
+    return (numbers >= low) & (numbers <= high)  # type: ignore[no-any-return]
+
+
+def mask_of(*conditions: Any) -> Mask:
+    """Where all of some boolean columns without nulls are true."""
+    mask: Mask = np.logical_and.reduce([c.to_numpy(zero_copy_only=False) for c in conditions])
+    return mask

@@ -1,0 +1,59 @@
+"""What Spark, Hadoop and their JVM refuse, told as the library's own errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import PathLike, fspath
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from dovetail.errors import ConfigurationError
+from dovetail.hadoop import located
+
+_FOLDER = (
+    "Give a folder that can be written, on a file system that Spark knows: s3a://, gs:// and the "
+    "like need their jar, for S3 org.apache.hadoop:hadoop-aws"
+)
+
+
+@contextmanager
+def refused(operator: str, problem: str, remedy: str) -> Iterator[None]:
+    """What Spark refuses in the block, as a ``ConfigurationError`` that says ``problem`` first."""
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        raise ConfigurationError(operator, f"{problem}: {reason(error)}", remedy) from error
+
+
+@contextmanager
+def reaching(operator: str, argument: str, path: str | PathLike[str]) -> Iterator[None]:
+    """As ``refused``, where a folder is read or written."""
+    with refused(operator, f"{argument}{fspath(path)!r} cannot be used", _FOLDER):
+        yield
+
+
+def make_folder(
+    session: SparkSession, operator: str, argument: str, path: str | PathLike[str]
+) -> None:
+    """Make the folder that is to be written, if it is not there."""
+    with reaching(operator, argument, path):
+        folder, files = located(session, fspath(path))
+        made = files.mkdirs(folder)
+    if not made:
+        raise ConfigurationError(
+            operator, f"{argument}{fspath(path)!r} is no folder and cannot be made one", _FOLDER
+        )
+
+
+def reason(error: Exception) -> str:
+    r"""What an error of Spark's says, in its first line and without a full stop.
+
+    >>> reason(ValueError("no such file.\n\tat java.io"))
+    'no such file'
+    """
+    told = error.java_exception.toString() if isinstance(error, Py4JJavaError) else error
+    lines = str(told).strip().splitlines()
+    return lines[0].removesuffix(".") if lines else type(error).__name__

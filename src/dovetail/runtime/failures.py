@@ -1,0 +1,69 @@
+"""A query whose failure says first what has failed: Spark's own message begins with a trace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.query import StreamingQuery
+
+_OWN = re.compile(r"^dovetail\.errors\.\w+: (.*(?:\n  \S.*)*)", re.MULTILINE)
+_PYTHON = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)")
+_CONDITION = re.compile(r"\[(?!STREAM_FAILED|PYTHON_EXCEPTION)[A-Z_.0-9]+\] .*")
+
+
+class Query(StreamingQuery):
+    """The ``StreamingQuery`` of the node called ``title``; what it raises begins with the
+    library's error, or else with the title and the first cause, and Spark's message follows.
+    """
+
+    def __init__(self, query: StreamingQuery, title: str) -> None:
+        super().__init__(query._jsq)  # noqa: SLF001 -- the same query
+        self._title = title
+
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
+        """As Spark's."""
+        with self._told():
+            return super().awaitTermination(timeout)
+
+    def processAllAvailable(self) -> None:  # noqa: N802
+        """As Spark's."""
+        with self._told():
+            super().processAllAvailable()
+
+    def exception(self) -> StreamingQueryException | None:
+        """As Spark's."""
+        error = super().exception()
+        return None if error is None else told(error, self._title)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except StreamingQueryException as error:
+            raise told(error, self._title)  # noqa: B904 -- the same error
+
+
+def told(error: StreamingQueryException, title: str) -> StreamingQueryException:
+    """The error, whose message begins with what has failed."""
+    own = _OWN.findall(str(error))
+    first = own[-1] if own else f"{title}: a micro-batch fails with {_cause(error)}"
+    captured: Any = error
+    captured._desc = f"{first}\n\n{captured._desc}"  # noqa: SLF001 -- no public face
+    return error
+
+
+def _cause(error: BaseException | None) -> str:
+    """In a line what failed: what Python raised, else the first cause with a condition of Spark's,
+    else the innermost one.
+    """
+    python = _PYTHON.findall(str(error))
+    lines = []
+    while error is not None:
+        lines.append(str(error).strip().partition("\n")[0])
+        error = getattr(error, "_cause", None)
+    known = [found[0] for line in lines if (found := _CONDITION.search(line))]
+    return str([*python[-1:], *known, lines[-1]][0])

@@ -1,0 +1,1 @@
+"""The families of operators, each a ``bench.family.Family``."""

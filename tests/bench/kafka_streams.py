@@ -1,0 +1,42 @@
+"""Asks Kafka Streams itself: its own ``TopologyTestDriver`` runs many cases at once, record by
+record.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.family import Family
+from bench.records import Answers, Record
+
+ORACLE = Path(__file__).parents[3] / "shared" / "kafka-streams" / "oracle"
+
+needed = pytest.mark.skipif(not ORACLE.exists(), reason="Kafka Streams' oracle is not here")
+
+
+def answers(family: Family, cases: Sequence[tuple[Any, list[Record]]]) -> list[Answers]:
+    """Per case, a join and its records, and per record what Kafka Streams emits."""
+    asked = [family.asked(join, records) for join, records in cases]
+    lines = "".join(json.dumps({"id": ""} | case) + "\n" for case in asked)
+    told = subprocess.run([ORACLE], input=lines, capture_output=True, text=True, check=True)
+    found = []
+    for (join, records), case, line in zip(cases, asked, told.stdout.splitlines(), strict=True):
+        answer = json.loads(line)
+        assert "out" in answer, (join, records, answer)
+        parts = [[family.told(join, change) for change in part] for part in answer["out"]]
+        found.append(_per_record(records, case["events"], parts))
+    return found
+
+
+def _per_record(records: Sequence[Record], events: Sequence[Any], parts: Answers) -> Answers:
+    """A record of a stream that is joined with itself is two events."""
+    if len(events) == len(records):
+        return parts
+    assert len(events) == 2 * len(records)
+    return [left + right for left, right in zip(parts[::2], parts[1::2], strict=True)]

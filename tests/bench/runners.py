@@ -1,0 +1,264 @@
+"""Every way to run a case: a family's join and its records, cut into micro-batches.
+
+A runner returns what each micro-batch emits. ``restart``: only what is stored survives a
+micro-batch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import dovetail as dt
+from bench.family import Family, Join, Source
+from bench.models.tables import names
+from bench.records import Answers, Batches, Hash, Record, Result
+from dovetail import testing
+from dovetail.kernels.table_join import Join as JoinedBy
+from dovetail.kernels.table_join import Leaf, Tree
+from dovetail.plan.spec import Emit, SourceSpec, StageSpec, TableTree
+from dovetail.runtime.stage import Piece, process
+from dovetail.state.blobs import MemoryBlobs
+from dovetail.state.segment import SegmentCache
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TIME, GONE, PLACE = "_t", "_d", "_s"
+CHANGELOG = {TIME: pa.timestamp("us", "UTC"), GONE: pa.bool_(), PLACE: pa.int64()}
+SPARK = {
+    pa.int64(): "long",
+    pa.string(): "string",
+    pa.bool_(): "boolean",
+    pa.timestamp("us", "UTC"): "timestamp",
+}
+
+
+def driver(
+    family: Family,
+    join: Join,
+    batches: Batches,
+    *,
+    emit: Emit = "change",
+    restart: bool = False,
+    buckets: int = 1,
+    key_hash: Hash | None = None,
+    build: Any = None,
+) -> Answers:
+    """The public in-process driver; ``build``: in place of the family's."""
+    inputs = {
+        name: testing.stream(name, key=source.key, schema=source.columns)
+        if source.stream
+        else testing.table(name, key=source.key, schema=source.columns, versioned=source.versioned)
+        for name, source in family.sources(join).items()
+    }
+    topology = (build or family.build)(join, inputs)
+    unit, number = family.unit_us(join), 0
+    running = testing.Driver(topology, emit=emit, buckets=buckets, key_hash=key_hash)
+    answers = []
+    for batch in batches:
+        if restart:
+            running = testing.Driver.restore(topology, running.cut(), emit=emit, key_hash=key_hash)
+        with running.batch() as changes:
+            for record in (record for record in batch if record.table in inputs):
+                row, time = family.row(join, record, number), record.time * unit
+                running.pipe(inputs[record.table], row, timestamp=time, deleted=record.deleted)
+                number += 1
+        assert changes == running.read()
+        answers.append(
+            [
+                family.result(
+                    join,
+                    {**change.key, **(change.values or {})},
+                    change.timestamp_us // unit,
+                    deleted=change.change == "delete",
+                )
+                for change in changes
+            ]
+        )
+    return answers
+
+
+def stream(
+    session: SparkSession,
+    folder: Path,
+    family: Family,
+    join: Join,
+    batches: Batches,
+    *,
+    emit: Emit = "change",
+    restart: bool = False,
+    buckets: int = 1,
+) -> Answers:
+    """A streaming query over files, one per input and micro-batch; ``restart``: a query for each
+    micro-batch, on one checkpoint.
+    """
+    frames = {}
+    for name, source in family.sources(join).items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        columns = (source.columns | CHANGELOG).items()
+        schema = ", ".join(f"{column} {SPARK[type_]}" for column, type_ in columns)
+        reader = session.readStream.schema(schema).option("maxFilesPerTrigger", 1)
+        frames[name] = reader.parquet(str(folder / name))
+    topology = family.build(join, read(family.sources(join), frames))
+    answers: dict[int, list[Result]] = {}
+
+    def collect(changes: DataFrame, batch: int) -> None:
+        answers[batch] = collected(family, join, changes)
+
+    for number, batch in enumerate(batches):
+        write(folder, family, join, batch, number)
+        if restart or number == len(batches) - 1:
+            query = topology.write_stream(
+                dt.to_function(collect),
+                checkpoint=str(folder / "checkpoint"),
+                trigger="available now",
+                emit=emit,
+                buckets=buckets,
+            )
+            query.awaitTermination()
+    return [answers[batch] for batch in sorted(answers)]
+
+
+def static(
+    session: SparkSession,
+    folder: Path,
+    family: Family,
+    join: Join,
+    records: Sequence[Record],
+    *,
+    emit: Emit = "change",
+) -> list[Result]:
+    """A batch run over static frames; the results of a key in their order, keys in any."""
+    write(folder, family, join, records, 0)
+    known = family.sources(join)
+    frames = {name: session.read.parquet(str(folder / name)) for name in known}
+    topology = family.build(join, read(known, frames))
+    return collected(family, join, topology.to_batch(emit=emit, buckets=1))
+
+
+def read(
+    sources: Mapping[str, Source], frames: Mapping[str, Any]
+) -> dict[str, dt.Stream | dt.Table]:
+    """Streams and tables over frames with the columns of ``CHANGELOG``."""
+    columns = {"timestamp": TIME, "deleted": GONE, "sequence": PLACE}
+    return {
+        name: dt.Stream.from_df(frames[name], key=source.key, **columns, name=name)
+        if source.stream
+        else dt.Table.from_changelog(
+            frames[name], key=source.key, **columns, name=name, versioned=source.versioned
+        )
+        for name, source in sources.items()
+    }
+
+
+def write(folder: Path, family: Family, join: Join, records: Sequence[Record], number: int) -> None:
+    """The files of one micro-batch."""
+    unit = family.unit_us(join)
+    for name, source in family.sources(join).items():
+        rows = [
+            family.row(join, record, place)
+            | {TIME: record.time * unit, GONE: record.deleted, PLACE: place}
+            for place, record in enumerate(records)
+            if record.table == name
+        ]
+        write_file(folder / name, rows, source.columns | CHANGELOG, number)
+
+
+def write_file(
+    folder: Path, rows: Sequence[dict[str, Any]], schema: Mapping[str, pa.DataType], number: int
+) -> None:
+    """A file of one micro-batch. The file source reads the oldest first, so age is set."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{number:06}.parquet"
+    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(list(schema.items()))), path)
+    os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+
+
+def collected(family: Family, join: Join, changes: DataFrame) -> list[Result]:
+    """The changes in a frame, in the order of their positions."""
+    unit = family.unit_us(join)
+    rows = changes.selectExpr("*", "unix_micros(_timestamp) us").collect()
+    return [
+        family.result(join, row.asDict(), row["us"] // unit, deleted=row["_change"] == "delete")
+        for row in sorted(rows, key=lambda row: row["_position"])
+    ]
+
+
+# The stage of tables by itself.
+
+_ROWS = pa.schema(
+    [
+        ("_hash", pa.int64()),
+        ("_event_time", pa.int64()),
+        ("_deleted", pa.bool_()),
+        ("k", pa.string()),
+        ("v", pa.string()),
+    ]
+)
+
+
+def kernel(
+    family: Family,
+    join: Join,
+    batches: Batches,
+    *,
+    emit: Emit = "change",
+    restart: bool = False,
+    key_hash: Hash = testing.stable_hash,
+) -> Answers:
+    """A tree of tables as a stage by itself, on one bucket."""
+    known = list(family.sources(join))
+    assert isinstance(join, str | tuple)
+    sources = tuple(SourceSpec(name, _ROWS, sequence=True) for name in known)
+    spec = StageSpec("test", 1, sources, 1, TableTree(_tree(join, known)), emit)
+    blobs, cache = MemoryBlobs(), SegmentCache()
+    answers = []
+    for batch in batches:
+        if restart:
+            blobs, cache = MemoryBlobs(dict(blobs.blobs)), SegmentCache()
+        changes = process(spec, list(_pieces(spec, batch, key_hash)), blobs, cache).changes
+        answers.append(
+            [
+                Result(
+                    row["_k0"],
+                    None
+                    if row["_deleted"]
+                    else tuple(row[f"_{leaf}_0"] for leaf in range(len(names(join)))),
+                    row["_event_time"] // 1000,
+                )
+                for table in changes
+                for row in table.to_pylist()
+            ]
+        )
+    return answers
+
+
+def _tree(topology: Any, known: list[str]) -> Tree:
+    if isinstance(topology, str):
+        return Leaf(known.index(topology))
+    left, how, right = topology
+    return JoinedBy(_tree(left, known), _tree(right, known), how)
+
+
+def _pieces(spec: StageSpec, batch: Sequence[Record], key_hash: Hash) -> Iterator[Piece]:
+    for number, source in enumerate(spec.sources):
+        own = [(i, r) for i, r in enumerate(batch) if r.table == source.name and r.key is not None]
+        if own:
+            keys = pa.array([record.key for _, record in own])
+            columns = [
+                pa.array(key_hash([keys]), pa.int64()),
+                pa.array([record.time * 1000 for _, record in own]),
+                pa.array([record.deleted for _, record in own]),
+                keys,
+                pa.array([record.value for _, record in own], pa.string()),
+                pa.array([place for place, _ in own]),
+            ]
+            high = max(record.time * 1000 for _, record in own)
+            rows = pa.table(columns, schema=source.wire_schema)
+            yield Piece(number, 0, 0, high, rows)

@@ -1,0 +1,141 @@
+"""A step of a join over snapshots whose driver is killed at any moment of its merge: from what is
+left the next run goes on, and is exact.
+
+Run as a script, this module is the driver. What a kill leaves is what is on disk, so the driver is
+stopped at many moments, its tables are copied, and it goes on; in the end it is killed itself.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import small_session
+from pyspark.sql import SparkSession
+from snapshot_model import counted, naive
+from test_snapshot_delta import Lake, rows_at
+
+import dovetail as dt
+from dovetail import lake
+from dovetail.snapshots.plan import tables
+
+MERGES, IMAGES_EACH = 3, 4
+ORDERS, CUSTOMERS = 300, 20
+
+
+def test_what_a_kill_within_a_merge_leaves_is_gone_on_with(
+    delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    rng = random.Random()
+    folder, images = tmp_path / "tables", []
+    prepare(Lake(delta_spark, folder))
+    (folder / "merges").mkdir()
+    driver = subprocess.Popen(
+        [sys.executable, __file__, str(folder), delta_spark.conf.get("spark.jars") or ""],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        for merge in range(1, MERGES + 1):
+            length_s = begun(folder, merge, driver)
+            moments = sorted(rng.uniform(0, length_s) for _ in range(IMAGES_EACH))
+            for before, moment in zip([0, *moments], moments, strict=False):
+                time.sleep(moment - before)
+                images.append(tmp_path / f"image {len(images)}")
+                with stopped(driver):
+                    shutil.copytree(folder, images[-1])
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    images.append(folder)
+
+    again = [goes_on(delta_spark, image) for image in images]
+    assert any(again), "no merge was interrupted"
+
+
+def goes_on(spark: SparkSession, folder: Path) -> bool:
+    """Whether the next run has anything to do; then the target is the join of its sources."""
+    joined = located(spark, folder)
+    path = str(folder / "target")
+    commits = joined.refresh(path)
+    (latest, *_) = joined.commits(path)
+    sources = tables(joined.plan).values()
+    inputs = {one.table_id: rows_at(spark, one.path, latest.covered[one.name]) for one in sources}
+    stored = rows_at(spark, path, latest.version)
+    assert counted(stored, joined.plan.columns) == counted(
+        naive(joined.plan, inputs), joined.plan.columns
+    )
+    assert joined.refresh(path) == []
+    return bool(commits)
+
+
+def begun(folder: Path, merge: int, driver: subprocess.Popen[bytes]) -> float:
+    """Wait for a merge to begin; how long the one before it took, in seconds."""
+    deadline = time.monotonic() + 240
+    while not (folder / "merges" / f"{merge} begun").exists():
+        assert driver.poll() is None, "the driver ended by itself"
+        assert time.monotonic() < deadline, "no merge begins"
+        time.sleep(0.005)
+    ends = [folder / "merges" / f"{merge - 1} {end}" for end in ("begun", "done")]
+    return ends[1].stat().st_mtime - ends[0].stat().st_mtime
+
+
+@contextmanager
+def stopped(driver: subprocess.Popen[bytes]) -> Iterator[None]:
+    """All its processes stand still."""
+    os.killpg(driver.pid, signal.SIGSTOP)
+    time.sleep(0.05)
+    yield
+    os.killpg(driver.pid, signal.SIGCONT)
+
+
+def prepare(tables: Lake) -> None:
+    """Orders and their customers."""
+    tables.write("orders", [(n, n % CUSTOMERS, f"o{n}") for n in range(ORDERS)])
+    tables.write("customers", [(n, n % 3, f"c{n}") for n in range(CUSTOMERS)])
+
+
+def located(spark: SparkSession, folder: Path) -> dt.SnapshotTable:
+    return Lake(spark, folder).located("outer")
+
+
+def main(folder: Path, jars: str) -> None:
+    """Merge after merge, each of which says when it begins and when it is done."""
+    builder = small_session.builder().config("spark.jars", jars)
+    for name, value in small_session.RECORDING_CHANGES.items():
+        builder = builder.config(name, value)
+    spark = (
+        builder.config("spark.sql.extensions", lake.EXTENSION)
+        .config("spark.sql.catalog.spark_catalog", lake.CATALOG)
+        .getOrCreate()
+    )
+    own, joined = Lake(spark, folder), located(spark, folder)
+    joined.refresh(str(folder / "target"))
+    merge, step = lake.merge, 0
+
+    def told(*arguments: Any, **options: Any) -> None:
+        (folder / "merges" / f"{step} begun").touch()
+        merge(*arguments, **options)
+        (folder / "merges" / f"{step} done").touch()
+
+    lake.merge = told
+    for step in range(MERGES + 100):
+        changes = {n: (n, step, f"step {step}") for n in range(step % 3, CUSTOMERS, 3)}
+        own.change("customers", changes | {(step + 1) % CUSTOMERS: None})
+        joined.refresh(str(folder / "target"))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,80 @@
+"""What must be in the truth tables of joins of tables (no kind of join lacks a table, no transition
+a row), and that their changes add up to the join.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+from bench import truth_tables
+from bench.families import tables
+from bench.models.tables import Cells, names, row
+from bench.records import Result, cut
+from bench.truth_tables import TruthTable, per_join
+
+TABLES = truth_tables.read(*tables.FOLDERS)
+CHANGE = [table for table in TABLES if table.emission == "change"]
+JOINS = ["L inner R", "L left R", "L outer R"]
+
+
+@pytest.mark.parametrize("emission", ["change", "batch"])
+def test_every_mode_has_tables(emission: str) -> None:
+    own = [table for table in TABLES if table.emission == emission]
+    covered = {topology for table in own for topology in table.joins.values()}
+    wanted = {parsed(text) for text in JOINS}
+    assert wanted <= covered
+    assert any(not isinstance(t[0], str) or not isinstance(t[2], str) for t in covered - wanted)
+    assert any(len(set(names(topology))) < len(names(topology)) for topology in covered)
+
+
+def parsed(text: str) -> Any:
+    return tables.read_join("table_table", text, {})
+
+
+@pytest.mark.parametrize("text", JOINS)
+def test_every_transition_has_a_row(text: str) -> None:
+    """Side, own row there, other row there, tombstone or not: all sixteen."""
+    topology = parsed(text)
+    met = set()
+    for table in CHANGE:
+        if topology in table.joins.values():
+            rows: set[tuple[str, str]] = set()
+            for record in table.records:
+                own = (record.table, record.key)
+                other = ("R" if record.table == "L" else "L", record.key)
+                met.add((record.table, own in rows, other in rows, record.deleted))
+                (rows.discard if record.deleted else rows.add)(own)
+    assert met == set(product("LR", (False, True), (False, True), (False, True)))
+
+
+@pytest.mark.parametrize(("table", "join"), per_join(TABLES))
+def test_the_changes_add_up_to_the_join(table: TruthTable, join: str) -> None:
+    """After each record (or batch) the changes so far make the table that a static join gives."""
+    topology = table.joins[join]
+    inputs: dict[str, dict[Any, Any]] = {name: {} for name in names(topology)}
+    keys = {record.key for record in table.records}
+    made: dict[Any, Cells] = {}
+    parts = cut(table.records, 1) if table.emission == "change" else table.batches
+    for part, results in zip(parts, table.expected[join], strict=True):
+        for record in part:
+            if record.table not in inputs:
+                continue
+            if record.deleted:
+                inputs[record.table].pop(record.key, None)
+            else:
+                inputs[record.table][record.key] = (((record.value,),), record.time)
+        made = shown(made, results)
+        rows = {key: row(topology, inputs, key) for key in keys}
+        expected = {
+            key: tuple(c and c[0] for c in found[0]) for key, found in rows.items() if found
+        }
+        assert made == expected
+
+
+def shown(made: dict[Any, Any], results: list[Result]) -> dict[Any, Any]:
+    made = dict(made)
+    for result in results:
+        made[result.key] = result.values
+    return {key: values for key, values in made.items() if values is not None}

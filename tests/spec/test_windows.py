@@ -1,0 +1,75 @@
+"""What must be in the truth tables of aggregates and windowed tables: no kind of join, of windows
+and of emission lacks a table.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+from bench import runners, truth_tables
+from bench.families import windows
+from bench.models.windows import View, has_windows, inputs_of
+from bench.records import cut, parts
+from bench.truth_tables import TruthTable, per_join
+
+TABLES = truth_tables.read(*windows.FOLDERS)
+CHANGE = [table for table in TABLES if table.emission == "change"]
+
+# The grid.
+
+KINDS = ("tumbling", "hopping", "sliding", "session")
+
+
+def kind_of(view: View) -> str:
+    return view.windows[0][1].kind if view.windows else ""
+
+
+def matter_of(view: View) -> str:
+    """What is joined: ``L inner R``, ``L left T``, ``S left L`` and so on."""
+    topology = view.topology
+    if isinstance(topology, str):
+        return topology
+    left, right = (inputs_of(side)[0] for side in (topology.left, topology.right))
+    return f"{left} {topology.how} {right}" + " shift" * bool(topology.shift)
+
+
+def wanted() -> set[tuple[str, str, str]]:
+    """Emission, windows, matter."""
+    found = {(emit, "", matter) for emit, matter in product(("change", "batch"), "GH")}
+    matters = ["L", "L left T", *(f"L {how} R" for how in ("inner", "left", "outer"))]
+    found |= {("change", kind, matter) for kind, matter in product(KINDS, matters)}
+    found -= {("change", "sliding", "L left R")}  # as inner and outer
+    placed = ("S left L", "U left L", "L left R shift", "L left L shift")
+    found |= {("change", kind, matter) for kind, matter in product(KINDS[:2], placed)}
+    found |= {("final", kind, "L") for kind in KINDS}
+    found |= {("final", kind, "L left T") for kind in KINDS}
+    found |= {("final", "tumbling", matter) for matter in ("L outer R", "L left R shift")}
+    found |= {("batch", kind, "L") for kind in ("tumbling", "sliding", "session")}
+    batch = ("L inner R", "L outer R", "L left T", "U left L")
+    return found | {("batch", "tumbling", matter) for matter in batch}
+
+
+def test_every_kind_has_a_table() -> None:
+    met = {
+        ("final" if view.final else table.emission, kind_of(view), matter_of(view))
+        for table in TABLES
+        for view in table.joins.values()
+    }
+    assert not wanted() - met
+
+
+@pytest.mark.parametrize(
+    ("table", "join"),
+    [p for p in per_join(CHANGE) if has_windows(p.values[0].joins[p.values[1]].topology)],
+)
+def test_windows_that_leave_as_a_stream(table: TruthTable, join: str) -> None:
+    """The same changes, under the key alone; what is deleted is a record without a value."""
+
+    def build(view: View, inputs: Any) -> Any:
+        return windows.windowed(view, inputs).to_stream(emit="final" if view.final else "change")
+
+    batches = cut(table.records, 3)
+    answers = runners.driver(windows, table.joins[join], batches, build=build)
+    assert answers == parts(table.expected[join], 3)

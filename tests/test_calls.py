@@ -1,0 +1,799 @@
+"""Every argument of every public function, given what it does not take: one of the library's errors
+names the operator, the argument and the remedy.
+
+``CALLS`` has a line for each argument. It says which values of ``POOL`` are right; all others of it
+must be refused, and what the line adds as ``wrong``. A function or an option without a line fails.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructType
+from pyspark.sql.window import Window
+
+import dovetail as dt
+from dovetail import testing
+from dovetail.snapshots.driver import Maintenance
+from dovetail.stream import GroupedStream, WindowedStream
+from dovetail.table import GroupedTable
+
+
+class World:
+    """Frames, tables and streams of every kind; nothing of it runs."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder = spark, folder
+        columns = "id long, amount long, at timestamp, gone boolean, n int, tags map<string,int>"
+        (folder / "changes").mkdir()
+        (folder / "file").write_text("no folder")
+        self.static: DataFrame = spark.createDataFrame([], columns)
+        self.live = spark.readStream.schema(columns).json(str(folder / "changes"))
+        self.other = spark.range(3)
+        self.orders = self.table("orders", self.live)
+        self.payments = self.table("payments", self.live)
+        self.past = self.table("past", self.live, versioned="1 day")
+        self.clicks = self.stream("clicks", self.live)
+        self.views = self.stream("views", self.live)
+        self.hours = self.clicks.group_by("id").window(dt.tumbling("1 hour")).agg(n=dt.count())
+        self.days = self.clicks.group_by("id").window(dt.tumbling("1 hour")).agg(m=dt.count())
+        schema = {"id": pa.int64(), "amount": pa.int64()}
+        self.fed = testing.table("fed", key="id", schema=schema)
+        self.driver = testing.Driver(self.fed)
+
+    def table(self, name: str, frame: DataFrame, **options: Any) -> dt.Table:
+        frame = frame.select("id", F.col("amount").alias(name), F.col("n").alias(f"{name}_n"), "at")
+        return dt.Table.from_changelog(frame, key="id", timestamp="at", name=name, **options)
+
+    def stream(self, name: str, frame: DataFrame) -> dt.Stream:
+        frame = frame.select("id", F.col("amount").alias(name), F.col("at").alias("t"), "at")
+        return dt.Stream.from_df(frame, key="id", timestamp="at", name=name)
+
+    def looked_up(self, name: str) -> dt.Table:
+        return self.table(name, self.live).with_lookup(dt.sqlite("f.db", name, key="id"))
+
+    def new_folder(self) -> str:
+        return str(self.folder / uuid4().hex)
+
+    @cached_property
+    def a(self) -> dt.SnapshotTable:
+        return dt.SnapshotTable.from_delta(self.spark, self.snapshot("a"), key="id")
+
+    @cached_property
+    def b(self) -> dt.SnapshotTable:
+        return dt.SnapshotTable.from_delta(self.spark, self.snapshot("b"), key="id")
+
+    @cached_property
+    def maintenance(self) -> Maintenance:
+        made = self.a.join(self.b).maintain(self.new_folder())
+        made.stop()
+        return made
+
+    def snapshot(self, name: str) -> str:
+        path = str(self.folder / name)
+        if not Path(path).exists():
+            feed = "delta.enableChangeDataFeed"
+            rows = self.spark.range(3).select("id", F.col("id").alias(name))
+            rows.writeTo(f"delta.`{path}`").using("delta").tableProperty(feed, "true").create()
+        return path
+
+
+Of = Callable[[World], Any]
+
+
+@dataclass(frozen=True)
+class Given:
+    """A value that the world has."""
+
+    of: Of
+
+
+POOL: dict[str, Any] = {
+    "None": None,
+    "empty text": "",
+    "text": "nonsense",
+    "column": "id",
+    "span": "5 min",
+    "zero": 0,
+    "number": 3,
+    "negative": -1,
+    "huge": 2**80,
+    "fraction": 1.5,
+    "nan": math.nan,
+    "True": True,
+    "bytes": b"id",
+    "empty list": [],
+    "names": ["id"],
+    "list of None": [None],
+    "list of numbers": [3],
+    "set": {"id"},
+    "empty mapping": {},
+    "mapping of numbers": {3: 3},
+    "object": object(),
+    "function": lambda *_: None,
+    "class": dt.Table,
+    "path": Path("folder"),
+    "expression": Given(lambda _: F.lit(1)),
+    "pandas frame": pd.DataFrame({"id": [1]}),
+    "arrow table": pa.table({"id": [1]}),
+    "static frame": Given(lambda w: w.static),
+    "streaming frame": Given(lambda w: w.live),
+    "table": Given(lambda w: w.orders),
+    "stream": Given(lambda w: w.clicks),
+    "windowed table": Given(lambda w: w.hours),
+    "snapshot table": Given(lambda w: w.a),
+    "aggregate": dt.count(),
+    "session": Given(lambda w: w.spark),
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """What of the pool an argument takes; ``wrong``: what it refuses besides all others.
+
+    ``told``: what an error says instead of the name of an argument, such as that of a row.
+    """
+
+    right: frozenset[str]
+    wrong: tuple[Any, ...]
+    told: str | None
+
+
+def line(*right: str, wrong: tuple[Any, ...] = (), told: str | None = None) -> Line:
+    assert set(right) <= POOL.keys(), set(right) - POOL.keys()
+    return Line(frozenset(right), wrong, told)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A right call, of which a test replaces one argument; ``arguments``: their lines. ``jar``: the
+    one it needs, of Delta Lake or Kafka; ``runs``: a right call starts something, and is not made.
+    """
+
+    of: Callable[[World], Callable[..., Any]]
+    arguments: Mapping[str, Line]
+    jar: str | None
+    runs: bool
+
+    def made(self, world: World) -> Callable[[str, Any], Any]:
+        """The call, as a function of one argument's name and value."""
+        function = self.of(world)
+        parameters = inspect.signature(inner(function)).parameters
+
+        def replaced(argument: str, value: Any) -> Any:
+            one = value.of(world) if isinstance(value, Given) else value
+            if parameters[argument].kind is inspect.Parameter.VAR_POSITIONAL:
+                return function(one)
+            return function(**{argument: one})
+
+        return replaced
+
+
+def inner(function: Any) -> Any:
+    return function.func if isinstance(function, partial) else function
+
+
+def call(
+    of: Callable[[World], Callable[..., Any]],
+    /,
+    *,
+    jar: str | None = None,
+    runs: bool = False,
+    lines: Mapping[str, Line] | None = None,
+    **arguments: Line,
+) -> Call:
+    return Call(of, {**(lines or {}), **arguments}, jar, runs)
+
+
+FLAG = line("True")
+NAME = line("None", "text", "column", "span")
+NAMED = line("text", "column", "span")
+COLUMN = line("text", "column", "span", "empty text")
+SPAN = line("span", wrong=("soon", "-5 min", "5", "99999999999 days", "5 months"))
+MAYBE_SPAN = line("None", "span", wrong=SPAN.wrong)
+POSITIVE = line("None", "number")
+NATURAL = line("zero", "number")
+BUCKETS = line("None", "number", wrong=(1 << 17,))
+EMIT = line(wrong=("final", "all"))
+OPTIONS = line("None", "empty mapping", wrong=({"a": 1},))
+SESSION = line("session")
+KEY = line("column", "names", wrong=("nope", ["id", "id"], ["id", "ID"], "tags", "at"))
+FOREIGN = Given(lambda w: w.other.id)
+BEYOND_A_ROW = (
+    Given(lambda _: F.max("n")),
+    Given(lambda _: F.explode(F.array("n"))),
+    Given(lambda _: F.row_number().over(Window.orderBy("n"))),
+    Given(lambda _: F.col("*")),
+    Given(lambda _: F.expr("nope(n)")),
+)
+ROLE = line("None", wrong=("nope", "tags", FOREIGN, *BEYOND_A_ROW))
+ROLES = {
+    "frame": line("static frame", "streaming frame"),
+    "key": KEY,
+    "timestamp": line(wrong=ROLE.wrong),
+    "deleted": ROLE,
+    "sequence": line("None", "expression", wrong=ROLE.wrong),
+    "log_partition": line("None", wrong=("n", *ROLE.wrong)),
+    "name": NAME,
+}
+TOPIC = {
+    "spark": SESSION,
+    "topic": line("text", "column", wrong=("a b", "a,b", "a/b", "x" * 250)),
+    "servers": line(wrong=("localhost", "localhost:", ":9092", "a:1,,b:2")),
+    "key": line(wrong=("json", {"a": "long"}, {"_offset": LongType()})),
+    "value": line("empty mapping", wrong=("json", {"a": "long"}, {"_offset": LongType()})),
+    "starting": line(wrong=("latest offset", "{")),
+    "max_per_trigger": POSITIVE,
+    "streaming": FLAG,
+    "options": OPTIONS,
+}
+TOPIC_TABLE = TOPIC | {"name": NAME, "malformed": line(wrong=("skip",))}
+SELECT = line(
+    "None",
+    "empty list",
+    "empty mapping",
+    "names",
+    wrong=(
+        *(["nope"], ["left.nope"], ["left."], [""], {"x": "nope"}, {"id": "left.n"}, {"": "id"}),
+        *({"_change": "id"}, {"a": "id", "A": "n"}),
+        *(Given(lambda w, one=one: {"x": one.of(w)}) for one in (FOREIGN, *BEYOND_A_ROW)),
+    ),
+)
+HOW = line(wrong=("full", "cross", "LEFT"))
+UNREPEATABLE = tuple(
+    Given(lambda _, text=text: {"x": F.expr(text)})
+    for text in (
+        "rand()",
+        "uuid()",
+        "current_timestamp()",
+        "now()",
+        "current_date()",
+        "current_user()",
+    )
+)
+UNREACHABLE = ("s3://bucket/folder", "nope://host/folder", "hdfs://", "a:b")
+LOOKED_UP = {
+    "table": NAMED,
+    "key": line("text", "column", "span", "names", "empty text"),
+    "indexes": line("empty list"),
+    "where": line("None", "empty mapping", wrong=({"a": object()}, {"a": [[1]]})),
+    "timeout_s": line("number", "fraction", wrong=(math.inf,)),
+    "retries": NATURAL,
+}
+TARGETS = (*UNREACHABLE, "/proc/nothing", Given(lambda w: w.folder / "file"))
+CACHES = {"cache": FLAG, "left_cache_size": NATURAL, "right_cache_size": NATURAL}
+WINDOWS = {"grace": SPAN, "retention": line("None", wrong=(*SPAN.wrong, "1 s"))}
+MOMENT = line("zero", "number", "negative")
+
+
+def reader(read: Callable[..., Any], **lines: Line) -> Call:
+    return call(
+        lambda w: partial(read, frame=w.static, key="id", timestamp="at"), lines=ROLES, **lines
+    )
+
+
+def of_topic(read: Callable[..., Any], lines: Mapping[str, Line], **more: Line) -> Call:
+    given = {"topic": "t", "servers": "localhost:9092", "key": "string", "value": "string"}
+    return call(lambda w: partial(read, spark=w.spark, **given), lines=lines, jar="kafka", **more)
+
+
+CALLS: dict[str, Call] = {
+    "Planned.__init__": call(lambda _: dt.Table, plan=line()),
+    "Table.from_changelog": reader(dt.Table.from_changelog, versioned=MAYBE_SPAN),
+    "Stream.from_df": reader(dt.Stream.from_df),
+    "Table.from_topic": of_topic(dt.Table.from_topic, TOPIC_TABLE, versioned=MAYBE_SPAN),
+    "Stream.from_topic": of_topic(dt.Stream.from_topic, TOPIC_TABLE),
+    "read_topic": of_topic(dt.read_topic, TOPIC | {"key": TOPIC["value"]}),
+    "Table.join": call(
+        lambda w: partial(w.orders.join, right=w.payments, select=["orders", "payments"]),
+        right=line(),
+        on=line(
+            "None", "column", "names", wrong=("nope", "n", ["id", "n"], FOREIGN, *BEYOND_A_ROW)
+        ),
+        how=HOW,
+        select=SELECT,
+        late=line(wrong=("history", "drop")),
+        align=MAYBE_SPAN,
+        window_of=line("None", wrong=("at",)),
+        name=NAME,
+        materialized=FLAG,
+        strategy=line(wrong=("force", "always"), told="limitations are broken"),
+        lines=CACHES,
+    ),
+    "Table.delta_join": call(
+        lambda w: partial(w.looked_up("a").delta_join, right=w.looked_up("b")),
+        right=line(told="limitations are broken"),
+        on=line(
+            "None", "column", "names", wrong=("nope", ["id", "id"], {"id": "nope"}, {"a": "b"})
+        ),
+        how=line(wrong=("cross", "LEFT")),
+        select=SELECT,
+        name=NAME,
+        lines=CACHES,
+    ),
+    "Table.with_lookup": call(
+        lambda w: partial(w.orders.with_lookup, source=dt.sqlite("f.db", "orders", key="id")),
+        source=line(wrong=(dt.sqlite("f.db", "orders", key="n"),), told="sqlite orders"),
+        changes=line("None", wrong=("retract",)),
+    ),
+    "Table.group_by": call(lambda w: w.orders.group_by, columns=COLUMN),
+    "GroupedTable.agg": call(
+        lambda w: w.orders.group_by("orders_n").agg, aggregates=line("aggregate")
+    ),
+    "Stream.group_by": call(lambda w: w.clicks.group_by, columns=COLUMN),
+    "GroupedStream.agg": call(lambda w: w.clicks.group_by("id").agg, aggregates=line("aggregate")),
+    "GroupedStream.window": call(lambda w: w.clicks.group_by("id").window, windows=line()),
+    "WindowedStream.agg": call(
+        lambda w: w.clicks.group_by("id").window(dt.session("1 min")).agg,
+        aggregates=line("aggregate"),
+    ),
+    "Stream.join": call(
+        lambda w: partial(w.clicks.join, right=w.past),
+        right=line("table"),
+        how=HOW,
+        on=line("None", "column", "names", wrong=("nope", "t", ["id", "clicks"])),
+        within=line("None", wrong=(dt.within(),)),
+        unmatched=line(wrong=("eager", "later")),
+        grace=line("None", "span", wrong=(*SPAN.wrong, "2 days")),
+        select=SELECT,
+        align=MAYBE_SPAN,
+        window_of=line("None", wrong=("t",)),
+    ),
+    "Stream.join (streams)": call(
+        lambda w: partial(w.clicks.join, right=w.views, within=dt.within(), select=["clicks"]),
+        within=line(),
+        on=line("None", wrong=("id",)),
+        unmatched=line(wrong=("later",)),
+    ),
+    "Stream.join (windows)": call(
+        lambda w: partial(w.clicks.join, right=w.hours, how="left", window_of="t"),
+        how=line(wrong=("inner",)),
+        window_of=line(wrong=("nope", "id", "clicks", FOREIGN, *BEYOND_A_ROW)),
+    ),
+    "WindowedTable.join": call(
+        lambda w: partial(w.hours.join, right=w.days),
+        right=line(wrong=(Given(lambda w: w.hours),)),
+        how=HOW,
+        shift=line("None", wrong=(*SPAN.wrong, "5 min")),
+        select=SELECT,
+        name=NAME,
+    ),
+    "WindowedTable.to_table": call(lambda w: w.hours.to_table, emit=line(wrong=("batch",))),
+    "WindowedTable.to_stream": call(
+        lambda w: w.hours.to_stream,
+        key=line("None", "column", "names", wrong=("nope", ["id", "id"])),
+        select=line("None", "names", wrong=SELECT.wrong),
+        emit=line(wrong=("batch",)),
+    ),
+    "Topology.changelog": call(lambda w: w.orders.changelog, emit=EMIT, buckets=BUCKETS),
+    "Topology.to_batch": call(
+        lambda w: w.table("orders", w.static).to_batch, emit=EMIT, buckets=BUCKETS
+    ),
+    "Topology.write_stream": call(
+        lambda w: partial(w.orders.write_stream, sink=dt.to_memory("m"), checkpoint=w.new_folder()),
+        runs=True,
+        sink=line(
+            wrong=(
+                dt.to_parquet,
+                *(dt.to_parquet(path) for path in UNREACHABLE),
+                Given(lambda w: dt.to_parquet(w.folder / "file")),
+                dt.to_parquet("/proc/nothing"),
+                dt.to_topic("t", servers="localhost:9092", value="string"),
+                *(dt.to_delta(path) for path in UNREACHABLE),
+                dt.to_delta(table="no name"),
+                dt.to_delta(table="a.b.c.d"),
+            ),
+            told="write_topic: |to_topic: |to_parquet: |to_delta\\(",
+        ),
+        checkpoint=line(
+            "text",
+            "column",
+            "span",
+            "path",
+            wrong=(*UNREACHABLE, "/proc/nothing", Given(lambda w: str(w.folder / "file"))),
+        ),
+        trigger=line("None", "span", wrong=("soon", "-5 min", "10 bananas", "once", "available")),
+        emit=EMIT,
+        buckets=BUCKETS,
+        name=NAME,
+    ),
+    # Aggregates and windows.
+    "aggregate": call(
+        lambda _: partial(
+            dt.aggregate,
+            init=lambda n: {"a": pa.nulls(n, pa.int64())},
+            add=lambda state, _: state,
+            merge=lambda a, _: a,
+            state={"a": "bigint"},
+            returns="bigint",
+        ),
+        init=line("function", "class"),
+        add=line("function", "class"),
+        merge=line("function", "class"),
+        retract=line("None", "function", "class"),
+        finish=line("None", "function", "class"),
+        state=line(wrong=({"a": "money"}, {"a": None}, {"a": "int"})),
+        returns=line(wrong=("money", "int")),
+    ),
+    **{
+        name: call(lambda _, name=name: getattr(dt, name), column=COLUMN)
+        for name in (
+            "sum",
+            "mean",
+            "min",
+            "max",
+            "collect_list",
+            "collect_set",
+            "approx_count_distinct",
+        )
+    },
+    "count": call(lambda _: dt.count, column=line("None", *COLUMN.right)),
+    **{
+        name: call(
+            lambda _, name=name: partial(getattr(dt, name), column="n"),
+            column=COLUMN,
+            ignore_nulls=FLAG,
+        )
+        for name in ("first", "last")
+    },
+    "AggregateCall.__init__": call(
+        lambda _: partial(dt.AggregateCall, function="sum", columns=("n",)),
+        function=NAMED,
+        columns=line(),
+        ignore_nulls=FLAG,
+        functions=line("None"),
+        returns=line("None"),
+    ),
+    "tumbling": call(lambda _: partial(dt.tumbling, size="1 hour"), size=SPAN, lines=WINDOWS),
+    "sliding": call(lambda _: partial(dt.sliding, size="1 hour"), size=SPAN, lines=WINDOWS),
+    "session": call(lambda _: partial(dt.session, gap="1 hour"), gap=SPAN, lines=WINDOWS),
+    "hopping": call(
+        lambda _: partial(dt.hopping, size="1 hour", advance="1 min"),
+        size=line("span", wrong=(*SPAN.wrong, "1 s")),
+        advance=line("span", wrong=(*SPAN.wrong, "0 s", "2 hours")),
+        lines=WINDOWS,
+    ),
+    "Windows.__init__": call(
+        lambda _: partial(
+            dt.Windows, kind="tumbling", size_us=1, advance_us=1, grace_us=0, retention_us=1
+        ),
+        kind=line(),
+        **dict.fromkeys(
+            ("size_us", "advance_us", "grace_us", "retention_us"),
+            line("zero", "number", "negative", "huge"),
+        ),
+    ),
+    "within": call(
+        lambda _: dt.within,
+        before=line("span", wrong=(*SPAN.wrong,)),
+        after=line("span", wrong=(*SPAN.wrong,)),
+        grace=SPAN,
+    ),
+    "Within.__init__": call(
+        lambda _: partial(dt.Within, before_us=0, after_us=0, grace_us=0),
+        **dict.fromkeys(
+            ("before_us", "after_us", "grace_us"), line("zero", "number", "negative", "huge")
+        ),
+    ),
+    # Sinks, and look-up sources.
+    "to_parquet": call(lambda _: dt.to_parquet, path=line("text", "column", "span", "path")),
+    "to_memory": call(
+        lambda _: dt.to_memory, name=line("text", "column", wrong=("a b", "a.b", "1"))
+    ),
+    "to_function": call(
+        lambda _: dt.to_function, function=line("function", wrong=(lambda changes: None,))
+    ),
+    "to_delta": call(
+        lambda _: partial(dt.to_delta, path="path"),
+        path=line("text", "column", "span", "path"),
+        table=line("None"),
+        existing=line(wrong=("overwrite",)),
+        compact_every=POSITIVE,
+    ),
+    "to_topic": call(
+        lambda _: partial(dt.to_topic, topic="t", servers="localhost:9092"),
+        topic=TOPIC["topic"],
+        servers=TOPIC["servers"],
+        key=line(wrong=("avro",)),
+        value=line(wrong=("avro",)),
+        options=OPTIONS,
+    ),
+    "settings": call(lambda _: dt.settings, partitions=line("number")),
+    "index": call(lambda _: dt.index, columns=COLUMN),
+    "index_named": call(lambda _: partial(dt.index_named, "i"), columns=COLUMN),
+    "index_named (name)": call(lambda _: lambda name: dt.index_named(name, "a"), name=NAMED),
+    "unique_index": call(lambda _: partial(dt.unique_index, "a"), columns=COLUMN, name=NAME),
+    "Index.__init__": call(
+        lambda _: partial(dt.Index, name="i", columns=("a",)),
+        name=NAMED,
+        columns=line(),
+        unique=FLAG,
+    ),
+    "sqlite": call(
+        lambda _: partial(dt.sqlite, path="f.db", table="t", key="id"),
+        path=line("text", "column", "span", "path"),
+        lines=LOOKED_UP,
+    ),
+    "postgres": call(
+        lambda _: partial(dt.postgres, dsn="", table="t", key="id"),
+        dsn=line("empty text"),
+        lines=LOOKED_UP | {"table": line("text", "column", "span", wrong=("a.b.c", ".a"))},
+    ),
+    "delta_files": call(
+        lambda _: partial(dt.delta_files, path="folder", key="id"),
+        path=line("text", "column", "span", "path"),
+        lines={n: LOOKED_UP[n] for n in ("key", "indexes", "where", "retries")},
+    ),
+    # Joins over snapshots.
+    "SnapshotTable.__init__": call(
+        lambda w: partial(dt.SnapshotTable, session=w.spark, node=w.a.plan),
+        jar="delta",
+        session=SESSION,
+        node=line(),
+    ),
+    "SnapshotTable.from_delta": call(
+        lambda w: partial(
+            dt.SnapshotTable.from_delta, spark=w.spark, path=w.snapshot("a"), key="id"
+        ),
+        jar="delta",
+        spark=SESSION,
+        path=line(wrong=(*UNREACHABLE, "/proc/nothing", Given(lambda w: w.folder / "file"))),
+        table=line("None"),
+        key=line("column", "names", wrong=("nope", ["id", "id"])),
+        name=NAME,
+    ),
+    "SnapshotTable.join": call(
+        lambda w: partial(w.a.join, right=w.b),
+        jar="delta",
+        right=line(),
+        on=line("None", "column", "names", wrong=("nope", ["id", "a"], {"id": "nope"}, {"a": 3})),
+        how=line(wrong=("cross", "LEFT")),
+        select=line(
+            *("None", "empty list", "empty mapping", "names"),
+            wrong=(
+                *SELECT.wrong,
+                *UNREPEATABLE,
+            ),
+        ),
+        name=NAME,
+    ),
+    "SnapshotTable.to_batch": call(
+        lambda w: w.a.to_batch,
+        jar="delta",
+        versions=line(
+            "None", "empty mapping", wrong=({"nope": 0}, {"a": -1}, {"a": 99}, {"a": "0"})
+        ),
+    ),
+    "SnapshotTable.refresh": call(
+        lambda w: partial(w.a.join(w.b).refresh, target=w.new_folder()),
+        jar="delta",
+        runs=True,
+        target=line("text", "column", "span", "path", wrong=TARGETS),
+        table=line("None"),
+        max_versions=POSITIVE,
+        rebuild=FLAG,
+    ),
+    "SnapshotTable.maintain": call(
+        lambda w: partial(w.a.join(w.b).maintain, target=w.new_folder()),
+        jar="delta",
+        runs=True,
+        target=line("text", "column", "span", "path", wrong=UNREACHABLE),
+        table=line("None"),
+        every=SPAN,
+        max_versions=POSITIVE,
+    ),
+    "SnapshotTable.commits": call(
+        lambda w: w.a.join(w.b).commits,
+        jar="delta",
+        runs=True,
+        target=line("text", "column", "span", "path", wrong=TARGETS),
+        table=line(),
+    ),
+    "Maintenance.await_termination": call(
+        lambda w: w.maintenance.await_termination,
+        jar="delta",
+        runs=True,
+        timeout_s=line("None", "number", "fraction"),
+    ),
+    # The driver.
+    "table": call(
+        lambda _: partial(testing.table, name="t", key="id", schema={"id": pa.int64()}),
+        name=NAMED,
+        key=line("column", "names", wrong=("nope", ["id", "id"])),
+        schema=line(
+            wrong=(
+                pa.schema([]),
+                {"id": "long"},
+                {"id": pa.month_day_nano_interval()},
+                StructType(),
+            )
+        ),
+        versioned=MAYBE_SPAN,
+    ),
+    "stream": call(
+        lambda _: partial(testing.stream, name="t", key="id", schema={"id": pa.int64()}),
+        name=NAMED,
+        key=line("column", "names", wrong=("nope", ["id", "id"])),
+        schema=line(
+            wrong=(
+                pa.schema([]),
+                {"id": "long"},
+                {"id": pa.month_day_nano_interval()},
+                StructType(),
+            )
+        ),
+    ),
+    "Driver.__init__": call(
+        lambda w: partial(testing.Driver, topology=w.fed),
+        topology=line("table", told="nothing is joined"),
+        emit=EMIT,
+        buckets=line("number", wrong=(1 << 17,)),
+        key_hash=line("None", "function", "class", wrong=(lambda: None,)),
+    ),
+    "Driver.pipe": call(
+        lambda w: partial(testing.Driver(w.fed).pipe, table=w.fed, rows={"id": 1}, timestamp=1),
+        table=line(wrong=(Given(lambda w: w.orders.join(w.payments, select=[])),)),
+        rows=line(
+            "empty list",
+            wrong=({"nope": 1}, {"id": "x"}, {"id": 2**80}, {"amount": 1}, [{}]),
+            told="^table fed: ",
+        ),
+        timestamp=line(*MOMENT.right, "list of numbers", wrong=([1, 2], [None])),
+        deleted=FLAG,
+    ),
+    "Driver.advance": call(lambda w: testing.Driver(w.fed).advance, timestamp=MOMENT),
+    "Driver.wait": call(lambda w: testing.Driver(w.fed).wait, span=SPAN),
+    "Driver.restore": call(
+        lambda w: partial(
+            testing.Driver.restore, topology=w.fed, snapshot=testing.Driver(w.fed).cut()
+        ),
+        topology=line(wrong=(Given(lambda w: w.orders),)),
+        snapshot=line(wrong=(b"", b"\x03", b"\x03nonsense")),
+        emit=EMIT,
+        key_hash=line("None", "function", "class", wrong=(lambda: None,)),
+    ),
+}
+UNCALLED = {"Change", "GroupedTable", "GroupedStream", "WindowedStream", "Maintenance"}
+"""Classes of what calls return; they are not made by users."""
+
+
+def public() -> Iterator[tuple[str, Any]]:
+    """Every function and method that takes an argument, by its name."""
+    returned = (GroupedTable, GroupedStream, WindowedStream, Maintenance)
+    named = [getattr(dt, name) for name in dt.__all__]
+    named += [
+        one
+        for name, one in vars(testing).items()
+        if not name.startswith("_") and getattr(one, "__module__", "") == testing.__name__
+    ]
+    for one in (*named, *returned):
+        if inspect.isfunction(one):
+            yield one.__name__, one
+        elif inspect.isclass(one) and not issubclass(one, Exception):
+            for name, method in inspect.getmembers(one, inspect.isroutine):
+                own = getattr(method, "__module__", "") or ""
+                made = name == "__init__" and one.__name__ not in UNCALLED
+                if own.startswith("dovetail") and (made or not name.startswith("_")):
+                    yield method.__qualname__, method
+
+
+def has(spark: SparkSession, jar: str | None) -> bool:
+    return jar is None or f"/{jar}/" in (spark.conf.get("spark.jars", "") or "")
+
+
+def needs(spark: SparkSession, jar: str | None) -> None:
+    if not has(spark, jar):
+        missing = pytest.fail if os.environ.get("CI") and shutil.which("mvn") else pytest.skip
+        missing(f"Spark runs without a jar: tools/jars/fetch {jar}")
+
+
+def arguments_of(function: Any) -> list[str]:
+    return [name for name in inspect.signature(function).parameters if name != "self"]
+
+
+@pytest.fixture(scope="module")
+def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(spark, tmp_path_factory.mktemp("calls"))
+
+
+PUBLIC = {name: function for name, function in public() if arguments_of(function)}
+LINES = [(name, argument) for name, one in CALLS.items() for argument in one.arguments]
+
+
+def test_every_argument_has_its_line() -> None:
+    lines: dict[str, set[str]] = {}
+    for name, argument in LINES:
+        lines.setdefault(name.partition(" ")[0], set()).add(argument)
+    assert lines == {name: set(arguments_of(function)) for name, function in PUBLIC.items()}
+
+
+@pytest.mark.parametrize(("name", "argument"), LINES)
+def test_a_wrong_argument_is_named(name: str, argument: str, world: World) -> None:
+    one, known = CALLS[name], dict(POOL)
+    needs(world.spark, one.jar)
+    if not has(world.spark, "delta"):
+        del known["snapshot table"]
+    line, call = one.arguments[argument], one.made(world)
+    wrong = [(what, value) for what, value in known.items() if what not in line.right]
+    wrong += [(repr(value), value) for value in line.wrong]
+    others = [f"{other}=" for other in arguments_of(inner(one.of(world)))]
+    words = "|".join([argument, *others, *([line.told] if line.told else [])])
+    unfit = [
+        f"{what}: {told}" for what, value in wrong if (told := _unfit(call, argument, value, words))
+    ]
+    assert not unfit, "\n".join([f"{len(unfit)} of {len(wrong)}", *unfit])
+
+
+def _unfit(call: Any, argument: str, value: Any, words: str) -> str | None:
+    """What is wrong with how a value is refused; ``words``: a pattern for what an error names."""
+    try:
+        made = call(argument, value)
+    except dt.DovetailError as error:
+        told = str(error)
+        complete = error.operator and error.problem and error.remedy and "\n" not in told
+        return None if complete and re.search(words, told) else told
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:200]}"
+    if hasattr(made, "stop"):
+        made.stop()
+    return "accepted"
+
+
+@pytest.mark.parametrize("name", [name for name, one in CALLS.items() if not one.runs])
+def test_a_call_is_right_but_for_what_is_replaced(name: str, world: World) -> None:
+    needs(world.spark, CALLS[name].jar)
+    function = CALLS[name].of(world)
+    needed = [
+        parameter
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.default is parameter.empty or parameter.kind is parameter.VAR_POSITIONAL
+    ]
+    if not needed:
+        function()
+
+
+@pytest.mark.parametrize(("name", "argument"), LINES)
+def test_a_right_argument_is_taken(name: str, argument: str, world: World) -> None:
+    one = CALLS[name]
+    needs(world.spark, one.jar)
+    call = None if one.runs else one.made(world)
+    for what in sorted(one.arguments[argument].right) if call else ():
+        call(argument, POOL[what])
+
+
+def test_paths_are_taken(world: World) -> None:
+    rows = world.spark.createDataFrame([(1, 2)], "id long, amount long")
+    rows.withColumn("at", F.lit("2024-05-01 10:00:00").cast("timestamp")).write.json(
+        str(world.folder / "changes"), mode="append"
+    )
+    query = world.orders.write_stream(
+        dt.to_parquet(world.folder / "out"),
+        checkpoint=world.folder / "checkpoint",
+        trigger="available now",
+        buckets=1,
+    )
+    query.awaitTermination()
+    assert world.spark.read.parquet(str(world.folder / "out")).count() == 1
+
+
+def test_snapshots_take_paths(world: World) -> None:
+    needs(world.spark, "delta")
+    read = dt.SnapshotTable.from_delta(world.spark, Path(world.snapshot("a")), key="id")
+    joined, target = read.join(world.b), world.folder / "target"
+    (commit,) = joined.refresh(target)
+    assert joined.commits(target)[0].version == commit.version

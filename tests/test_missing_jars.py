@@ -1,0 +1,64 @@
+"""Without a jar that a call needs, the error says which."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import small_session
+
+import dovetail as dt
+from dovetail import lake
+
+KAFKA = "topic t cannot be read: .*Start the session with Spark's Kafka connector: spark.jars.pack"
+DELTA = (
+    "the session has Delta Lake's settings and not its jar. Build it with spark.jars.packages=io"
+)
+EXPECTED = {
+    "read a topic": f"read_topic: {KAFKA}",
+    "write a topic": "to_topic: topic t cannot be written: .*Start the session with Spark's Kafka",
+    "write Delta": rf"to_delta\('t'\): {DELTA}",
+    "read Delta": f"snapshot t: {DELTA}",
+}
+
+
+def errors(folder: Path) -> dict[str, str]:
+    # The catalog is left out: without its class a session computes nothing at all.
+    spark = small_session.builder().config("spark.sql.extensions", lake.EXTENSION).getOrCreate()
+    (folder / "in").mkdir()
+    live = spark.readStream.schema("id long, at timestamp").json(str(folder / "in"))
+    table = dt.Table.from_changelog(live, key="id", timestamp="at", name="orders")
+    topic = dt.to_topic("t", servers="localhost:9092")
+    calls = {
+        "read a topic": lambda: dt.Table.from_topic(spark, "t", servers="localhost:9092"),
+        "write a topic": lambda: table.write_stream(topic, checkpoint=folder / "c"),
+        "write Delta": lambda: table.write_stream(dt.to_delta("t"), checkpoint=folder / "c"),
+        "read Delta": lambda: dt.SnapshotTable.from_delta(spark, "t", key="id"),
+    }
+    told = {}
+    for name, call in calls.items():
+        with pytest.raises(dt.ConfigurationError) as raised:
+            call()
+        told[name] = str(raised.value)
+    return told
+
+
+def test_a_missing_jar_is_named(tmp_path: Path) -> None:
+    """In a process of its own: a session has its jars from its start."""
+    run = [sys.executable, "-m", "test_missing_jars", str(tmp_path)]
+    done = subprocess.run(
+        run, capture_output=True, text=True, check=False, cwd=Path(__file__).parent
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told.keys() == EXPECTED.keys()
+    for name, error in told.items():
+        assert re.search(EXPECTED[name], error), error
+
+
+if __name__ == "__main__":
+    print(json.dumps(errors(Path(sys.argv[1]))))
