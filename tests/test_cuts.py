@@ -20,10 +20,10 @@ import dovetail as dt
 from dovetail import testing
 from dovetail.columns import DELETED, EVENT_TIME, POSITION, SEQUENCE
 from dovetail.kernels.hashing import stable_hash
-from dovetail.plan.inputs import Arrival
+from dovetail.physical.inputs import Arrival
+from dovetail.physical.planner import physical_plan
 from dovetail.plan.nodes import Source, origins
-from dovetail.plan.stages import plan_stage
-from dovetail.runtime.local import LocalStage
+from dovetail.runtime.local import Local
 from dovetail.topology import Topology
 
 SEEDS = range(8)
@@ -171,9 +171,9 @@ def rows_of(source: Source, given: Sequence[Record], base: int, sequence: int) -
     return pa.table(columns)
 
 
-def said(stage: LocalStage, tables: Sequence[pa.Table], batch: int, into: dict[Any, Any]) -> None:
+def said(stage: Local, tables: Sequence[pa.Table], batch: int, into: dict[Any, Any]) -> None:
     """Each key's changes in order, and in which micro-batch they come."""
-    keys = len(stage.stage.spec.told_key)
+    keys = len(stage.stage.fragment.last.key)
     for made in tables:
         for row in made.drop_columns([POSITION]).to_pylist():
             cells = list(row.values())
@@ -183,8 +183,8 @@ def said(stage: LocalStage, tables: Sequence[pa.Table], batch: int, into: dict[A
 def run(topology: Topology, batches: Sequence[Mapping[tuple[str, int], Any]], buckets: int) -> Said:
     """``batches``: per micro-batch the records of each source's input partitions."""
     node = topology.plan
-    stage = LocalStage(
-        plan_stage(node, buckets=buckets, emit="change", arrival=Arrival.of(node)), stable_hash
+    stage = Local(
+        physical_plan(node, buckets=buckets, emit="change", arrival=Arrival.of(node)), stable_hash
     )
     sources = {source.name: source for source in origins(node)}
     found: dict[Any, Any] = {}

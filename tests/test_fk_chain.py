@@ -41,7 +41,7 @@ from fk_topologies import (
 
 import dovetail as dt
 from dovetail import testing
-from dovetail.plan.spec import Emit
+from dovetail.physical.fragment import Emit
 
 RUNS = range(-(-int(os.environ.get("DOVETAIL_CASES", "200")) // 50))
 SEED = int(os.environ.get("DOVETAIL_SEED", "77"))

@@ -19,12 +19,12 @@ import dovetail as dt
 from dovetail import testing
 from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
 from dovetail.kernels.hashing import stable_hash
-from dovetail.plan.inputs import Arrival
+from dovetail.physical.inputs import Arrival
+from dovetail.physical.planner import physical_plan
 from dovetail.plan.nodes import ForeignKeyJoin as ForeignKeyJoinNode
 from dovetail.plan.nodes import Source, TableJoin
-from dovetail.plan.stages import plan_stage
 from dovetail.runtime import foreign_key
-from dovetail.runtime.local import LocalStage
+from dovetail.runtime.local import Local
 from dovetail.testing import Change, Driver
 
 LEFT = {"k": pa.string(), "fk": pa.string(), "v": pa.string()}
@@ -128,8 +128,8 @@ def test_a_wide_fan_out_is_emitted_in_bounded_memory() -> None:
     left, right = tables()
     assert isinstance(left.plan, Source)
     assert isinstance(right.plan, Source)
-    stage = LocalStage(
-        plan_stage(
+    stage = Local(
+        physical_plan(
             left.join(right, on="fk").plan,
             buckets=1,
             emit="change",

@@ -12,7 +12,7 @@ import pytest
 
 import dovetail as dt
 from dovetail import testing
-from dovetail.plan.spec import Emit
+from dovetail.physical.fragment import Emit
 
 SCHEMA = {"id": pa.int64(), "city": pa.string(), "amount": pa.float64()}
 

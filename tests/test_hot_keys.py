@@ -25,7 +25,7 @@ import dovetail.kernels.sliding
 import dovetail.runtime.interval_side
 from dovetail import testing
 from dovetail.kernels.sums import Count
-from dovetail.plan.spec import Emit
+from dovetail.physical.fragment import Emit
 
 SCHEMA = {"k": pa.string(), "v": pa.int64(), "f": pa.float64(), "d": pa.decimal128(9, 2)}
 Record: TypeAlias = "tuple[str, int, dict[str, Any]]"

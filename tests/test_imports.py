@@ -23,7 +23,9 @@ LAYERS = {
     "state": {"errors", "columns", "kernels"},
     "lookup": {"arguments", "errors", "columns", "kernels"},
     "plan": {"arguments", "refusals", "errors", "columns", "kernels", "lookup"},
+    "physical": {"arguments", "errors", "columns", "kernels", "lookup", "plan"},
     "runtime": {
+        "physical",
         "arguments",
         "hadoop",
         "refusals",
@@ -36,7 +38,7 @@ LAYERS = {
     },
     "io": {"arguments", "hadoop", "refusals", "errors", "columns", "lake", "plan"},
     "snapshots": {"arguments", "refusals", "errors", "columns", "lake", "kernels", "plan"},
-    "topology": {"arguments", "columns", "plan", "runtime"},
+    "topology": {"arguments", "columns", "plan", "physical", "runtime"},
     "table": {"arguments", "errors", "kernels", "lookup", "plan", "io", "topology"},
     "stream": {"arguments", "errors", "kernels", "plan", "io", "topology", "table"},
     "testing": {
@@ -46,6 +48,7 @@ LAYERS = {
         "kernels",
         "state",
         "plan",
+        "physical",
         "runtime",
         "topology",
         "table",

@@ -12,8 +12,8 @@ import pytest
 from disks import no_room
 
 import dovetail as dt
+from dovetail.runtime.pieces import Piece
 from dovetail.runtime.spool import Spool
-from dovetail.runtime.stage import Piece
 from dovetail.runtime.stock import Spooled, table_of
 from dovetail.state.ipc import to_ipc
 

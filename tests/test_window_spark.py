@@ -5,14 +5,20 @@ between them, the key space in two parts.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from bench.families import windows as family
 from bench.models.gathering import Windows
 from bench.models.windows import Joined, View
 from bench.records import Record, by_key, flat, per_batch
 from bench.runners import stream
+
+import dovetail as dt
+from dovetail import testing
 
 KEYS = "abcdefghij"
 
@@ -52,3 +58,41 @@ def test_windows_of_two_streams_and_a_table_when_they_are_final(spark: Any, tmp_
     expected = per_batch(family.each_record(view, flat(batches)), batches)
     assert [*map(by_key, answers)] == [*map(by_key, expected)]
     assert len(flat(answers)) > 20
+
+
+def test_late_records_are_counted_under_their_own_streams_name(spark: Any, tmp_path: Path) -> None:
+    """Of every stream of a query that has windows, in the driver as on Spark."""
+    times = {"views": [0, 60, 1], "clicks": [0, 60, 1, 2]}
+    late = {"views.late": 1, "clicks.late": 2}
+    schema = {"id": pa.int64(), "at": pa.timestamp("us", "UTC")}
+
+    def joined(streams: dict[str, dt.Stream]) -> dt.Table:
+        views, clicks = (
+            streams[name].group_by("id").window(dt.tumbling("10 s")).agg(**{name: dt.count()})
+            for name in times
+        )
+        return views.join(clicks, how="outer").to_table()
+
+    given = {name: testing.stream(name, key="id", schema=schema) for name in times}
+    driver = testing.Driver(joined(given))
+    read = {}
+    for name, seconds in times.items():
+        rows = [{"id": 1, "at": 1_000_000 * at} for at in seconds]
+        driver.pipe(given[name], rows, timestamp=[row["at"] for row in rows])
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.Table.from_pylist(rows, pa.schema(schema)), tmp_path / name / "0.parquet")
+        frame = spark.readStream.schema("id long, at timestamp").parquet(str(tmp_path / name))
+        read[name] = dt.Stream.from_df(frame, key="id", timestamp="at", name=name)
+    assert driver.counts == late
+
+    query = joined(read).write_stream(
+        dt.to_parquet(tmp_path / "out"),
+        checkpoint=tmp_path / "checkpoint",
+        trigger="available now",
+        buckets=2,
+    )
+    query.awaitTermination()
+    told = Counter[str]()
+    for progress in query.recentProgress:
+        told.update({n: row.records for n, row in progress.observedMetrics.items() if row.records})
+    assert told == late

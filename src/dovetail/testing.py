@@ -35,16 +35,16 @@ from dovetail.arguments import ColumnNames, Rule, Text, validated
 from dovetail.columns import DELETED, EVENT_TIME, POSITION, SEQUENCE
 from dovetail.errors import CheckpointError, DataError, PlanError
 from dovetail.kernels.hashing import stable_hash
+from dovetail.physical.fragment import Buckets, Emit
+from dovetail.physical.inputs import Arrival
+from dovetail.physical.output import held_columns
+from dovetail.physical.planner import physical_plan
 from dovetail.plan.arrow import arrow_schema
 from dovetail.plan.checks import refuse_duplicates
 from dovetail.plan.fingerprint import describe, fingerprint, refuse_alike, refuse_other
-from dovetail.plan.inputs import Arrival
 from dovetail.plan.nodes import Node, Source, is_stream, joins, origins
-from dovetail.plan.output import held_columns
 from dovetail.plan.spans import Span, microseconds
-from dovetail.plan.spec import Buckets, Emit
-from dovetail.plan.stages import plan_stage
-from dovetail.runtime.local import Hash, LocalStage
+from dovetail.runtime.local import Hash, Local
 from dovetail.state.ipc import from_ipc, to_ipc
 from dovetail.stream import Stream
 from dovetail.table import Table
@@ -156,9 +156,11 @@ class Driver:
 
     ``dropped`` counts the rows that no join can use: those with a null in their key, but for
     streams whose records appear without a match, and a stream's records without a value.
-    ``counts`` tells of others that had no use: ``late``, for how many windows records came that
-    were closed; ``astray``, rows that look in a window that is none or is no longer kept;
-    ``ungrouped``, rows with a null among the columns that a table is grouped by.
+    ``counts`` has others that had no use, by the metric that a query observes them by:
+    ``<stream>.late``, for how many windows records came that were closed; ``<left>.no_window``,
+    rows that look in a window that is none or is no longer kept; ``<table>.null_group``, rows with
+    a null among the columns that a table is grouped by; ``<left>-<right>.too_late``, pairs of
+    streams' records of which one had come out unmatched.
     """
 
     @validated
@@ -173,10 +175,10 @@ class Driver:
         node = topology.plan
         # Rows come in the order given, so from one log, but where a join orders them by time.
         arrival = Arrival.of(node, one_log=not _aligned(node))
-        stage = plan_stage(node, buckets=buckets, emit=emit, arrival=arrival)
+        stage = physical_plan(node, buckets=buckets, emit=emit, arrival=arrival)
         self._node = node
         self._sources = {source: _columns(source) for source in origins(node)}
-        self._root = LocalStage(stage, stable_hash if key_hash is None else key_hash)
+        self._root = Local(stage, stable_hash if key_hash is None else key_hash)
         self._columns = held_columns(stage)
         self._unread: list[Change] = []
         self._inside_batch = False
@@ -185,7 +187,7 @@ class Driver:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many rows had no use, by what became of them."""
+        """How many rows had no use, by metric."""
         return dict(sum((buckets.counts for buckets in self._root.buckets), Counter()))
 
     @validated
@@ -270,7 +272,7 @@ class Driver:
             [dict(zip(_SNAPSHOT.names, row, strict=True)) for row in rows], schema=_SNAPSHOT
         )
         told = {
-            "buckets": self._root.stage.spec.buckets,
+            "buckets": self._root.stage.fragment.buckets,
             "batches": self._batches,
             "topology": fingerprint(self._node),
             "plan": describe(self._node),

@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from dovetail.arguments import Path, Rule, Text, validated
-from dovetail.plan.explain import explain
+from dovetail.physical.explain import explain
+from dovetail.physical.fragment import Buckets, Emit
 from dovetail.plan.nodes import Node, changelog_schema
-from dovetail.plan.spec import Buckets, Emit
 from dovetail.runtime import batch, query
 from dovetail.runtime.dead_letters import dead_letters
 from dovetail.runtime.query import ASink, Trigger

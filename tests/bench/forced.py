@@ -12,9 +12,9 @@ import pyarrow as pa
 
 import dovetail.kernels.parts
 import dovetail.kernels.sliding
+import dovetail.runtime.fragment
 import dovetail.runtime.interval_side
 import dovetail.runtime.pack
-import dovetail.runtime.stage
 import dovetail.state.run_state
 import dovetail.state.runs
 import dovetail.state.segment
@@ -27,7 +27,7 @@ LIMITS = {
     "compaction_bytes": (dovetail.state.run_state, "_COMPACTION_BYTES_MIN"),
     "open_segments": (dovetail.state.segment, "_OPEN_SEGMENTS_MAX"),
     "flush_bytes": (dovetail.runtime.pack, "_FLUSH_BYTES"),
-    "slice_bytes": (dovetail.runtime.stage, "SLICE_BYTES"),
+    "slice_bytes": (dovetail.runtime.fragment, "SLICE_BYTES"),
     "pairs": (dovetail.runtime.interval_side, "_PAIRS_MAX"),
     "window_pairs": (dovetail.kernels.sliding, "_PAIRS_MAX"),
     "part": (dovetail.kernels.parts, "PART_MAX"),

@@ -21,8 +21,11 @@ from bench.records import Answers, Batches, Hash, Record, Result
 from dovetail import testing
 from dovetail.kernels.table_join import Join as JoinedBy
 from dovetail.kernels.table_join import Leaf, Tree
-from dovetail.plan.spec import Emit, SourceSpec, StageSpec, TableTree
-from dovetail.runtime.stage import Piece, process
+from dovetail.physical.fragment import Emit, Fragment, Operator
+from dovetail.physical.operators import TableTree
+from dovetail.physical.source import SourceSpec
+from dovetail.runtime.fragment import process
+from dovetail.runtime.pieces import Piece
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import SegmentCache
 
@@ -215,14 +218,15 @@ def kernel(
     """A tree of tables as a stage by itself, on one bucket."""
     known = list(family.sources(join))
     assert isinstance(join, str | tuple)
-    sources = tuple(SourceSpec(name, _ROWS, sequence=True) for name in known)
-    spec = StageSpec("test", 1, sources, 1, TableTree(_tree(join, known)), emit)
+    sources = tuple(SourceSpec(name, _ROWS, keys=1, sequence=True) for name in known)
+    operator = Operator(law=TableTree(_tree(join, known)), sources=sources, emit=emit)
+    fragment = Fragment(topology="test", buckets=1, sources=sources, operators=(operator,))
     blobs, cache = MemoryBlobs(), SegmentCache()
     answers = []
     for batch in batches:
         if restart:
             blobs, cache = MemoryBlobs(dict(blobs.blobs)), SegmentCache()
-        changes = process(spec, list(_pieces(spec, batch, key_hash)), blobs, cache).changes
+        changes = process(fragment, list(_pieces(fragment, batch, key_hash)), blobs, cache).changes
         answers.append(
             [
                 Result(
@@ -246,8 +250,8 @@ def _tree(topology: Any, known: list[str]) -> Tree:
     return JoinedBy(_tree(left, known), _tree(right, known), how)
 
 
-def _pieces(spec: StageSpec, batch: Sequence[Record], key_hash: Hash) -> Iterator[Piece]:
-    for number, source in enumerate(spec.sources):
+def _pieces(fragment: Fragment, batch: Sequence[Record], key_hash: Hash) -> Iterator[Piece]:
+    for number, source in enumerate(fragment.sources):
         own = [(i, r) for i, r in enumerate(batch) if r.table == source.name and r.key is not None]
         if own:
             keys = pa.array([record.key for _, record in own])

@@ -197,8 +197,8 @@ FAULTS = [
     Fault(
         "groups: what leaves counts as what comes",
         "runtime.gather",
-        "np.where(events.deleted & operator.retracts, -1, 1)",
-        "np.where(events.deleted & operator.retracts, 1, 1)",
+        "np.where(events.deleted & law.retracts, -1, 1)",
+        "np.where(events.deleted & law.retracts, 1, 1)",
     ),
     Fault(
         "groups: the net of a batch leaves out rows that go",

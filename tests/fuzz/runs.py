@@ -12,9 +12,9 @@ from bench.forced import HASHES, forced
 
 from dovetail import testing
 from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
-from dovetail.plan.inputs import Arrival
-from dovetail.plan.stages import plan_stage
-from dovetail.runtime.local import LocalStage
+from dovetail.physical.inputs import Arrival
+from dovetail.physical.planner import physical_plan
+from dovetail.runtime.local import Local
 from fuzz import columns, topologies
 from fuzz.case import Case
 
@@ -36,15 +36,15 @@ class BulkDriver(testing.Driver):
 
     def read_in_partitions(self) -> None:
         """Inputs have logs of their own, as on Spark without ``sequence=``; called first."""
-        stage, hash_ = self._root.stage, self._root._hash
-        stage = plan_stage(
+        stage, hash_ = self._root.stage, self._root.hash
+        stage = physical_plan(
             self._node,
-            buckets=stage.spec.buckets,
-            emit=stage.spec.emit,
+            buckets=stage.fragment.buckets,
+            emit=stage.fragment.last.emit,
             arrival=Arrival.of(self._node),
         )
         blobs = [buckets.blobs for buckets in self._root.buckets]
-        self._root = LocalStage(stage, hash_)
+        self._root = Local(stage, hash_)
         for buckets, known in zip(self._root.buckets, blobs, strict=True):
             buckets.blobs = known
 

@@ -19,10 +19,11 @@ from dovetail.columns import CHANGE, DELETED, EVENT_TIME, HASH, TIMESTAMP
 from dovetail.kernels.hashing import stable_hash
 from dovetail.lookup.pool import opened
 from dovetail.lookup.source import Found, Index
+from dovetail.physical.operators import Eventual
+from dovetail.physical.output import output_of
+from dovetail.physical.planner import physical_plan
+from dovetail.physical.stage import Port, Stage
 from dovetail.plan.nodes import DeltaJoin, Derived, Entry
-from dovetail.plan.output import output_of
-from dovetail.plan.spec import Eventual
-from dovetail.plan.stages import Input, Stage, plan_stage
 from dovetail.runtime.delta_join import join, last_rows
 from dovetail.runtime.job import Batch
 from dovetail.runtime.lookup_cache import SideCache
@@ -148,16 +149,18 @@ class Tasks:
     def __init__(
         self, table: dt.Table, rng: random.Random, *, tasks: int = 2, amnesia: float = 0.3
     ) -> None:
-        self.stage = plan_stage(table.plan, buckets=1, emit="change")
+        self.stage = physical_plan(table.plan, buckets=1, emit="change")
         self.rng, self.tasks, self.amnesia = rng, tasks, amnesia
-        operator = self.stage.spec.operator
-        assert isinstance(operator, Eventual)
-        self.operator = operator
+        self.operator = self.stage.fragment.last
+        law = self.operator.law
+        assert isinstance(law, Eventual)
+        self.law = law
+        self.ports = [read_by_key(port) for port in self.stage.ports]
         self.upstream = [
-            Tasks(dt.Table(i.source.node), rng, tasks=tasks, amnesia=amnesia)
-            if isinstance(i.source, Derived)
+            Tasks(dt.Table(entry.node), rng, tasks=tasks, amnesia=amnesia)
+            if isinstance(entry := port.input.source, Derived)
             else None
-            for i in self.stage.inputs
+            for port in self.ports
         ]
         self.caches: list[list[SideCache]] = [self.cold() for _ in range(tasks)]
         self.counts = [[0, 0], [0, 0]]
@@ -166,33 +169,31 @@ class Tasks:
 
     def cold(self) -> list[SideCache]:
         return [
-            SideCache.empty(pa.schema(list(source.schema)[3:]), self.stage.spec.keys)
-            for source in self.stage.spec.sources
+            SideCache.empty(pa.schema(source.fields(source.user_columns)), source.keys)
+            for source in self.operator.sources
         ]
 
     def run(self, told: Mapping[str, Sequence[tuple[Row, bool, int]]]) -> list[Row]:
         """One micro-batch: the changes, in an order of no meaning."""
-        spec = self.stage.spec
         inputs = []
-        for number, (input_, upstream) in enumerate(
-            zip(self.stage.inputs, self.upstream, strict=True)
-        ):
+        for number, (port, upstream) in enumerate(zip(self.ports, self.upstream, strict=True)):
+            entry = port.input.source
             rows = (
-                told.get(input_.source.name, [])
+                told.get(entry.name, [])
                 if upstream is None
-                else [as_change(input_.source, row) for row in upstream.run(told)]
+                else [as_change(entry, row) for row in upstream.run(told)]
             )
-            batch = wire(self.stage, input_, rows)
-            if number == 0 and self.operator.moving:
-                batch = in_order(last_rows(spec, 0, batch))
+            batch = wire(port, rows)
+            if number == 0 and self.law.moving:
+                batch = in_order(last_rows(port.source, self.law.sides[0].key, batch))
             inputs.append(batch)
         changes: list[Row] = []
         output = output_of(self.stage)
         for task in range(self.tasks):
-            own = [part(batch, spec.keys, task, self.tasks) for batch in inputs]
+            own = [part(batch, self.operator.keys, task, self.tasks) for batch in inputs]
             if self.rng.random() < self.amnesia:
                 self.caches[task] = self.cold()
-            done = join(spec, own, self.caches[task], self.ask, self.batch)
+            done = join(self.operator, own, self.caches[task], self.ask, self.batch)
             keys = set()
             for table in done.changes:
                 rows = output.rows(table).to_pylist()
@@ -216,8 +217,9 @@ class Tasks:
         return changes
 
     def ask(self, side: int, by: Sequence[str], keys: pa.Table) -> pa.Table:
-        schema = pa.schema(list(self.stage.spec.sources[side].schema)[3:])
-        return opened(self.operator.sides[side].lookup, schema).rows(by, keys)
+        source = self.operator.sources[side]
+        schema = pa.schema(source.fields(source.user_columns))
+        return opened(self.law.sides[side].lookup, schema).rows(by, keys)
 
     @property
     def table(self) -> list[Row]:
@@ -231,9 +233,16 @@ def as_change(entry: Entry, row: Row) -> tuple[Row, bool, int]:
     return {name: row[name] for name in names}, row[CHANGE] == "delete", round(time_us)
 
 
-def wire(stage: Stage, input_: Input, rows: Iterable[tuple[Row, bool, int]]) -> Batch:
+def read_by_key(port: Port) -> Port:
+    """The port at which a side is read, where its changes meet by primary key before, too."""
+    return (
+        read_by_key(port.origin.ports[0]) if isinstance(port.origin, Stage) and port.dealt else port
+    )
+
+
+def wire(port: Port, rows: Iterable[tuple[Row, bool, int]]) -> Batch:
     """Changes in the columns in which they travel."""
-    schema = stage.spec.sources[list(stage.inputs).index(input_)].schema
+    schema = port.source.schema
     made = [
         {HASH: 0, EVENT_TIME: time, DELETED: gone}
         | {name: row.get(name) for name in schema.names[3:]}
@@ -252,7 +261,7 @@ def part(batch: Batch, keys: int, task: int, tasks: int) -> Batch:
     """The rows whose join key is a task's."""
     columns = [batch.rows.column(3 + number).combine_chunks() for number in range(keys)]
     own = np.mod(stable_hash(columns), tasks) == task
-    return Batch.of_step(batch.rows.filter(pa.array(own)), batch.stream_us[own])
+    return Batch.in_sequence(batch.rows.filter(pa.array(own)), batch.stream_us[own])
 
 
 def plan_of(table: dt.Table) -> DeltaJoin:

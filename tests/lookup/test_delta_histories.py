@@ -274,7 +274,7 @@ def test_the_limit_to_one_deleting_side_is_needed() -> None:
     world = World(left(["x", "i"], "all")(), right(["y", "j"], "upsert")())
     table = world.table("left").delta_join(world.table("right"), on={"x": "y"})
     tasks = Tasks(table, random.Random(1), tasks=1, amnesia=1.0)
-    object.__setattr__(tasks.operator.sides[1], "deletes", True)
+    object.__setattr__(tasks.law.sides[1], "deletes", True)
     for name, key in (("left", ("x", "i")), ("right", ("y", "j"))):
         world.write(name, dict.fromkeys(key, 1) | {"a": "a", "b": "b"})
     tasks.run({name: world.tell(name) for name in world.tables})

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 import dovetail as dt
 from dovetail import testing
 from dovetail.lookup.chain import ChainLookup, ChainReader
-from dovetail.plan.explain import explain
+from dovetail.physical.explain import explain
 from dovetail.plan.looked_up import changes_of, lookup_of
 from dovetail.plan.nodes import DeltaJoin, Derived, ForeignKeyJoin, TableJoin
 

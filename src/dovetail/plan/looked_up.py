@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from dovetail.errors import PlanError
 from dovetail.kernels.table_join import preserved
 from dovetail.lookup.chain import ChainLookup
-from dovetail.lookup.source import Index, LookupSource, covering
+from dovetail.lookup.source import Index, LookupSource
 from dovetail.plan.arrow import arrow_schema
 from dovetail.plan.nodes import (
     ChangeKinds,
@@ -19,7 +17,6 @@ from dovetail.plan.nodes import (
     Source,
     right_key,
 )
-from dovetail.plan.spec import Eventual, LookedUp
 
 
 def lookup_of(entry: Entry) -> LookupSource | None:
@@ -121,39 +118,3 @@ def needed_columns(node: DeltaJoin) -> tuple[frozenset[str], frozenset[str]]:
         columns |= {s.ref[1] for s in node.select if s.ref is not None and s.ref[0] == name}
         needed.append(frozenset(columns))
     return needed[0], needed[1]
-
-
-def eventual(node: DeltaJoin, schemas: Sequence[pa.Schema]) -> Eventual:
-    """What a delta join does, on sources of these schemas."""
-    needed = needed_columns(node)
-    sides = []
-    for number, entry in enumerate((node.left, node.right)):
-        schema, on = schemas[number], [pair[number] for pair in node.on]
-        own = [name for name in entry.values.names if name in needed[number]]
-        lookup = lookup_of(entry)
-        if lookup is None:
-            raise PlanError(node.name, f"{entry.name} has no look-up source", "Use with_lookup")
-        index = covering(lookup, on)
-        sides.append(
-            LookedUp(
-                lookup=lookup,
-                key=_places(schema, entry.key.names),
-                values=_places(schema, own if number == 0 else [*entry.key.names, *own]),
-                unique=node.form == "key" or (node.form == "left" and number == 1),
-                one_row=index is not None and index.unique,
-                deletes=changes_of(entry) == "all",
-                cache=node.cache[number] if has_fixed_key(entry, on) else 0,
-            )
-        )
-    return Eventual(
-        name=node.label or f"{node.left.name}-{node.right.name}",
-        how=node.how,
-        form=node.form,
-        right_key=node.has_right_key,
-        moving=not has_fixed_key(node.left, [left for left, _ in node.on]),
-        sides=(sides[0], sides[1]),
-    )
-
-
-def _places(schema: pa.Schema, names: Sequence[str]) -> tuple[int, ...]:
-    return tuple(schema.get_field_index(name) for name in names)

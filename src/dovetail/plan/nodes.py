@@ -1,7 +1,7 @@
 """The plan: frozen nodes that say what a topology means, not how it runs.
 
 A node knows its key columns and its value columns with their types, so every mistake in names and
-types is found when the node is built. ``plan.stages`` turns nodes into stages.
+types is found when the node is built. ``physical.planner`` says how nodes are run.
 """
 
 from __future__ import annotations

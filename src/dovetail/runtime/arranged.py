@@ -26,8 +26,8 @@ from dovetail.columns import (
 )
 from dovetail.kernels.arrival import Stairs, running_clock
 from dovetail.kernels.timeline import NO_TIME, Ints, Mask
-from dovetail.plan.spec import SourceSpec
-from dovetail.runtime.stage import RUNS, STAIRS
+from dovetail.physical.source import SourceSpec
+from dovetail.runtime.pieces import RUNS, STAIRS
 
 _GAPS_MAX = 64
 """At so many gaps, the widest, what a task reads of a log is parted into runs."""
@@ -36,7 +36,7 @@ _GAPS_MAX = 64
 @dataclass(frozen=True)
 class Arrived:
     """``high_us``: the largest stream time of some rows; ``runs``, ``stairs``: as in
-    ``stage.Piece``.
+    ``pieces.Piece``.
     """
 
     high_us: int

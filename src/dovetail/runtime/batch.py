@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dovetail.errors import PlanError
+from dovetail.physical.fragment import Emit, Fragment
+from dovetail.physical.planner import physical_plan
 from dovetail.plan.nodes import Node, origins
-from dovetail.plan.spec import Emit, StageSpec
-from dovetail.plan.stages import plan_stage
-from dovetail.runtime import spark
+from dovetail.runtime import flow, spark
+from dovetail.runtime.emission import Emission
+from dovetail.runtime.fragment import process
 from dovetail.runtime.job import END_OF_TIME
 from dovetail.runtime.pack import unpack_piece
-from dovetail.runtime.stage import Piece, process
+from dovetail.runtime.pieces import Piece, high_time_us
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import SegmentCache
 
@@ -33,31 +35,31 @@ def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
     session = spark.session_of(node)
     if buckets is None:
         buckets = int(str(session.conf.get("spark.sql.shuffle.partitions")))
-    stage = plan_stage(node, buckets=buckets, emit=emit)
-    return spark.changelog(stage, Static(list(range(buckets)), buckets))
+    stage = physical_plan(node, buckets=buckets, emit=emit)
+    return flow.changes(stage, Static(list(range(buckets)), buckets))
 
 
 @dataclass
-class Static(spark.Run):
+class Static(spark.Frames):
     """Over static frames, in one batch."""
 
     flat = False
 
-    def staged(self, packed: DataFrame, spec: StageSpec, emission: spark.Emission) -> DataFrame:
-        """What a stage emits of its packed inputs."""
-        return packed.groupBy("bucket").applyInPandas(_bucket(spec, emission), emission.columns)
+    def staged(self, packed: DataFrame, fragment: Fragment, emission: Emission) -> DataFrame:
+        """By ``applyInPandas``."""
+        return packed.groupBy("bucket").applyInPandas(_bucket(fragment, emission), emission.columns)
 
 
-def _bucket(spec: StageSpec, emission: spark.Emission) -> Any:
+def _bucket(fragment: Fragment, emission: Emission) -> Any:
     def run(key: Any, rows: pd.DataFrame) -> pd.DataFrame:
         import pandas as pd
 
         pieces = [unpack_piece(row) for row in rows.itertuples(index=False)]
-        high_time_us = spark.high_time_us(pieces)
+        high_us = high_time_us(pieces)
         # The end of the input ends all waiting.
-        pieces += [Piece.beat(n, END_OF_TIME) for n in range(len(spec.sources))]
-        done = process(spec, pieces, MemoryBlobs(), SegmentCache(), bucket=key[0])
-        frames = list(emission.frames(done, key[0], high_time_us))
+        pieces += [Piece.beat(number, END_OF_TIME) for number in range(len(fragment.sources))]
+        done = process(fragment, pieces, MemoryBlobs(), SegmentCache(), bucket=key[0])
+        frames = list(emission.frames(done, key[0], high_us))
         return pd.concat(frames) if frames else pd.DataFrame()
 
     return run

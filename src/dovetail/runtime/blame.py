@@ -19,8 +19,8 @@ import pyarrow as pa
 from dovetail.columns import HASH
 from dovetail.errors import BatchError, DovetailError, line_of
 from dovetail.kernels.timeline import Ints
-from dovetail.plan.spec import StageSpec
-from dovetail.runtime.job import Done, Job
+from dovetail.physical.fragment import Fragment
+from dovetail.runtime.job import Done, Share
 from dovetail.state.blobs import Blobs
 from dovetail.state.segment import SegmentCache
 
@@ -47,17 +47,17 @@ def blamed(operator: str, place: Callable[[Exception], str]) -> Iterator[None]:
         raise failed from error
 
 
-def place_of(spec: StageSpec, bucket: int, job: Job | None = None) -> str:
-    """Where a stage has failed, as errors say it; ``job``: the rows of one key, if it is known."""
+def place_of(fragment: Fragment, bucket: int, share: Share | None = None) -> str:
+    """Where a fragment has failed, as errors say it; ``share``: the rows of one key, if known."""
     read = [
         source.title
-        for number, source in enumerate(spec.sources)
-        if job is None or job.batches[number].rows.num_rows
+        for number, source in enumerate(fragment.sources)
+        if share is None or share.batches[number].rows.num_rows
     ]
-    parts = [", ".join(dict.fromkeys(read)), f"bucket {bucket} of {spec.buckets}"]
-    if job is not None:
-        rows = next(batch.rows for batch in job.batches if batch.rows.num_rows)
-        parts.insert(1, f"key {told(rows, spec.key_columns, spec.key_names)}")
+    parts = [", ".join(dict.fromkeys(read)), f"bucket {bucket} of {fragment.buckets}"]
+    if share is not None:
+        rows = next(batch.rows for batch in share.batches if batch.rows.num_rows)
+        parts.insert(1, f"key {told(rows, fragment.key_columns, fragment.key_names)}")
     return "; ".join(parts)
 
 
@@ -68,41 +68,41 @@ def told(rows: pa.Table, columns: Sequence[int], names: Sequence[str]) -> str:
     return ", ".join(f"{n}={v[:_SHOWN_MAX]}" for n, v in zip(own, values, strict=True))
 
 
-def culprit(job: Job, run: Callable[[Job], Done], error: Exception) -> Job | None:
-    """The job with the rows of the one key on which it fails so; None where no key does alone, or
+def culprit(share: Share, run: Callable[[Share], Done], error: Exception) -> Share | None:
+    """The share with the rows of the one key on which it fails so; None where no key does alone, or
     where it fails without any rows.
     """
 
-    def fails(part: Job) -> bool:
+    def fails(part: Share) -> bool:
         try:
-            deque(run(replace(part, blobs=_Trial(job.blobs), cache=SegmentCache())).chunks, 0)
+            deque(run(replace(part, blobs=_Trial(share.blobs), cache=SegmentCache())).chunks, 0)
         except Exception as again:
             return type(again) is type(error)
         return False
 
-    keys = _keys(job)
-    if len(keys) == 0 or fails(_part(job, keys[:0])):
+    keys = _keys(share)
+    if len(keys) == 0 or fails(_part(share, keys[:0])):
         return None
     while len(keys) > 1:
-        half = _part(job, keys[: len(keys) // 2])
-        job = half if fails(half) else _part(job, keys[len(keys) // 2 :])
-        keys = _keys(job)
-    return job if fails(job) else None
+        half = _part(share, keys[: len(keys) // 2])
+        share = half if fails(half) else _part(share, keys[len(keys) // 2 :])
+        keys = _keys(share)
+    return share if fails(share) else None
 
 
-def _keys(job: Job) -> Ints:
-    """The hashes of the keys of a job's rows."""
-    found: Ints = np.unique(np.concatenate([b.rows.column(HASH).to_numpy() for b in job.batches]))
+def _keys(share: Share) -> Ints:
+    """The hashes of the keys of a share's rows."""
+    found: Ints = np.unique(np.concatenate([b.rows.column(HASH).to_numpy() for b in share.batches]))
     return found
 
 
-def _part(job: Job, keys: Ints) -> Job:
-    """The job with the rows of these keys alone."""
+def _part(share: Share, keys: Ints) -> Share:
+    """The share with the rows of these keys alone."""
     batches = []
-    for batch in job.batches:
+    for batch in share.batches:
         row = np.flatnonzero(np.isin(batch.rows.column(HASH).to_numpy(), keys))
         batches.append(batch.of(row, batch.rows.take(pa.array(row)).combine_chunks()))
-    return replace(job, batches=batches)
+    return replace(share, batches=batches)
 
 
 class _Trial:

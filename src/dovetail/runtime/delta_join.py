@@ -30,7 +30,9 @@ from dovetail.kernels.timeline import (
 )
 from dovetail.lookup.keys import grouped, numbered
 from dovetail.lookup.source import Found
-from dovetail.plan.spec import Eventual, LookedUp, StageSpec
+from dovetail.physical.fragment import Operator
+from dovetail.physical.operators import Eventual, LookedUp
+from dovetail.physical.source import SourceSpec
 from dovetail.runtime.job import Batch, Cause, output, picked, whole
 from dovetail.runtime.lookup_cache import SideCache
 
@@ -44,7 +46,7 @@ _BATCH_SHIFT = 32
 
 @dataclass(frozen=True)
 class Joined:
-    """What a micro-batch leaves: changes (``StageSpec.output_schema``), at most one per key;
+    """What a micro-batch leaves: changes (``Operator.output_schema``), at most one per key;
     the caches; and per side how many join keys were found there, how many looked up, and how many
     of these the store could not have.
     """
@@ -63,7 +65,7 @@ class _Side:
 
 
 def join(
-    spec: StageSpec,
+    operator: Operator,
     batches: Sequence[Batch],
     caches: Sequence[SideCache],
     ask: Ask | None,
@@ -72,43 +74,41 @@ def join(
     """One micro-batch. ``ask``: None where the batch is all there is of both tables; ``batch``: its
     number.
     """
-    operator = spec.operator
-    assert isinstance(operator, Eventual)
+    law = operator.law
+    assert isinstance(law, Eventual)
     changed = [
-        _changes(spec, side, last, source)
-        for source, (side, last) in enumerate(zip(operator.sides, batches, strict=True))
+        _changes(operator, side, last, source)
+        for source, (side, last) in enumerate(zip(law.sides, batches, strict=True))
     ]
-    groups, count, keys = grouped([c.table.select(range(spec.keys)) for c in changed])
+    groups, count, keys = grouped([c.table.select(range(operator.keys)) for c in changed])
     fresh = [
         _Side(kernel.Rows(group, c.rows.fresh, c.rows.gone, c.rows.time_us), c.table)
         for group, c in zip(groups, changed, strict=True)
     ]
     sides, kept, counts = list(fresh), list(caches), [(0, 0, 0), (0, 0, 0)]
     if ask is not None:
-        unique = (operator.sides[0].unique, operator.sides[1].unique)
-        needed = kernel.needed(count, (fresh[0].rows, fresh[1].rows), operator.how, unique)
+        unique = (law.sides[0].unique, law.sides[1].unique)
+        needed = kernel.needed(count, (fresh[0].rows, fresh[1].rows), law.how, unique)
         for number in (0, 1):
             sides[number], kept[number], counts[number] = _with_others(
-                spec, number, fresh[number], keys, needed[number], caches[number], ask, batch
+                operator, number, fresh[number], keys, needed[number], caches[number], ask, batch
             )
     results = kernel.delta_join(
         count,
         (sides[0].rows, sides[1].rows),
-        operator.how,
-        operator.form,
-        moving=operator.moving,
+        law.how,
+        law.form,
+        moving=law.moving,
     )
-    return Joined(_tables(spec, operator, sides, keys, results, batch), kept, counts)
+    return Joined(_tables(operator, law, sides, keys, results, batch), kept, counts)
 
 
-def last_rows(spec: StageSpec, source: int, batch: Batch) -> pa.Table:
-    """The last row of each primary key in a batch of one source, in the order of arrival."""
-    operator = spec.operator
-    assert isinstance(operator, Eventual)
+def last_rows(source: SourceSpec, primary: Sequence[int], batch: Batch) -> pa.Table:
+    """The last row of each primary key in a batch of one source, in the order of arrival;
+    ``primary``: the numbers of its columns among the user columns.
+    """
     table = batch.rows
-    keys = [whole(table.column(place)) for place in operator.sides[source].key]
-    own = spec.sources[source]
-    ordered = own.sequence and not own.log_partition
+    keys = [whole(table.column(source.user_columns[place])) for place in primary]
     events = timeline(
         [
             Rows(
@@ -117,20 +117,21 @@ def last_rows(spec: StageSpec, source: int, batch: Batch) -> pa.Table:
                 event_time_us=table.column(EVENT_TIME).to_numpy(),
                 deleted=whole(table.column(DELETED)).to_numpy(zero_copy_only=False),
                 clock_us=batch.clock_us,
-                sequence=table.column(SEQUENCE).to_numpy() if ordered else None,
+                sequence=table.column(SEQUENCE).to_numpy() if source.ordered else None,
             )
         ]
     )
     return table.take(pa.array(np.sort(events.row[last_of_source(events, 0)])))
 
 
-def _changes(spec: StageSpec, side: LookedUp, batch: Batch, source: int) -> _Side:
+def _changes(operator: Operator, side: LookedUp, batch: Batch, source: int) -> _Side:
     """A side's changes, one per primary key, not yet grouped."""
-    table = last_rows(spec, source, batch)
+    spec = operator.sources[source]
+    table = last_rows(spec, side.key, batch)
     gone = whole(table.column(DELETED)).to_numpy(zero_copy_only=False).astype(np.bool_)
     if gone.any() and not side.deletes:
         raise DataError(
-            spec.sources[source].title,
+            spec.title,
             "a tombstone came, and the table is said to have no deletes",
             "Say changes='all' in with_lookup, or filter tombstones out",
         )
@@ -140,13 +141,7 @@ def _changes(spec: StageSpec, side: LookedUp, batch: Batch, source: int) -> _Sid
         gone=gone,
         time_us=table.column(EVENT_TIME).to_numpy(),
     )
-    carried = table.select(spec.sources[source].schema.names[3:])
-    return _Side(rows, _canonical(carried, _places(side)))
-
-
-def _places(side: LookedUp) -> list[int]:
-    """The numbers of the primary key's columns among those that are carried."""
-    return [place - 3 for place in side.key]
+    return _Side(rows, _canonical(table.select(list(spec.user_columns)), side.key))
 
 
 def _canonical(table: pa.Table, places: Iterable[int]) -> pa.Table:
@@ -159,7 +154,7 @@ def _canonical(table: pa.Table, places: Iterable[int]) -> pa.Table:
 
 
 def _with_others(
-    spec: StageSpec,
+    operator: Operator,
     number: int,
     fresh: _Side,
     keys: Sequence[pa.Array],
@@ -171,11 +166,11 @@ def _with_others(
     """A side with the rows of these groups that are not fresh, its cache after the batch, and its
     ``Joined.counts``.
     """
-    operator = spec.operator
-    assert isinstance(operator, Eventual)
-    side, schema = operator.sides[number], fresh.table.schema
+    law = operator.law
+    assert isinstance(law, Eventual)
+    side, schema = law.sides[number], fresh.table.schema
     groups = len(needed)
-    names = schema.names[: spec.keys]
+    names = schema.names[: operator.keys]
     asked = pa.table(list(keys), schema=pa.schema([schema.field(name) for name in names]))
     entry_group = numbered(asked, cache.keys)
     in_cache = np.zeros(groups, np.bool_)
@@ -188,11 +183,11 @@ def _with_others(
     cached_group = entry_group[cache.entry]
     cached = cached_group != kernel.NO_GROUP
     tables = [cache.rows.filter(pa.array(cached)), *(answer.rows for answer in found)]
-    known = _canonical(pa.concat_tables(tables), [*range(spec.keys), *_places(side)])
+    known = _canonical(pa.concat_tables(tables), [*range(operator.keys), *side.key])
     own = (chunk[answer.key] for chunk, answer in zip(chunks, found, strict=True))
     group = np.concatenate([cached_group[cached], *own])
     told = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
-    stays = _stays(spec.sources[number].title, side, fresh, known, group, told)
+    stays = _stays(operator.sources[number].title, side, fresh, known, group, told)
     joined = _joined(fresh, known.filter(pa.array(stays)), group[stays])
     if side.cache == 0:
         return joined, cache, counts
@@ -212,8 +207,8 @@ def _stays(
     look-ups, which ``told`` numbers in their order, have under several join keys the last one: it
     changed its key between them.
     """
-    places = _places(side)
-    both = pa.concat_tables([fresh.table.select(places), known.select(places)])
+    key = list(side.key)
+    both = pa.concat_tables([fresh.table.select(key), known.select(key)])
     columns = [whole(column) for column in both.columns]
     order, new, _ = by_key(stable_hash(columns), columns, np.arange(len(both)))
     row_of = np.empty(len(both), np.int64)
@@ -263,8 +258,8 @@ def _entries(side: _Side, asked: pa.Table, complete: Mask, batch: int) -> SideCa
 
 
 def _tables(
-    spec: StageSpec,
-    operator: Eventual,
+    operator: Operator,
+    law: Eventual,
     sides: Sequence[_Side],
     keys: Sequence[pa.Array],
     results: kernel.Results,
@@ -281,11 +276,11 @@ def _tables(
         )
         references = [np.where(own.deleted, ABSENT, row) for row in own.row]
         yield output(
-            spec,
-            _keys(operator, sides, keys, own),
+            operator,
+            _keys(law, sides, keys, own),
             [
-                picked([side.table.column(place - 3) for place in declared.values], refs)
-                for side, declared, refs in zip(sides, operator.sides, references, strict=True)
+                picked([side.table.column(place) for place in declared.values], refs)
+                for side, declared, refs in zip(sides, law.sides, references, strict=True)
             ],
             references,
             deleted=own.deleted,
@@ -296,17 +291,17 @@ def _tables(
 
 
 def _keys(
-    operator: Eventual,
+    law: Eventual,
     sides: Sequence[_Side],
     keys: Sequence[pa.Array],
     results: kernel.Results,
 ) -> list[pa.Array]:
     """The key columns of results."""
-    if operator.form == "key":
+    if law.form == "key":
         return [column.take(pa.array(results.group)) for column in keys]
     columns = []
-    for number, refs in enumerate(kernel.key_rows(results, operator.form)):
-        if number == 0 or operator.right_key:
+    for number, refs in enumerate(kernel.key_rows(results, law.form)):
+        if number == 0 or law.right_key:
             table = sides[number].table
-            columns += picked([table.column(p - 3) for p in operator.sides[number].key], refs)
+            columns += picked([table.column(place) for place in law.sides[number].key], refs)
     return columns

@@ -18,17 +18,17 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from dovetail.columns import CLOCK, DELETED, FILE, HASH, LOG_PARTITION, ORDER, quoted
 from dovetail.errors import PlanError
-from dovetail.kernels.timeline import NO_TIME
 from dovetail.lookup.pool import opened
 from dovetail.lookup.source import Found
-from dovetail.plan.output import Output
-from dovetail.plan.spec import Eventual, SourceSpec, StageSpec
+from dovetail.physical.fragment import Fragment, Operator
+from dovetail.physical.operators import Eventual, Settle
+from dovetail.physical.output import Output
 from dovetail.runtime import task
 from dovetail.runtime.blame import blamed
 from dovetail.runtime.delta_join import join, last_rows
 from dovetail.runtime.lookup_cache import CacheFile, SideCache
 from dovetail.runtime.pack import PACKED, Tag, packed, unpack_piece
-from dovetail.runtime.stage import batch_of
+from dovetail.runtime.pieces import batch_of, high_time_us
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,33 +45,34 @@ _COUNTS = (
 
 
 def by_primary_key(
-    rows: DataFrame, spec: StageSpec, labels: Sequence[int], partitions: int
+    rows: DataFrame, fragment: Fragment, labels: Sequence[int], partitions: int
 ) -> DataFrame:
-    """The last change per primary key of the first source, packed by join key, from what is packed
-    by primary key.
+    """The last change per primary key of a fragment's input, packed by join key, from what is
+    packed by primary key.
     """
+    (source,), law = fragment.sources, fragment.last.law
+    assert isinstance(law, Settle)
 
     @task.mapping
-    @_placed(spec)
+    @_placed(fragment)
     def settle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pieces = [unpack_piece(row) for row in _packed(batches)]
-        batch = batch_of(spec.sources[0], pieces, 0)
+        batch = batch_of(source, pieces, 0)
         clocked = batch.rows.drop_columns([n for n in _GIVEN if n in batch.rows.schema.names])
         batch = replace(batch, rows=clocked.append_column(CLOCK, pa.array(batch.clock_us)))
-        table = last_rows(spec, 0, batch).select(_settled(spec.sources[0]).wire_schema.names)
-        high_time_us = max((piece.high_time_us for piece in pieces), default=NO_TIME)
-        yield packed(table, labels, Tag(0, task.partition(), 0, high_time_us), by=HASH)
+        table = last_rows(source, law.primary, batch).select(list(law.columns))
+        yield packed(table, labels, Tag(0, task.partition(), 0, high_time_us(pieces)), by=HASH)
 
     return rows.repartition(partitions, "bucket").mapInArrow(settle, PACKED)
 
 
-def _placed(spec: StageSpec) -> Callable[[task.BatchFunction], task.BatchFunction]:
+def _placed(fragment: Fragment) -> Callable[[task.BatchFunction], task.BatchFunction]:
     """What fails in a function for ``mapInArrow`` names the join and its tables."""
 
     def placed(function: task.BatchFunction) -> task.BatchFunction:
         def batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            where = f"in {spec.title}, of {' and '.join(s.title for s in spec.sources)}"
-            with blamed(spec.title, lambda _: where):
+            where = f"in {fragment.title}, of {' and '.join(s.title for s in fragment.sources)}"
+            with blamed(fragment.title, lambda _: where):
                 yield from function(given)
 
         return batches
@@ -79,22 +80,9 @@ def _placed(spec: StageSpec) -> Callable[[task.BatchFunction], task.BatchFunctio
     return placed
 
 
-def _settled(source: SourceSpec) -> SourceSpec:
-    """A source whose changes have met by primary key: they have their clocks."""
-    return replace(
-        source,
-        files=False,
-        log_partition=False,
-        sequence=source.ordered,
-        carries=(CLOCK,),
-        clocked=False,
-        numbered=False,
-    )
-
-
 def joined(
     rows: DataFrame,
-    spec: StageSpec,
+    fragment: Fragment,
     output: Output,
     schema: pa.Schema,
     *,
@@ -109,11 +97,8 @@ def joined(
     the right side.
     """
     live, query = rows.isStreaming, uuid4().hex
-    operator = spec.operator
-    assert isinstance(operator, Eventual)
-    left, right = spec.sources
-    sources = (_settled(left) if operator.moving else left, right)
-    if live and spec.emit == "batch":
+    operator, sources = fragment.last, fragment.sources
+    if live and operator.emit == "batch":
         raise PlanError(
             metric.removesuffix(".lookups"),
             "emit='batch' leaves out what has not changed, which a delta join does not know",
@@ -121,16 +106,16 @@ def joined(
         )
 
     @task.mapping
-    @_placed(spec)
+    @_placed(fragment)
     def changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         heard = list(_packed(batches))
         pieces = [unpack_piece(row) for row in heard]
         buckets = [row.bucket for row in heard]
-        asking = Asking(spec, query, buckets) if live else None
+        asking = Asking(operator, query, buckets) if live else None
         own = [batch_of(source, pieces, number) for number, source in enumerate(sources)]
-        caches = _empty(spec) if asking is None else asking.caches()
+        caches = _empty(operator) if asking is None else asking.caches()
         ask, batch = (None, 0) if asking is None else (asking.ask, asking.batch)
-        done = join(spec, own, caches, ask, batch)
+        done = join(operator, own, caches, ask, batch)
         for table in done.changes:
             told = output.rows(table if live else _upserts(table)).cast(schema)
             yield from _with_counts(told, None).to_batches()
@@ -159,11 +144,10 @@ class Asking:
     without, nothing is left.
     """
 
-    def __init__(self, spec: StageSpec, query: str, buckets: Collection[int]) -> None:
-        operator = spec.operator
-        assert isinstance(operator, Eventual)
-        self._spec = spec
-        self._sides = operator.sides
+    def __init__(self, operator: Operator, query: str, buckets: Collection[int]) -> None:
+        assert isinstance(operator.law, Eventual)
+        self._operator = operator
+        self._sides = operator.law.sides
         self.batch = task.micro_batch()
         name = f"{query}-{task.run()}-{min(buckets, default=None)}"
         self._file = CacheFile(task.directory("dovetail-look-ups"), name)
@@ -172,11 +156,11 @@ class Asking:
     def caches(self) -> list[SideCache]:
         """What the batch before this one left, if it ran on this machine."""
         left = self._file.read(self.batch) if self._caching else None
-        return _empty(self._spec) if left is None else left
+        return _empty(self._operator) if left is None else left
 
     def ask(self, side: int, by: Sequence[str], keys: pa.Table) -> Found:
         """Look rows of a side up."""
-        return opened(self._sides[side].lookup, _carried(self._spec, side)).rows(by, keys)
+        return opened(self._sides[side].lookup, _carried(self._operator, side)).rows(by, keys)
 
     def leave(self, caches: Sequence[SideCache]) -> None:
         """Leave the caches to the next batch."""
@@ -184,13 +168,13 @@ class Asking:
             self._file.write(self.batch, caches)
 
 
-def _carried(spec: StageSpec, side: int) -> pa.Schema:
-    schema = spec.sources[side].schema
-    return pa.schema([schema.field(place) for place in range(3, len(schema))])
+def _carried(operator: Operator, side: int) -> pa.Schema:
+    source = operator.sources[side]
+    return pa.schema(source.fields(source.user_columns))
 
 
-def _empty(spec: StageSpec) -> list[SideCache]:
-    return [SideCache.empty(_carried(spec, side), spec.keys) for side in (0, 1)]
+def _empty(operator: Operator) -> list[SideCache]:
+    return [SideCache.empty(_carried(operator, side), operator.keys) for side in (0, 1)]
 
 
 def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[SimpleNamespace]:

@@ -17,27 +17,29 @@ from dovetail.columns import DUE, EVENT_TIME, HASH, SEQUENCE
 from dovetail.kernels.grouping import rank_of_keys
 from dovetail.kernels.interval_join import first_due
 from dovetail.kernels.timeline import ABSENT, Ints, Mask, Rows, Timeline, timeline, versions
-from dovetail.plan.spec import Final
+from dovetail.physical.operators import Final
 from dovetail.runtime.job import Cause, Done, Job, output, whole
 from dovetail.runtime.tables import Pool, keep
 from dovetail.state.queue import QueueState
 from dovetail.state.table_state import TableState
 
 
-def tell(job: Job, operator: Final) -> Done:
+def tell(job: Job, law: Final) -> Done:
     """The windows that close in this batch, in the order in which they close."""
-    store = job.table_store(0)
+    store = job.table_store(0, law.OPEN)
     assert isinstance(store, TableState)
     initial_us, final_us = job.initial_us[0], job.final_us[0]
-    key = [job.spec.sources[0].schema.field(number) for number in job.spec.key_columns]
+    source = job.sources[0]
+    key = source.fields(source.key_columns)
     schema = pa.schema([*((name, pa.int64()) for name in (DUE, EVENT_TIME, HASH)), *key])
-    queue = QueueState(schema, job.manifest.stores[1], job.blobs, job.cache, taken_us=initial_us)
-    waiting = _rows(queue.take(final_us), job.spec.keys)
+    closes = job.runs(law.CLOSING)
+    queue = QueueState(schema, closes, job.blobs, job.cache, taken_us=initial_us)
+    waiting = _rows(queue.take(final_us))
     if not job.any_rows and not len(waiting):
-        return Done(None, (store.runs, queue.runs))
+        return Done(None, {law.OPEN: store.runs, law.CLOSING: queue.runs})
     events = timeline([job.rows(0), waiting])
     located = store.locate(events.hash, events.keys)
-    due = events.keys[-1].cast(pa.int64()).to_numpy() + operator.wait_us + operator.after
+    due = events.keys[-1].cast(pa.int64()).to_numpy() + law.due_us
     closing = np.flatnonzero((due > initial_us) & (due <= final_us))
     clock_us = np.append(job.clock_us, final_us)
     arrival = first_due(due[closing] - 1, clock_us)
@@ -52,9 +54,9 @@ def tell(job: Job, operator: Final) -> Done:
     time = np.concatenate((located.event_time_us, rows.column(EVENT_TIME).to_numpy()))
     group = pa.array(closing)
     told = output(
-        job.spec,
+        job.operator,
         [key.take(group) for key in events.keys],
-        [pool.values(reference, job.spec.value_fields(0))],
+        [pool.values(reference, source.value_columns)],
         [reference],
         deleted=np.zeros(len(closing), np.bool_),
         event_time_us=time[reference],
@@ -67,15 +69,16 @@ def tell(job: Job, operator: Final) -> Done:
     keys = [key.take(pa.array(fresh)) for key in events.keys]
     queue.store(pa.table([*map(pa.array, columns), *keys], schema=schema))
     keep(job, 0, store, events, events.source == 0)
-    return Done(told if len(told) else None, (store.runs, queue.runs))
+    stores = {law.OPEN: store.runs, law.CLOSING: queue.runs}
+    return Done(told if len(told) else None, stores)
 
 
-def _rows(waiting: pa.Table, keys: int) -> Rows:
+def _rows(waiting: pa.Table) -> Rows:
     """The windows that come due, as rows without a value."""
     count = len(waiting)
     zeros = np.zeros(count, np.int64)
     return Rows(
-        keys=[whole(waiting.column(3 + number)) for number in range(keys)],
+        keys=[whole(column) for column in waiting.columns[3:]],
         hash=waiting.column(HASH).to_numpy(),
         event_time_us=zeros,
         deleted=np.zeros(count, np.bool_),

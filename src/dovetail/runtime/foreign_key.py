@@ -34,7 +34,7 @@ from dovetail.kernels.timeline import (
     Timeline,
     timeline,
 )
-from dovetail.plan.spec import ForeignKey
+from dovetail.physical.operators import ForeignKey
 from dovetail.runtime.job import Done, Job, output
 from dovetail.runtime.subscriptions import (
     Right,
@@ -49,30 +49,28 @@ _ROWS_MAX = 50_000
 """In one table of output: a bound for memory, whatever the fan-out."""
 
 
-def join(job: Job, operator: ForeignKey) -> Done:
+def join(job: Job, law: ForeignKey) -> Done:
     """What the batch's subscriptions and right rows make of the result, in chunks."""
-    stores = Stores.of(job, operator)
+    stores = Stores.of(job, law)
     if not job.any_rows:
-        return Done(None, job.manifest.stores)
+        return Done(None, job.stores)
     events = timeline([job.rows(0), job.rows(1)])
     table = right_of(job, stores.right, events)
-    subscriptions = subscriptions_of(job, operator, stores.subscribed, events, table)
+    subscriptions = subscriptions_of(job, law, stores.subscribed, events, table)
     initial = stores.referring(events)
     counted = references_of(job, events, initial)
     results = _joined(
         [
-            _answered(job, operator, events, table, subscriptions),
-            _retained(
-                job, events, subscriptions, _fanned_out(operator, events, table, subscriptions)
-            ),
+            _answered(job, law, events, table, subscriptions),
+            _retained(job, events, subscriptions, _fanned_out(law, events, table, subscriptions)),
             *([] if initial is None else [_alone(events, table, *counted)]),
         ]
     )
     # By arrival, then by rank, as one number: a rank of -1 still follows the arrival before.
     results = results.of(stable_argsort((events.arrival[results.event] << 32) + results.rank))
-    if job.spec.emit == "batch":
-        results = _net(operator, events, table, subscriptions, initial, results)
-    chunks = _chunks(job, operator, events, table, subscriptions, results)
+    if job.operator.emit == "batch":
+        results = _net(law, events, table, subscriptions, initial, results)
+    chunks = _chunks(job, law, events, table, subscriptions, results)
     stores.keep(job, events, table.counted, subscriptions, counted[1])
     return Done(None, stores.runs, chunks=chunks)
 
@@ -106,7 +104,7 @@ def _columns(results: _Results) -> tuple[npt.NDArray[Any], ...]:
 
 
 def _answered(
-    job: Job, operator: ForeignKey, events: Timeline, table: Right, subscriptions: Subscriptions
+    job: Job, law: ForeignKey, events: Timeline, table: Right, subscriptions: Subscriptions
 ) -> _Results:
     """What the messages are answered."""
     message = subscriptions.of_batch()
@@ -114,7 +112,7 @@ def _answered(
     row = subscriptions.reference[message] - subscriptions.pool.base
     tells = (job.batches[0].rows.column(INSTRUCTION).to_numpy()[row] & TELL) != 0
     right = table.after[event]
-    left_preserved = preserved(operator.how)[0]
+    left_preserved = preserved(law.how)[0]
     present = live & ((right != ABSENT) | left_preserved)
     both_times = np.maximum(events.event_time_us[event], np.append(table.time_us, NO_TIME)[right])
     by_both = live | (not left_preserved)
@@ -131,7 +129,7 @@ def _answered(
 
 
 def _fanned_out(
-    operator: ForeignKey, events: Timeline, table: Right, subscriptions: Subscriptions
+    law: ForeignKey, events: Timeline, table: Right, subscriptions: Subscriptions
 ) -> _Results:
     """What the right table's records give the left rows that refer to them, in the order of the
     primary keys.
@@ -145,7 +143,7 @@ def _fanned_out(
         subscriptions.live,
     )
     right = table.after[event]
-    present = (right != ABSENT) | preserved(operator.how)[0]
+    present = (right != ABSENT) | preserved(law.how)[0]
     met, which = np.unique(subscription, return_inverse=True)
     keys = subscriptions.pool.values(subscriptions.reference[met], subscriptions.primary)
     return _Results(
@@ -163,7 +161,7 @@ def _retained(
     job: Job, events: Timeline, subscriptions: Subscriptions, results: _Results
 ) -> _Results:
     """Those of windows that are still found when the record comes; all, where there are none."""
-    source = job.spec.sources[0]
+    source = job.sources[0]
     retention_us = source.retention_us
     if retention_us is None:
         return results
@@ -201,7 +199,7 @@ def _alone(events: Timeline, table: Right, before: Ints, after: Ints) -> _Result
 
 
 def _net(
-    operator: ForeignKey,
+    law: ForeignKey,
     events: Timeline,
     table: Right,
     subscriptions: Subscriptions,
@@ -223,7 +221,7 @@ def _net(
     stood = np.full(pairs + 1, ABSENT)
     stood[subscriptions.pair[stored]] = stored
     alone = pair[last] == ABSENT
-    then = _before(operator, events, table, initial, group[last], stood[pair[last]], alone)
+    then = _before(law, events, table, initial, group[last], stood[pair[last]], alone)
     moved = ends.epoch != SETTLED
     differs = moved | (ends.present != then.present)
     both = np.flatnonzero(ends.present & then.present & ~moved)
@@ -233,12 +231,12 @@ def _net(
         differs[at] = ~rows_equal(*rows)
     leaving = stored[subscriptions.epoch[stored] != SETTLED]
     group, none = subscriptions.group[leaving], np.zeros(len(leaving), np.bool_)
-    before = _before(operator, events, table, initial, group, leaving, none)
+    before = _before(law, events, table, initial, group, leaving, none)
     return _joined([before.of(before.present), ends.of(differs)])
 
 
 def _before(
-    operator: ForeignKey,
+    law: ForeignKey,
     events: Timeline,
     table: Right,
     initial: Ints | None,
@@ -256,8 +254,7 @@ def _before(
         event=events.start[group],
         subscription=subscription,
         right=right,
-        present=(unnamed & there)
-        | ((subscription != ABSENT) & (there | preserved(operator.how)[0])),
+        present=(unnamed & there) | ((subscription != ABSENT) & (there | preserved(law.how)[0])),
         time_us=np.full(len(group), NO_TIME),
         epoch=np.full(len(group), BEFORE),
         rank=np.zeros(len(group), np.int64),
@@ -277,13 +274,13 @@ def _held(table: Right, subscriptions: Subscriptions, results: _Results) -> list
 
 def _chunks(
     job: Job,
-    operator: ForeignKey,
+    law: ForeignKey,
     events: Timeline,
     table: Right,
     subscriptions: Subscriptions,
     results: _Results,
 ) -> Iterator[pa.Table]:
-    """The results as tables: ``StageSpec.output_schema``, then ``_place`` and ``_epoch``; bucket by
+    """The results as tables: ``Operator.output_schema``, then ``_place`` and ``_epoch``; bucket by
     bucket, as they are dealt out.
     """
     causes = job.causes(events)
@@ -292,21 +289,21 @@ def _chunks(
         low_half(events.hash[events.group[results.event]]),
         np.append(subscriptions.place, 0)[results.subscription],
     )
-    dealt = np.argsort(bucket_of(place, job.spec.buckets), kind="stable")
+    dealt = np.argsort(bucket_of(place, job.operator.buckets), kind="stable")
     for start in range(0, len(dealt), _ROWS_MAX):
         which = dealt[start : start + _ROWS_MAX]
         part = results.of(which)
         left = np.append(subscriptions.reference, ABSENT)[part.subscription]
         group = events.group[part.event]
         keys = subscriptions.pool.values(left, subscriptions.primary)
-        if preserved(operator.how)[1]:
+        if preserved(law.how)[1]:
             own = pa.array(group, mask=part.subscription != ABSENT)
             keys += [key.take(own) for key in events.keys]
         held = _held(table, subscriptions, part)
         width = len(subscriptions.values)
         references = [np.where(part.present, refs, ABSENT) for refs in (left, part.right)]
         told = output(
-            job.spec,
+            job.operator,
             keys,
             [held[:width], held[width:]],
             references,

@@ -34,7 +34,7 @@ from dovetail.kernels.timeline import (
     timeline,
 )
 from dovetail.kernels.windows import assign, open_windows, running_max
-from dovetail.plan.spec import WINDOW_TYPE, Gather
+from dovetail.physical.operators import WINDOW_TYPE, Gather
 from dovetail.runtime.job import Done, Job, minus, output, picked
 from dovetail.runtime.parts import Parts, Read, parts_of
 from dovetail.runtime.tables import Pool
@@ -45,17 +45,24 @@ Columns: TypeAlias = Sequence[pa.Array]
 _TIME, _COUNT = "_time", "_count"
 
 
-def gather(job: Job, operator: Gather) -> Done:
+def gather(job: Job, law: Gather) -> Done:
     """Every record's own result, or with ``emit="batch"`` each group's last one."""
-    store, parts = state_store(job, operator), parts_of(job, operator)
+    store, parts = state_store(job, law), parts_of(job, law)
     if not job.any_rows:
-        return Done(None, job.manifest.stores)
-    touched = _touched(job, operator)
-    groups = Groups.of(job, operator, touched, store, parts)
-    results = groups.net() if job.spec.emit == "batch" else groups.each()
+        return Done(None, job.stores)
+    touched = _touched(job, law)
+    groups = Groups.of(job, law, touched, store, parts)
+    results = groups.net() if job.operator.emit == "batch" else groups.each()
     groups.keep(store)
-    runs = (store.runs, *(runs for part in parts for runs in part.runs))
-    return Done(results, runs, counts=Counter(late=touched.late))
+    runs = {law.GROUPS: store.runs}
+    for part in parts:
+        runs |= part.runs
+    return Done(results, runs, counts=counted(job, law, touched.late))
+
+
+def counted(job: Job, law: Gather, late: int) -> Counter[str]:
+    """So many records came for windows when they were closed."""
+    return Counter(dict.fromkeys(law.counts(job.sources), late))
 
 
 @dataclass(frozen=True)
@@ -73,17 +80,17 @@ class Touched:
     late: int = 0
 
 
-def _touched(job: Job, operator: Gather) -> Touched:
+def _touched(job: Job, law: Gather) -> Touched:
     rows, table = job.rows(0), job.batches[0].rows
-    if operator.windows is None:
+    if law.windows is None:
         events = timeline([rows])
         tells = np.ones(len(events.row), np.bool_)
-        if operator.retracts:
+        if law.retracts:
             said = table.column(INSTRUCTION).to_numpy()[events.row]
             tells = (said & SILENT) == 0
-        values = values_of(job, operator, table, events.row)
+        values = values_of(job, law, table, events.row)
         return _each_told(events, values, events.row, tells)
-    windows = operator.windows
+    windows = law.windows
     order = arrival_order([rows])
     time = rows.event_time_us[order]
     clock_us = job.clock_of(0, 0)[order]
@@ -100,7 +107,7 @@ def _touched(job: Job, operator: Gather) -> Touched:
         np.arange(len(row)),
     )
     row = row[events.row]
-    values = values_of(job, operator, table, row)
+    values = values_of(job, law, table, row)
     return _each_told(events, values, row, np.ones(len(row), np.bool_), late)
 
 
@@ -149,15 +156,15 @@ class Before:
     count: Ints
 
     @classmethod
-    def of(cls, operator: Gather, events: Timeline, store: TableState) -> Before:
+    def of(cls, law: Gather, events: Timeline, store: TableState) -> Before:
         """Of the groups of some events."""
         located = store.locate(events.hash, events.keys)
         held = Pool(store.schema.empty_table(), located, events.groups)
         refs = np.where(located.present, np.arange(events.groups), ABSENT)
-        columns = iter(held.values(refs, range(3 + len(events.keys), len(store.schema))))
+        columns = iter(held.values(refs, store.value_columns))
         time = next(columns).fill_null(NO_TIME).to_numpy()
         count = next(columns).fill_null(0).to_numpy()
-        state = [[next(columns) for _ in column.kernel.state] for column in operator.columns]
+        state = [[next(columns) for _ in column.kernel.state] for column in law.columns]
         return cls(located.present, state, time, count)
 
 
@@ -171,7 +178,7 @@ class Groups:
     """
 
     job: Job
-    operator: Gather
+    law: Gather
     touched: Touched
     before: Before
     state: Sequence[Columns]
@@ -184,27 +191,27 @@ class Groups:
     def of(
         cls,
         job: Job,
-        operator: Gather,
+        law: Gather,
         touched: Touched,
         store: TableState,
         parts: Sequence[Parts],
     ) -> Groups:
         """The groups before and after the batch."""
         events, values = touched.events, touched.values
-        touches = Touches(events.group, events.groups, events.deleted & operator.retracts)
-        before = Before.of(operator, events, store)
+        touches = Touches(events.group, events.groups, events.deleted & law.retracts)
+        before = Before.of(law, events, store)
         initial, reads = list(before.state), []
         for part in parts:
             came = values[part.column][0]
             read = part.read(events, before.known, initial[part.column], touches, came)
             initial[part.column] = read.initial
             reads.append(read)
-        made: list[Traced] = aggregated(operator, "traced", touches, initial, values)
-        total = np.cumsum(np.where(events.deleted & operator.retracts, -1, 1))
+        made: list[Traced] = aggregated(law, "traced", touches, initial, values)
+        total = np.cumsum(np.where(events.deleted & law.retracts, -1, 1))
         total += (before.count - np.append(0, total)[events.start])[events.group]
         return cls(
             job=job,
-            operator=operator,
+            law=law,
             touched=touched,
             before=replace(before, state=initial),
             state=[traced.columns for traced in made],
@@ -219,8 +226,8 @@ class Groups:
     def each(self) -> pa.Table | None:
         """The result after each touch that tells."""
         events, values, told = self.touched.events, self.touched.values, self.touched.told
-        touches = Touches(events.group, events.groups, events.deleted & self.operator.retracts)
-        results = aggregated(self.operator, "running", touches, self.before.state, values)
+        touches = Touches(events.group, events.groups, events.deleted & self.law.retracts)
+        results = aggregated(self.law, "running", touches, self.before.state, values)
         refs = np.where(self.count[told] > 0, told, ABSENT)
         return self._output(told, picked(results, refs), self.touched.cause)
 
@@ -237,7 +244,7 @@ class Groups:
         differs[both] = ~rows_equal(
             *([column.take(pa.array(both)) for column in columns] for columns in (now, then))
         )
-        if self.operator.timed:
+        if self.law.timed:
             differs[both] |= self.time_us[self.last[both]] != self.before.time_us[both]
         group = groups[differs]
         place = np.full(len(groups), -1)
@@ -253,7 +260,7 @@ class Groups:
         for part, read, made in self.lists:
             state[part.column] = part.keep(read, events, made, time_us)
         expiry = time_us
-        if self.operator.windows is not None:
+        if self.law.windows is not None:
             expiry = events.keys[-1].cast(pa.int64()).to_numpy()
         columns = [
             pa.array(events.hash),
@@ -267,16 +274,16 @@ class Groups:
         store.store(pa.table(columns, schema=store.schema))
 
     def _results(self, state: Sequence[Columns]) -> list[pa.Array]:
-        return by_column(self.operator, lambda kernel, number: kernel.results(state[number]))
+        return by_column(self.law, lambda kernel, number: kernel.results(state[number]))
 
     def _output(self, touch: Ints, values: Sequence[pa.Array], cause: Ints) -> pa.Table | None:
         if len(touch) == 0:
             return None
-        events, spec = self.touched.events, self.job.spec
+        events, operator = self.touched.events, self.job.operator
         group = pa.array(events.group[touch])
         present = self.count[touch] > 0
         return output(
-            spec,
+            operator,
             [key.take(group) for key in events.keys],
             [values],
             [np.where(present, touch, ABSENT)],
@@ -301,17 +308,17 @@ def _times(events: Timeline, stored_us: Ints, count: Ints, told: Ints) -> Ints:
     return running_max(events.event_time_us, start, np.cumsum(begins) - 1, initial)
 
 
-def values_of(job: Job, operator: Gather, rows: pa.Table, row: Ints) -> list[Columns]:
+def values_of(job: Job, law: Gather, rows: pa.Table, row: Ints) -> list[Columns]:
     """Per column the values that it gathers, of the rows number ``row``."""
-    first = job.spec.key_columns.stop
+    first = job.sources[0].value_columns.start
     return [
         picked([rows.column(first + number) for number in column.values], row)
-        for column in operator.columns
+        for column in law.columns
     ]
 
 
 def aggregated(
-    operator: Gather,
+    law: Gather,
     what: Literal["running", "final", "traced"],
     touches: Touches,
     initial: Sequence[Columns],
@@ -324,29 +331,29 @@ def aggregated(
     def run(kernel: Aggregate, number: int) -> Any:
         return getattr(kernel, what)(touches, initial[number], values[number])
 
-    return by_column(operator, run)
+    return by_column(law, run)
 
 
-def by_column(operator: Gather, run: Callable[[Aggregate, int], Any]) -> list[Any]:
+def by_column(law: Gather, run: Callable[[Aggregate, int], Any]) -> list[Any]:
     """What ``run`` makes of each column's kernel and its number."""
     name = ""
     try:
         made = []
-        for number, column in enumerate(operator.columns):
+        for number, column in enumerate(law.columns):
             name = column.name
             made.append(run(column.kernel, number))
     except AggregateError as error:
-        raise DataError(operator.name, f"{name}: {error.problem}", error.remedy) from error
+        raise DataError(law.name, f"{name}: {error.problem}", error.remedy) from error
     return made
 
 
-def state_store(job: Job, operator: Gather) -> TableState:
+def state_store(job: Job, law: Gather) -> TableState:
     """The store of accumulators: ``_hash``; ``_event_time``, of a window its end; ``_deleted``; the
     key; the group's time and how many rows it has; the accumulators.
     """
-    spec, windows = job.spec, operator.windows
+    windows = law.windows
     horizon_us = NO_TIME if windows is None else minus(job.final_us[0], windows.wait_us)
-    key = spec.told_key
+    key = job.operator.key
     schema = pa.schema(
         [
             (HASH, pa.int64()),
@@ -357,11 +364,11 @@ def state_store(job: Job, operator: Gather) -> TableState:
             (_COUNT, pa.int64()),
             *(
                 (f"_a{number}_{part}", type_)
-                for number, column in enumerate(operator.columns)
+                for number, column in enumerate(law.columns)
                 for part, type_ in enumerate(column.kernel.state)
             ),
         ]
     )
     return TableState(
-        schema, len(key), job.manifest.stores[0], job.blobs, job.cache, horizon_us=horizon_us
+        schema, len(key), job.runs(law.GROUPS), job.blobs, job.cache, horizon_us=horizon_us
     )

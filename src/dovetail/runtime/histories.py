@@ -11,21 +11,21 @@ from dovetail.columns import DELETED, EVENT_TIME
 from dovetail.kernels.history_join import Corrections, Points, correct
 from dovetail.kernels.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, timeline
 from dovetail.kernels.versioning import LATEST, batch_versions
-from dovetail.plan.spec import Histories
+from dovetail.physical.operators import Histories
 from dovetail.runtime.job import Done, Job, minus_each, output, picked
 from dovetail.runtime.tables import counts, keep
 from dovetail.state.history import HistoryState
 
 
-def join(job: Job, operator: Histories) -> Done:
+def join(job: Job, law: Histories) -> Done:
     """The points of the joined history that each record makes or corrects."""
     if not job.any_rows:
-        return Done(None, job.manifest.stores)
-    events = timeline([job.rows(source) for source in operator.leaves])
-    counted = [counts(job, events, source) for source in operator.leaves]
+        return Done(None, job.stores)
+    events = timeline([job.rows(source) for source in law.leaves])
+    counted = [counts(job, events, source) for source in law.leaves]
     earliest = np.minimum.reduceat(events.event_time_us, events.start)
     stores, pools, points, firsts = [], [], [], []
-    for source in operator.leaves:
+    for source in law.leaves:
         store = job.table_store(source)
         assert isinstance(store, HistoryState)
         pool, first, made = _points(job, source, store, events, counted[source], earliest)
@@ -34,11 +34,11 @@ def join(job: Job, operator: Histories) -> Done:
         firsts.append(first)
         points.append(made)
     parts = []
-    for side in operator.leaves:
+    for side in law.leaves:
         event = np.flatnonzero(counted[side])
         row = firsts[side] + events.row[event]
         found = correct(
-            operator.how,
+            law.how,
             side,
             events.group[event],
             events.event_time_us[event],
@@ -47,10 +47,10 @@ def join(job: Job, operator: Histories) -> Done:
             points,
         )
         parts.append((event[found.record], found))
-    told = _output(job, operator, events, pools, parts)
+    told = _output(job, law, events, pools, parts)
     for source, store in enumerate(stores):
         keep(job, source, store, events, counted[source])
-    return Done(told, tuple(store.runs for store in stores))
+    return Done(told, {n: s.runs for n, s in zip(job.operator.names, stores, strict=True)})
 
 
 def _points(
@@ -63,7 +63,7 @@ def _points(
     stands = store.as_of(events.hash, events.keys, earliest).event_time_us
     low = np.where(stands == NO_TIME, earliest, stands)
     stored = store.between(events.hash, events.keys, low, np.full(events.groups, LATEST))
-    values, retention_us = job.spec.value_fields(source), job.spec.sources[source].versioned_us
+    values, retention_us = job.sources[source].value_columns, job.sources[source].versioned_us
     assert retention_us is not None
     rows = stored.rows
     # Of a key's versions with one time the run written last has the one that counts.
@@ -96,7 +96,7 @@ def _points(
 
 def _output(
     job: Job,
-    operator: Histories,
+    law: Histories,
     events: Timeline,
     pools: Sequence[pa.Table],
     parts: Sequence[tuple[Ints, Corrections]],
@@ -106,12 +106,11 @@ def _output(
         return None
     order = np.argsort(events.arrival[event], kind="stable")
     references = [
-        np.concatenate([found.reference[side] for _, found in parts])[order]
-        for side in operator.leaves
+        np.concatenate([found.reference[side] for _, found in parts])[order] for side in law.leaves
     ]
     group = pa.array(events.group[event[order]])
     return output(
-        job.spec,
+        job.operator,
         [key.take(group) for key in events.keys],
         [picked(pool.columns, refs) for pool, refs in zip(pools, references, strict=True)],
         references,

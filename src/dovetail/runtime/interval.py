@@ -21,26 +21,26 @@ from dovetail.kernels.grouping import any_null, by_group_and_time, rank_of_keys
 from dovetail.kernels.hashing import stable_hash
 from dovetail.kernels.interval_join import NEVER, Arrivals, Pairs, Window, stream_times
 from dovetail.kernels.timeline import ABSENT, Ints, Mask, Timeline, timeline
-from dovetail.plan.spec import Interval
+from dovetail.physical.operators import Interval
 from dovetail.runtime.interval_side import Meeting, Side, Stores
 from dovetail.runtime.job import Cause, Done, Job, minus, output, picked
 
 
-def join(job: Job, operator: Interval) -> Done:
+def join(job: Job, law: Interval) -> Done:
     """Each record's matches, and the unmatched rows that are due."""
-    window = Window(operator.before_us, operator.after_us, operator.grace_us)
-    stores = Stores.of(job, operator)
-    events = timeline([job.rows(source) for source in range(len(job.spec.sources))])
+    window = law.window
+    stores = Stores.of(job, law)
+    events = timeline([job.rows(source) for source in range(len(job.sources))])
     valued = ~events.deleted
     null = any_null(events.keys, events.groups)[events.group]
-    roles = len(operator.leaves) // len(job.spec.sources)
-    arrivals = [_arrivals(events, valued & ~null, operator, side, roles) for side in (0, 1)]
+    roles = len(law.sides) // len(job.sources)
+    arrivals = [_arrivals(events, valued & ~null, law, side, roles) for side in (0, 1)]
     seen_us = np.empty(roles * len(null), np.int64)
     for role in range(roles):
         seen_us[_arrival(events, role, roles)] = job.stream_us(events)
     stream_us = stream_times(seen_us, max(job.initial_us), max(job.final_us))
     sides = [
-        Side.of(job, operator, stores, side, events, *arrivals[side], window, stream_us)
+        Side.of(job, law, stores, side, events, *arrivals[side], window, stream_us)
         for side in (0, 1)
     ]
     for side in (0, 1):
@@ -53,19 +53,19 @@ def join(job: Job, operator: Interval) -> Done:
             told.add_closed(own)
         else:
             told.add_at_once(own, np.flatnonzero(own.alone))
-        if operator.unmatched == "retract":
+        if law.unmatched == "retract":
             told.add_withdrawn(own)
-    _keep(job, operator, stores, events, valued & ~null, sides, window, stream_us)
+    _keep(job, law, stores, events, valued & ~null, sides, window, stream_us)
     tables = told.tables(job, meeting, sides, events, roles)
     first = next(tables, None)
     count = told.count + meeting.made
     return Done(
         first,
-        tuple(store.runs for store in stores.all),
+        {name: store.runs for name, store in stores.by_name.items()},
         job.manifest.rows + len(events.row),
         chunks=tables,
         later=count - (0 if first is None else len(first)),
-        counts=Counter(too_late=meeting.too_late),
+        counts=Counter(dict.fromkeys(law.counts(job.sources), meeting.too_late)),
     )
 
 
@@ -77,10 +77,10 @@ def _arrival(events: Timeline, side: int, roles: int) -> Ints:
 
 
 def _arrivals(
-    events: Timeline, keyed: Mask, operator: Interval, side: int, roles: int
+    events: Timeline, keyed: Mask, law: Interval, side: int, roles: int
 ) -> tuple[Ints, Arrivals]:
     """A side's events and what the kernel knows of them."""
-    event = np.flatnonzero(keyed & (events.source == operator.leaves[side]))
+    event = np.flatnonzero(keyed & (events.source == law.sides[side]))
     arrival = _arrival(events, side, roles)
     event = event[by_group_and_time(events.group[event], events.event_time_us[event])]
     return event, Arrivals(events.group[event], events.event_time_us[event], arrival[event])
@@ -191,14 +191,14 @@ class _Results:
         arrival, *keys, left, right, time, withdrawn = self._whole()
         order = np.lexsort((*reversed(keys), arrival))
         references = left[order], right[order]
-        spec = job.spec
+        operator = job.operator
         found = [
             picked(side.pool.columns, refs) for side, refs in zip(sides, references, strict=True)
         ]
         return output(
-            spec,
-            [pc.coalesce(*both) for both in zip(*(f[: spec.keys] for f in found), strict=True)],
-            [values[spec.keys :] for values in found],
+            operator,
+            [pc.coalesce(*both) for both in zip(*(f[: operator.keys] for f in found), strict=True)],
+            [values[operator.keys :] for values in found],
             references,
             deleted=withdrawn[order].astype(np.bool_),
             event_time_us=time[order],
@@ -225,14 +225,14 @@ class _Caused:
         """The record that arrives; where a result's ``order`` is 0, it comes because a window
         closes, whichever record comes next.
         """
-        spec = self.job.spec
-        if not spec.feeds:
+        operator = self.job.operator
+        if not operator.feeds:
             return Cause({})
         event = self.event[np.minimum(arrival, len(self.event) - 1)]
         if len(self.event) > 1:
             cause = self.causes.of(event)
         else:
-            cause = Cause(dict.fromkeys(spec.feeds, event))
+            cause = Cause(dict.fromkeys(operator.feeds, event))
         side = (references[0] == ABSENT).astype(np.int64)
         number = np.where(side == 1, references[1], references[0])
         due, hash_ = np.empty(len(number), np.int64), np.empty(len(number), np.int64)
@@ -241,12 +241,12 @@ class _Caused:
             keys = picked(own.pool.columns[: own.keys], number[mine])
             due[mine] = own.window.limit(own.side, own.time_us[number[mine]]) + 1
             hash_[mine] = stable_hash(keys)
-        return cause.due(order == 0, due, hash_, spec.holds_us)
+        return cause.due(order == 0, due, hash_, operator.law.holds_us)
 
 
 def _keep(
     job: Job,
-    operator: Interval,
+    law: Interval,
     stores: Stores,
     events: Timeline,
     keyed: Mask,
@@ -257,7 +257,7 @@ def _keep(
     """Store the batch's rows, those that wait, and which stored ones were joined; drop the old."""
     pending = [np.zeros(side.base + len(side.batch), np.bool_) for side in sides]
     for side, unmatched in zip(sides, pending, strict=True):
-        if operator.unmatched != "eager":
+        if law.unmatched != "eager":
             alone = side.numbers[side.alone]
             unmatched[alone] = side.first_match[alone] == NEVER
             side.mark_joined()
@@ -281,7 +281,7 @@ def _keep(
             rows.column(EVENT_TIME),
             pa.array(job.manifest.rows + events.arrival[event]),
             pa.array(bits),
-            *rows.columns[3 : 3 + len(history.schema) - 4],
+            *rows.select(history.schema.names[4:]).columns,
         ]
         history.store(pa.table(columns, schema=history.schema))
         history.expire(horizon_us)

@@ -22,7 +22,7 @@ from dovetail.kernels.interval_join import (
 from dovetail.kernels.search import pieces
 from dovetail.kernels.table_join import preserved
 from dovetail.kernels.timeline import NO_TIME, STORED, Ints, Mask, Timeline
-from dovetail.plan.spec import Interval
+from dovetail.physical.operators import Interval, marks, waiting
 from dovetail.runtime.job import Job, minus
 from dovetail.state.history import HistoryState
 from dovetail.state.queue import QueueState
@@ -35,65 +35,61 @@ _MARK = pa.schema(
 )
 
 
-def store_count(sources: int) -> int:
-    """How many stores the join of so many distinct streams has."""
-    return sources + 4
-
-
 @dataclass(frozen=True)
 class Stores:
-    """``histories``: per source; ``queues`` and ``marks``: per side."""
+    """``histories``: per source; ``queues`` and ``marks``: per side; ``names``: of all."""
 
     histories: Sequence[HistoryState]
     queues: Sequence[QueueState]
     marks: Sequence[TableState]
+    names: Sequence[str]
 
     @classmethod
-    def of(cls, job: Job, operator: Interval) -> Stores:
-        """The stores of a bucket, in the order of the manifest."""
-        runs = iter(job.manifest.stores)
+    def of(cls, job: Job, law: Interval) -> Stores:
+        """The stores of a bucket."""
         return cls(
             [
                 HistoryState(
                     _stored_schema(job, source),
-                    range(4, 4 + job.spec.keys),
-                    next(runs),
+                    range(4, 4 + job.operator.keys),
+                    job.runs(name),
                     job.blobs,
                     job.cache,
                     versioned=False,
                 )
-                for source in range(len(job.spec.sources))
+                for source, name in enumerate(job.operator.names)
             ],
             [
                 QueueState(
                     _queue_schema(job, source),
-                    next(runs),
+                    job.runs(waiting(side)),
                     job.blobs,
                     job.cache,
                     taken_us=minus(max(job.initial_us), 1),
                 )
-                for source in operator.leaves
+                for side, source in enumerate(law.sides)
             ],
-            [TableState(_MARK, 1, next(runs), job.blobs, job.cache) for _ in operator.leaves],
+            [TableState(_MARK, 1, job.runs(marks(side)), job.blobs, job.cache) for side in (0, 1)],
+            job.operator.stores,
         )
 
     @property
-    def all(self) -> Sequence[RunState]:
-        """All stores, in the order of the manifest."""
-        return [*self.histories, *self.queues, *self.marks]
+    def by_name(self) -> dict[str, RunState]:
+        """All stores."""
+        return dict(zip(self.names, [*self.histories, *self.queues, *self.marks], strict=True))
 
 
 def _stored_schema(job: Job, source: int) -> pa.Schema:
     """``_hash``, ``_event_time``, ``_row``, ``_pending`` (a bit per side), keys, values."""
-    schema = job.spec.sources[source].schema
-    own = [schema.field(HASH), schema.field(EVENT_TIME), (ROW, pa.int64()), (PENDING, pa.int64())]
-    return pa.schema([*own, *list(schema)[3:]])
+    spec = job.sources[source]
+    own = [(name, pa.int64()) for name in (HASH, EVENT_TIME, ROW, PENDING)]
+    return pa.schema([*own, *spec.fields(spec.user_columns)])
 
 
 def _queue_schema(job: Job, source: int) -> pa.Schema:
-    schema = job.spec.sources[source].schema
-    own = [(DUE, pa.int64()), schema.field(EVENT_TIME), schema.field(HASH), (ROW, pa.int64())]
-    return pa.schema([*own, *list(schema)[3:]])
+    spec = job.sources[source]
+    own = [(name, pa.int64()) for name in (DUE, EVENT_TIME, HASH, ROW)]
+    return pa.schema([*own, *spec.fields(spec.user_columns)])
 
 
 @dataclass(eq=False)
@@ -134,7 +130,7 @@ class Side:
     def of(
         cls,
         job: Job,
-        operator: Interval,
+        law: Interval,
         stores: Stores,
         side: int,
         events: Timeline,
@@ -144,7 +140,7 @@ class Side:
         stream_us: Ints,
     ) -> Side:
         """A side before it has met the other."""
-        source = operator.leaves[side]
+        source = law.sides[side]
         none = np.zeros(0, np.int64)
         identity = np.zeros(job.batches[source].rows.num_rows, np.int64)
         own = events.source == source
@@ -152,9 +148,9 @@ class Side:
         return cls(
             side=side,
             source=source,
-            keys=job.spec.keys,
-            preserved=preserved(operator.how)[side],
-            waits=preserved(operator.how)[side] and operator.unmatched == "on_close",
+            keys=job.operator.keys,
+            preserved=preserved(law.how)[side],
+            waits=preserved(law.how)[side] and law.unmatched == "on_close",
             stores=stores,
             arrivals=arrivals,
             window=window,
@@ -167,7 +163,7 @@ class Side:
             else stores.queues[side].schema.empty_table(),
             met=stores.histories[source].schema.empty_table(),
             met_group=none,
-            alone=np.full(len(event), preserved(operator.how)[side]),
+            alone=np.full(len(event), preserved(law.how)[side]),
             first_match=none,
             closes=none,
             joined=np.zeros(0, np.bool_),

@@ -13,7 +13,8 @@ import pyarrow as pa
 from dovetail.columns import CLOCK, DELETED, EVENT_TIME, HASH, ORDER, SEQUENCE, STREAM_TIME, TIE
 from dovetail.kernels.arrival import Stairs, before_all
 from dovetail.kernels.timeline import ABSENT, NO_TIME, Ints, Mask, Rows, Timeline
-from dovetail.plan.spec import StageSpec
+from dovetail.physical.fragment import Fragment, Operator
+from dovetail.physical.source import SourceSpec
 from dovetail.state.blobs import Blobs
 from dovetail.state.history import HistoryState
 from dovetail.state.manifest import Manifest
@@ -22,12 +23,6 @@ from dovetail.state.segment import SegmentCache
 from dovetail.state.table_state import TableState
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
-
-COUNTS = ("late", "astray", "ungrouped", "too_late")
-"""What operators count: records that came for a window when it was closed; rows that look in a
-window that is none, or is no longer kept; rows with a null among the columns that they are grouped
-by; pairs that are not made since one of the rows has been emitted without a match.
-"""
 
 END_OF_TIME = 2**62
 """As a stream time: the input has ended, nothing is waited for any longer."""
@@ -50,7 +45,7 @@ class Batch:
     stairs: Stairs | None = None
 
     @classmethod
-    def of_step(cls, rows: pa.Table, stream_us: Ints) -> Batch:
+    def in_sequence(cls, rows: pa.Table, stream_us: Ints) -> Batch:
         """Rows that their sequence puts in order."""
         return cls(rows, stream_us, stream_us)
 
@@ -66,20 +61,19 @@ class Batch:
         )
 
 
-@dataclass(frozen=True)
-class Job:
-    """``batches``: per source; ``manifest``: the bucket before the batch; ``final_us``: per source
-    its stream time at the end of the batch, ``NO_TIME`` before the first record; ``clock_us``: in a
-    step, stream time as each record of the batch comes, by its number.
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A bucket's rows of a micro-batch. ``batches``: per source; ``manifest``: the bucket before
+    the batch; ``final_us``: per source its stream time at the end of the batch, ``NO_TIME`` before
+    the first record.
     """
 
-    spec: StageSpec
+    sources: Sequence[SourceSpec]
     batches: Sequence[Batch]
     manifest: Manifest
     final_us: Sequence[int]
     blobs: Blobs
     cache: SegmentCache
-    clock_us: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def initial_us(self) -> Sequence[int]:
@@ -93,10 +87,10 @@ class Job:
 
     def rows(self, source: int, *, keyed: bool = True) -> Rows:
         """What the kernels know of a source's rows; without the keys if not ``keyed``."""
-        spec, batch = self.spec.sources[source], self.batches[source]
+        spec, batch = self.sources[source], self.batches[source]
         table = batch.rows
         return Rows(
-            keys=[whole(table.column(i)) for i in self.spec.key_columns if keyed],
+            keys=[whole(table.column(i)) for i in spec.key_columns if keyed],
             hash=table.column(HASH).to_numpy(),
             event_time_us=table.column(EVENT_TIME).to_numpy(),
             deleted=whole(table.column(DELETED)).to_numpy(zero_copy_only=False),
@@ -114,7 +108,7 @@ class Job:
     def position(self, source: int) -> Ints:
         """What puts a source's rows in order among those of all sources."""
         batch = self.batches[source]
-        return self.sequence(source) if self.spec.sources[source].ordered else batch.clock_us
+        return self.sequence(source) if self.sources[source].ordered else batch.clock_us
 
     def clock_of(self, source: int, asking: int) -> Ints:
         """A source's stream time as each row of the ``asking`` source comes, that row included:
@@ -129,6 +123,41 @@ class Job:
             found = batch.stairs.at(self.position(asking), inclusive=source < asking)
         return np.maximum(found, self.initial_us[source])
 
+    def said(self, name: str, source: int) -> Ints:
+        """What ``Fragment.feeds`` says of each row of a source, but for stream time."""
+        batch = self.batches[source]
+        if name == SEQUENCE:
+            return self.sequence(source)
+        if name == TIE:
+            return batch.rows.column(HASH).to_numpy()  # type: ignore[no-any-return]
+        if name == CLOCK:
+            return batch.clock_us
+        assert batch.order is not None
+        return batch.order
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share(Work):
+    """What a fragment's inputs have for one bucket."""
+
+    fragment: Fragment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(Work):
+    """What an operator's sources have for one bucket. ``stores``: what it keeps, by name;
+    ``clock_us``: where it is one of several, stream time as each record of the batch comes, by its
+    number.
+    """
+
+    operator: Operator
+    stores: Mapping[str, Runs]
+    clock_us: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def runs(self, store: str) -> Runs:
+        """What a store consists of; nothing before its first batch."""
+        return self.stores.get(store, Runs())
+
     def clocks_of(self, source: int, events: Timeline) -> Ints:
         """As ``clock_of``, for each event."""
         clock_us = np.empty(len(events.row), np.int64)
@@ -141,17 +170,17 @@ class Job:
         """The largest timestamp of all streams, or of all sources where none is a stream, as each
         event comes: int64[events].
         """
-        sources = [n for n, source in enumerate(self.spec.sources) if source.stream]
-        clocks = [self.clocks_of(n, events) for n in sources or range(len(self.spec.sources))]
+        streams = [n for n, source in enumerate(self.sources) if source.stream]
+        clocks = [self.clocks_of(n, events) for n in streams or range(len(self.sources))]
         highest: Ints = np.maximum.reduce(clocks)
         return highest
 
     def causes(self, events: Timeline) -> Cause:
-        """What ``StageSpec.feeds`` says of each event, as of the record that causes it."""
+        """What ``Operator.feeds`` says of each event, as of the record that causes it."""
         found: dict[str, Ints] = {}
-        for name in self.spec.feeds:
+        for name in self.operator.feeds:
             if name == STREAM_TIME:
-                found[name] = minus_each(self.stream_us(events), self.spec.holds_us)
+                found[name] = minus_each(self.stream_us(events), self.operator.law.holds_us)
                 continue
             column = np.empty(len(events.row), np.int64)
             for source in range(len(self.batches)):
@@ -163,51 +192,39 @@ class Job:
     def causes_of_rows(self, row: Ints) -> Cause:
         """As ``causes``, of these rows of the only source."""
         found = {}
-        for name in self.spec.feeds:
+        for name in self.operator.feeds:
             if name == STREAM_TIME:
-                found[name] = minus_each(self.clock_of(0, 0)[row], self.spec.holds_us)
+                found[name] = minus_each(self.clock_of(0, 0)[row], self.operator.law.holds_us)
             else:
                 found[name] = self.said(name, 0)[row]
         return Cause(found)
-
-    def said(self, name: str, source: int) -> Ints:
-        """What ``StageSpec.feeds`` says of each row of a source, but for stream time."""
-        batch = self.batches[source]
-        if name == SEQUENCE:
-            return self.sequence(source)
-        if name == TIE:
-            return batch.rows.column(HASH).to_numpy()  # type: ignore[no-any-return]
-        if name == CLOCK:
-            return batch.clock_us
-        assert batch.order is not None
-        return batch.order
 
     def horizon_us(self, source: int) -> int:
         """What is older of a windowed source's rows is no longer asked for; ``NO_TIME`` of
         others.
         """
-        retention_us = self.spec.sources[source].retention_us
+        retention_us = self.sources[source].retention_us
         return NO_TIME if retention_us is None else minus(self.final_us[source], retention_us)
 
     def expiry(self, source: int) -> str:
         """The column by which a source's rows expire: a row's own time may be older than its
         window, as a table's record may be that gave it.
         """
-        spec = self.spec.sources[source]
+        spec = self.sources[source]
         return EVENT_TIME if spec.retention_us is None else spec.window
 
     def table_store(
-        self, source: int, schema: pa.Schema | None = None
+        self, source: int, name: str | None = None, *, schema: pa.Schema | None = None
     ) -> TableState | HistoryState:
-        """The store of a table, its last rows or, of a versioned one, its history; ``schema``:
-        where not all of the table's columns are stored.
+        """The store of a table, its last rows or, of a versioned one, its history. ``name``: by
+        default the source's; ``schema``: where not all of the table's columns are stored.
         """
-        spec, runs = self.spec.sources[source], self.manifest.stores[source]
+        spec, runs = self.sources[source], self.runs(name or self.operator.names[source])
         schema = schema or spec.schema
         if spec.versioned_us is None:
             return TableState(
                 schema,
-                self.spec.keys,
+                spec.keys,
                 runs,
                 self.blobs,
                 self.cache,
@@ -216,7 +233,7 @@ class Job:
             )
         return HistoryState(
             schema,
-            self.spec.key_columns,
+            spec.key_columns,
             runs,
             self.blobs,
             self.cache,
@@ -227,7 +244,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Cause:
-    """Which record causes each of n results: the columns ``StageSpec.feeds``, int64[n] each."""
+    """Which record causes each of n results: the columns ``Operator.feeds``, int64[n] each."""
 
     columns: Mapping[str, Ints]
 
@@ -264,16 +281,16 @@ class Cause:
 
 @dataclass(frozen=True)
 class Done:
-    """What an operator leaves: its changes (``StageSpec.output_schema``, None for none), its
+    """What an operator leaves: its changes (``Operator.output_schema``, None for none), its
     stores, and how many stream rows the bucket has numbered.
 
     ``chunks``: more changes, made only when they are asked for, so that they need not all be in
     memory at a time; ``later``: how many of them have positions, which go on from those of
-    ``output``; ``counts``: of rows that had no use, by ``COUNTS``.
+    ``output``; ``counts``: of rows that had no use, by metric.
     """
 
     output: pa.Table | None
-    stores: tuple[Runs, ...]
+    stores: Mapping[str, Runs]
     rows: int = 0
     chunks: Iterable[pa.Table] = ()
     later: int = 0
@@ -291,7 +308,7 @@ def minus(time_us: int, span_us: int) -> int:
 
 
 def output(
-    spec: StageSpec,
+    operator: Operator,
     keys: Sequence[pa.Array],
     leaves: Sequence[Sequence[pa.Array]],
     references: Sequence[Ints],
@@ -311,13 +328,13 @@ def output(
         pa.array(event_time_us),
         pa.array(np.arange(position, position + count)),
     ]
-    if spec.visible:
+    if operator.visible:
         visible = np.zeros(count, dtype=np.int64)
         for leaf, refs in enumerate(references):
             visible |= (refs != ABSENT).astype(np.int64) << leaf
         columns.append(pa.array(visible))
-    columns += [pa.array(cause.columns[name]) for name in spec.feeds]
-    return pa.table(columns, schema=spec.output_schema)
+    columns += [pa.array(cause.columns[name]) for name in operator.feeds]
+    return pa.table(columns, schema=operator.output_schema)
 
 
 def picked(columns: Sequence[Column], refs: Ints) -> list[pa.Array]:

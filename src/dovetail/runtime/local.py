@@ -6,7 +6,7 @@ What runs is what Spark's workers run, on the same bytes; only the way between t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -23,20 +23,23 @@ from dovetail.columns import (
     EVENT_TIME,
     FOREIGN,
     HASH,
-    PLACE,
     foreign_name,
     gathered_name,
 )
 from dovetail.errors import PlanError
 from dovetail.kernels.equality import canonical
-from dovetail.plan.inputs import Input
+from dovetail.physical.fragment import Fragment
+from dovetail.physical.inputs import Input
+from dovetail.physical.operators import Eventual, InOrder
+from dovetail.physical.output import held_columns
+from dovetail.physical.stage import Port, Stage, stages
 from dovetail.plan.nodes import ForeignKeyJoin, Source
-from dovetail.plan.output import held_columns
-from dovetail.plan.spec import Eventual, StageSpec
-from dovetail.plan.stages import Stage
+from dovetail.runtime import flow
+from dovetail.runtime.flow import Flow
+from dovetail.runtime.fragment import process
 from dovetail.runtime.merge import merge
 from dovetail.runtime.pack import Packer, Tag, packed, unpack_piece
-from dovetail.runtime.stage import Piece, process
+from dovetail.runtime.pieces import Piece
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import SegmentCache
 
@@ -45,14 +48,16 @@ Hash: TypeAlias = Annotated[
     Rule("a function of a key's columns", partial(takes, 1)),
 ]
 Pieces: TypeAlias = "list[tuple[int, Piece]]"
+Tables: TypeAlias = "Iterator[pa.Table]"
+Packed: TypeAlias = "Iterable[tuple[int, Piece]]"
 
 
 class Buckets:
-    """A stage's work on all its buckets."""
+    """A fragment's work on all its buckets."""
 
-    def __init__(self, spec: StageSpec) -> None:
-        self.spec = spec
-        self.blobs = [MemoryBlobs() for _ in range(spec.buckets)]
+    def __init__(self, fragment: Fragment) -> None:
+        self.fragment = fragment
+        self.blobs = [MemoryBlobs() for _ in range(fragment.buckets)]
         self.counts: Counter[str] = Counter()
         self._cache = SegmentCache()
 
@@ -60,35 +65,34 @@ class Buckets:
         """One micro-batch: the changes, each table with its bucket."""
         for number, blobs in enumerate(self.blobs):
             own = [piece for bucket, piece in pieces if bucket == number]
-            if own or self.spec.align_us is not None:
-                done = process(self.spec, own, blobs, self._cache, now_us, number)
+            if own or self.fragment.align_us is not None:
+                done = process(self.fragment, own, blobs, self._cache, now_us, number)
                 for table in done.changes:
                     yield number, table
                 self.counts += done.counts
 
 
-class LocalStage:
-    """A stage and those that feed it.
+class Local:
+    """A stage and all that feed it.
 
     Rows come as tables of their source's columns with ``_event_time``, ``_deleted`` and
     ``_sequence``. ``key_hash``: the function that places keys.
     """
 
     def __init__(self, stage: Stage, key_hash: Hash) -> None:
-        _refuse_expressions(stage)
-        self.stage = stage
-        self._hash = key_hash
-        self._own = Buckets(stage.spec)
-        self._first = None if stage.first is None else Buckets(stage.first)
-        self._upstream = {n: LocalStage(made, key_hash) for n, made in stage.upstream}
-        self._given: list[Pieces] = [[] for _ in stage.inputs]
-        self._held = held_columns(stage)
+        self.stage, self.hash = stage, key_hash
+        self.by_stage: dict[Stage, Buckets] = {}
+        self.given: dict[Port, Pieces] = {}
+        for one in stages(stage):
+            _refuse_expressions(one)
+            self.given |= {port: [] for port in one.ports}
+            if one.fragment.stateful:
+                self.by_stage[one] = Buckets(one.fragment)
 
     @property
     def buckets(self) -> list[Buckets]:
-        """The buckets of this stage and of all that feed it, in an order of their own."""
-        own = [self._own] if self._first is None else [self._first, self._own]
-        return [*own, *(b for stage in self._upstream.values() for b in stage.buckets)]
+        """The buckets of all stages that have state, in the order in which these run."""
+        return list(self.by_stage.values())
 
     def accept(self, source: Source, rows: pa.Table, partition: int = 0) -> int:
         """Take rows of a source, of an input partition, for the next micro-batch; returns how many
@@ -96,122 +100,132 @@ class LocalStage:
 
         Raises ``DataError`` for rows that cannot be placed in time, and takes none.
         """
-        offers = list(self.offers(source, rows, partition))
+        offers = list(self._offers(source, rows, partition))
         for held, pieces, _ in offers:
             # Pieces of one input come in the order of their numbers.
             first = len(held)
             held += [(b, replace(piece, number=first + piece.number)) for b, piece in pieces]
         return sum(dropped for _, _, dropped in offers)
 
-    def offers(
+    def _offers(
         self, source: Source, rows: pa.Table, partition: int
     ) -> Iterator[tuple[Pieces, Pieces, int]]:
-        """Per input of all stages that is the source: what it holds, what these rows add to it, and
-        how many of them are of no use.
+        """Per port that the source reaches: what it holds, what these rows add to it, and how many
+        of them are of no use.
         """
-        for stage in self._upstream.values():
-            yield from stage.offers(source, rows, partition)
-        for number, input_ in enumerate(self.stage.inputs):
-            if input_.source is source:
-                yield self._given[number], *self._packed(number, [rows], partition)
+        for stage in stages(self.stage):
+            for number, port in enumerate(stage.ports):
+                if port.origin is source:
+                    yield self.given[port], *self.pieces(stage, number, port, [rows], partition)
 
     def forget(self) -> None:
         """Leave what was accepted."""
-        for stage in self._upstream.values():
-            stage.forget()
-        self._given = [[] for _ in self._given]
+        self.given = {port: [] for port in self.given}
 
     def run(self, batch: int, now_us: int, beat_us: int | None = None) -> list[pa.Table]:
         """All ``results`` of a micro-batch that are not empty."""
         return [table for table in self.results(batch, now_us, beat_us) if len(table)]
 
-    def results(self, batch: int, now_us: int, beat_us: int | None = None) -> Iterator[pa.Table]:
-        """One micro-batch of what was accepted: the changes (``StageSpec.output_schema``), in
+    def results(self, batch: int, now_us: int, beat_us: int | None = None) -> Tables:
+        """One micro-batch of what was accepted: the changes (``Fragment.output_schema``), in
         pieces that are made as they are asked for.
 
         ``batch``: its number; ``beat_us``: a time up to which all inputs are read.
         """
-        given = self._given
-        self._given = [[] for _ in given]
-        for number, stage in self._upstream.items():
-            made = stage.run(batch, now_us, beat_us)
-            given[number], _ = self._packed(number, [stage.as_rows(table) for table in made])
-        if self._first is not None:
-            subscribing = given[0] + self._beats([0], beat_us)
-            given[0] = self._routed(self._first.process(subscribing, now_us), HASH)
-        pieces = self._beats(range(len(given)), beat_us)
-        pieces += (piece for own in given for piece in own)
-        changes = self._own.process(pieces, now_us)
-        if not self.stage.merges:
-            yield from (table for _, table in changes)
-        else:
-            yield from merge(self._by_place(changes), self.stage.spec, batch)
+        given, self.given = self.given, {port: [] for port in self.given}
+        return flow.changes(self.stage, _MicroBatch(self, given, batch, now_us, beat_us))
 
-    def as_rows(self, changes: pa.Table) -> pa.Table:
-        """Changes as rows for another stage."""
-        carried = [EVENT_TIME, DELETED, *self.stage.spec.feeds]
-        columns = [changes.column(held) for held in self._held.values()]
-        return pa.table(
-            [*columns, *(changes.column(name) for name in carried)], names=[*self._held, *carried]
-        )
-
-    def _packed(
-        self, number: int, tables: Sequence[pa.Table], partition: int = 0
+    def pieces(
+        self,
+        stage: Stage,
+        number: int,
+        port: Port,
+        tables: Sequence[pa.Table],
+        partition: int = 0,
     ) -> tuple[Pieces, int]:
         """What every bucket gets of an input's rows, through the bytes that Spark would move, and
         how many rows were dropped.
         """
-        input_, spec = self.stage.inputs[number], self.stage.spec
-        source, keys = spec.sources[number], spec.keys
-        if self.stage.first is not None and number == 0:
-            source, keys = self.stage.first.sources[0], self.stage.first.keys
-        schema = source.travel_schema
+        assert port.input is not None
+        schema = port.source.travel_schema
         batches = [
             batch
             for table in tables
-            for batch in _wire_rows(input_, table, schema, self._hash).to_batches()
+            for batch in _wire_rows(port.input, table, schema, self.hash).to_batches()
         ]
-        packer = Packer(number, source, keys, range(spec.buckets))
+        packer = Packer(number, port.source, range(stage.fragment.buckets), port.by)
         rows = [row for told in packer(iter(batches), partition) for row in told.to_pylist()]
         return [_piece(row) for row in rows], sum(row["dropped"] for row in rows)
 
-    def _routed(self, changes: Iterator[tuple[int, pa.Table]], by: str) -> Pieces:
-        """Changes as the pieces of the next step's first input."""
-        labels = range(self.stage.spec.buckets)
-        return [
-            _piece(row)
-            for number, (bucket, table) in enumerate(changes)
-            for row in packed(
-                table,
-                labels,
-                Tag(0, bucket, number, pc.max(table.column(EVENT_TIME)).as_py()),
-                by=by,
-            ).to_pylist()
+
+class _MicroBatch(Flow[Tables, Packed]):
+    """Stages on what was ``given`` to their ports."""
+
+    def __init__(
+        self,
+        local: Local,
+        given: Mapping[Port, Pieces],
+        batch: int,
+        now_us: int,
+        beat_us: int | None,
+    ) -> None:
+        self._local, self._given = local, given
+        self._batch, self._now_us, self._beat_us = batch, now_us, beat_us
+
+    def packed(self, stage: Stage, number: int, port: Port, rows: Tables | None) -> Packed:
+        """What was accepted of a source, or what another stage has made."""
+        if rows is None:
+            return self._given[port]
+        assert isinstance(port.origin, Stage)
+        held = held_columns(port.origin)
+        carried = [EVENT_TIME, DELETED, *port.origin.fragment.feeds]
+        tables = [
+            pa.table(
+                [
+                    *(table.column(column) for column in held.values()),
+                    *(table.column(name) for name in carried),
+                ],
+                names=[*held, *carried],
+            )
+            for table in rows
+            if len(table)
         ]
+        return self._local.pieces(stage, number, port, tables)[0]
 
-    def _by_place(self, changes: Iterator[tuple[int, pa.Table]]) -> Iterator[pa.Table]:
-        """Changes as the merging step reads them."""
-        for change in changes:
-            for _, piece in self._routed(iter([change]), PLACE):
-                if piece.rows is not None:
-                    yield piece.rows
+    def dealt(self, stage: Stage, inputs: list[Packed], by: str, number: int) -> Packed:
+        """The changes of all buckets, each as a piece for every bucket, as they are asked for."""
+        labels = range(stage.fragment.buckets)
+        for piece, (bucket, table) in enumerate(self._processed(stage, inputs)):
+            tag = Tag(number, bucket, piece, pc.max(table.column(EVENT_TIME)).as_py())
+            yield from map(_piece, packed(table, labels, tag, by=by).to_pylist())
 
-    def _beats(self, inputs: Sequence[int], time_us: int | None) -> Pieces:
-        if time_us is None:
-            return []
-        beats = [Piece.beat(number, time_us) for number in inputs]
-        return [(bucket, beat) for bucket in range(self.stage.spec.buckets) for beat in beats]
+    def changes(self, stage: Stage, inputs: list[Packed]) -> Tables:
+        """The changes, bucket by bucket."""
+        last = stage.fragment.last
+        if isinstance(last.law, InOrder):
+            (pieces,) = inputs
+            tables = (piece.rows for _, piece in pieces if piece.rows is not None)
+            return merge(tables, last.law, last.output_schema.names, self._batch)
+        return (table for _, table in self._processed(stage, inputs))
+
+    def _processed(self, stage: Stage, inputs: list[Packed]) -> Iterator[tuple[int, pa.Table]]:
+        pieces: Pieces = []
+        if self._beat_us is not None:
+            beats = [Piece.beat(number, self._beat_us) for number in range(len(inputs))]
+            pieces = [(b, beat) for b in range(stage.fragment.buckets) for beat in beats]
+        pieces += (piece for own in inputs for piece in own)
+        return self._local.by_stage[stage].process(pieces, self._now_us)
 
 
 def _refuse_expressions(stage: Stage) -> None:
-    if isinstance(stage.spec.operator, Eventual):
+    if isinstance(stage.fragment.last.law, Eventual):
         raise PlanError(
             stage.node.name,
             "a delta join asks stores that the test driver does not have",
             "Run the topology with write_stream(), or with strategy='none'",
         )
-    computes = any(not isinstance(part, str) for i in stage.inputs for part, _ in i.foreign)
-    if computes or stage.spec.visible:
+    computes = any(source.fallible for source in stage.fragment.sources)
+    if computes or stage.fragment.last.visible:
         argument = "select="
         if computes:
             argument = "on=" if isinstance(stage.node, ForeignKeyJoin) else "window_of="

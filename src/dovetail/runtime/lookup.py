@@ -30,25 +30,25 @@ from dovetail.kernels.timeline import (
     versions,
 )
 from dovetail.kernels.versioning import LATEST, as_of, batch_versions
-from dovetail.plan.spec import Lookup
+from dovetail.physical.operators import Lookup
 from dovetail.runtime.job import Batch, Done, Job, output, picked, whole
 from dovetail.runtime.tables import Pool, TableStore, counts, keep
 from dovetail.state.history import HistoryState
 from dovetail.state.queue import QueueState
 
 
-def join(job: Job, operator: Lookup) -> Done:
+def join(job: Job, law: Lookup) -> Done:
     """Each stream record's result, in the order in which the records are processed."""
-    sources = range(len(job.spec.sources))
-    stream = operator.leaves[0]
-    runs, numbered = list(job.manifest.stores), job.manifest.rows
+    sources = range(len(job.sources))
+    stream = law.leaves[0]
+    names, runs, numbered = job.operator.names, dict(job.stores), job.manifest.rows
     order = None
-    if operator.grace_us is not None:
-        released = _release(job, stream, operator.grace_us)
+    if law.grace_us is not None:
+        released = _release(job, stream, law.grace_us)
         job, order, numbered = released.job, released.order, released.numbered
-        runs[stream] = released.queue.runs
+        runs[names[stream]] = released.queue.runs
     if not job.any_rows:
-        return Done(None, tuple(runs), numbered)
+        return Done(None, runs, numbered)
     events = timeline([job.rows(source) for source in sources], order)
     asked = np.flatnonzero(events.source == stream)
     reference = {stream: events.row[asked]}
@@ -58,12 +58,12 @@ def join(job: Job, operator: Lookup) -> Done:
     for source, store in stores.items():
         found, pools[source] = _find(job, source, store, events, asked)
         reference[source] = np.where(null, ABSENT, found)
-    changes = look_up(operator.tree, events, asked, reference)
-    told = _output(job, operator, events, pools, changes) if len(changes.event) else None
+    changes = look_up(law.tree, events, asked, reference)
+    told = _output(job, law, events, pools, changes) if len(changes.event) else None
     for source, store in stores.items():
         keep(job, source, store, events, counts(job, events, source))
-        runs[source] = store.runs
-    return Done(told, tuple(runs), numbered)
+        runs[names[source]] = store.runs
+    return Done(told, runs, numbered)
 
 
 def _find(
@@ -75,7 +75,7 @@ def _find(
         located = store.locate(events.hash, events.keys)
         refs = versions(events, source, located.present)[1][asked]
         return refs, Pool(rows, located, events.groups)
-    retention_us = job.spec.sources[source].versioned_us
+    retention_us = job.sources[source].versioned_us
     assert retention_us is not None
     group, arrival, time = (a[asked] for a in (events.group, events.arrival, events.event_time_us))
     clock_us = job.clocks_of(source, events)[asked]
@@ -95,19 +95,19 @@ def _find(
 
 
 def _output(
-    job: Job, operator: Lookup, events: Timeline, pools: Mapping[int, Pool], changes: Changes
+    job: Job, law: Lookup, events: Timeline, pools: Mapping[int, Pool], changes: Changes
 ) -> pa.Table:
-    stream = operator.leaves[0]
+    stream = law.leaves[0]
     group = pa.array(events.group[changes.event])
-    values = job.batches[stream].rows.select(job.spec.value_fields(stream)).columns
+    values = job.batches[stream].rows.select(job.sources[stream].value_columns).columns
     return output(
-        job.spec,
+        job.operator,
         [key.take(group) for key in events.keys],
         [
             picked(values, refs)
             if source == stream
-            else pools[source].values(refs, job.spec.value_fields(source))
-            for source, refs in zip(operator.leaves, changes.reference, strict=True)
+            else pools[source].values(refs, job.sources[source].value_columns)
+            for source, refs in zip(law.leaves, changes.reference, strict=True)
         ],
         changes.reference,
         deleted=~changes.present,
@@ -136,7 +136,7 @@ def _release(job: Job, stream: int, grace_us: int) -> _Released:
     order of time, then of key; a record later than that at its arrival, or with a null in its key,
     does not wait. Tables' rows keep their places.
     """
-    sources = [job.rows(source) for source in range(len(job.spec.sources))]
+    sources = [job.rows(source) for source in range(len(job.sources))]
     own, batch = sources[stream], job.batches[stream]
     arranged = arrival_order(sources)
     place = 2 * np.argsort(arranged) + 1
@@ -166,7 +166,7 @@ def _release(job: Job, stream: int, grace_us: int) -> _Released:
     queue.store(everything.take(pa.array(rest[np.argsort(limit[rest], kind="stable")])))
     chosen = np.flatnonzero(trigger != NEVER)
     rank = rank_of_keys(
-        [whole(everything.column(i)) for i in job.spec.key_columns],
+        [whole(everything.column(i)) for i in job.operator.key_columns],
         everything.column(HASH).to_numpy(),
     )
     number = everything.column(ROW).to_numpy()
@@ -214,8 +214,8 @@ def _release(job: Job, stream: int, grace_us: int) -> _Released:
 def _queue(job: Job, stream: int) -> QueueState:
     """The records that wait; one is due when its side's clock is a grace period past it."""
     return QueueState(
-        _queue_schema(job.spec.sources[stream].schema),
-        job.manifest.stores[stream],
+        _queue_schema(job.sources[stream].schema),
+        job.runs(job.operator.names[stream]),
         job.blobs,
         job.cache,
         taken_us=job.initial_us[stream],

@@ -8,7 +8,7 @@ made (``_epoch``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -17,14 +17,17 @@ from dovetail.columns import DELETED, EPOCH, PLACE, POSITION
 from dovetail.kernels.equality import rows_equal
 from dovetail.kernels.foreign_key import BEFORE, SETTLED
 from dovetail.kernels.grouping import by_key
-from dovetail.plan.spec import StageSpec
+from dovetail.physical.operators import InOrder
+from dovetail.runtime.job import Done, Job
 
 _BATCH_SHIFT = 32
 
 
-def merge(tables: Iterable[pa.Table], spec: StageSpec, batch: int) -> Iterator[pa.Table]:
-    """The changes of a join by foreign key, in tables of ``spec.output_schema``, from its second
-    stage's output, in which each bucket's tables come in order.
+def merge(
+    tables: Iterable[pa.Table], law: InOrder, columns: Sequence[str], batch: int
+) -> Iterator[pa.Table]:
+    """The changes of a join by foreign key, in tables of these ``columns``, from what its buckets
+    put out, each one's tables in order.
 
     A change's position is the number of the micro-batch, then its place in what is merged here.
     """
@@ -35,21 +38,29 @@ def merge(tables: Iterable[pa.Table], spec: StageSpec, batch: int) -> Iterator[p
         if not settled.all():
             held.append(table.filter(pa.array(~settled)))
             table = table.filter(pa.array(settled))
-        yield _placed(table, spec, position)
+        yield _placed(table, columns, position)
         position += len(table)
     if held:
         moved = pa.concat_tables(held)
         moved = moved.take(pa.array(np.argsort(moved.column(EPOCH).to_numpy(), kind="stable")))
-        if spec.emit == "batch":
-            moved = _net(moved.combine_chunks(), len(spec.told_key))
-        yield _placed(moved, spec, position)
+        if law.net:
+            moved = _net(moved.combine_chunks(), len(law.keys))
+        yield _placed(moved, columns, position)
 
 
-def _placed(table: pa.Table, spec: StageSpec, position: int) -> pa.Table:
+def run(job: Job, law: InOrder) -> Done:
+    """Those of one bucket, where no exchange lies before."""
+    rows = job.batches[0].rows
+    columns = job.operator.output_schema.names
+    tables = list(merge([rows], law, columns, 0)) if len(rows) else []
+    return Done(pa.concat_tables(tables) if tables else None, {})
+
+
+def _placed(table: pa.Table, columns: Sequence[str], position: int) -> pa.Table:
     positions = pa.array(np.arange(position, position + len(table)))
     number = table.schema.get_field_index(POSITION)
     placed = table.set_column(number, POSITION, positions)
-    return placed.select(spec.output_schema.names)
+    return placed.select(columns)
 
 
 def _net(rows: pa.Table, keys: int) -> pa.Table:

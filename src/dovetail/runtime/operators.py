@@ -1,21 +1,18 @@
-"""Which code runs an operator, and how many stores it has."""
+"""Which code runs an operator."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from dovetail.kernels.table_join import preserved
-from dovetail.plan.spec import (
+from dovetail.physical.operators import (
     Final,
     ForeignKey,
     Gather,
     Histories,
+    InOrder,
     Interval,
     Lookup,
-    Operator,
     Regroup,
-    StageSpec,
-    Steps,
     Subscribe,
     TableTree,
 )
@@ -25,8 +22,8 @@ from dovetail.runtime import (
     gather,
     histories,
     interval,
-    interval_side,
     lookup,
+    merge,
     regroup,
     sessions,
     sliding,
@@ -34,16 +31,15 @@ from dovetail.runtime import (
     tables,
 )
 from dovetail.runtime.job import Done, Job
-from dovetail.runtime.parts import listing
 
 
-def _gather(job: Job, operator: Gather) -> Done:
-    kind = None if operator.windows is None else operator.windows.kind
+def _gather(job: Job, law: Gather) -> Done:
+    kind = None if law.windows is None else law.windows.kind
     if kind == "session":
-        return sessions.gather(job, operator)
+        return sessions.gather(job, law)
     if kind == "sliding":
-        return sliding.gather(job, operator)
-    return gather.gather(job, operator)
+        return sliding.gather(job, law)
+    return gather.gather(job, law)
 
 
 _RUN: dict[type, Callable[..., Done]] = {
@@ -53,6 +49,7 @@ _RUN: dict[type, Callable[..., Done]] = {
     Histories: histories.join,
     Subscribe: subscribe.run,
     ForeignKey: foreign_key.join,
+    InOrder: merge.run,
     Regroup: regroup.run,
     Gather: _gather,
     Final: final.tell,
@@ -60,29 +57,7 @@ _RUN: dict[type, Callable[..., Done]] = {
 
 
 def operate(job: Job) -> Done:
-    """Run a job's operator, one that has no steps."""
-    return _RUN[type(job.spec.operator)](job, job.spec.operator)
-
-
-def _slides(operator: Operator) -> bool:
-    """Whether it stores records beside accumulators."""
-    return (
-        isinstance(operator, Gather)
-        and operator.windows is not None
-        and operator.windows.kind == "sliding"
-    )
-
-
-def store_count(spec: StageSpec) -> int:
-    """How many stores a bucket of the stage has."""
-    operator = spec.operator
-    if isinstance(operator, Steps):
-        return sum(store_count(step.spec) for step in operator.steps)
-    if isinstance(operator, Interval):
-        return interval_side.store_count(len(spec.sources))
-    if isinstance(operator, Final) or _slides(operator):
-        return 2
-    if isinstance(operator, Gather):
-        return 1 + 2 * len(listing(operator))
-    counted = isinstance(operator, ForeignKey) and preserved(operator.how)[1]
-    return len(spec.sources) + counted
+    """Run a job's operator on what one bucket has."""
+    done = _RUN[type(job.operator.law)](job, job.operator.law)
+    assert done.stores.keys() <= set(job.operator.stores), "a store that is not declared"
+    return done

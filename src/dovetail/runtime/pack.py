@@ -21,11 +21,11 @@ from dovetail.errors import DataError
 from dovetail.kernels.grouping import bucket_of
 from dovetail.kernels.hashing import stable_hash
 from dovetail.kernels.timeline import NO_TIME, Mask
-from dovetail.plan.spec import SourceSpec
+from dovetail.physical.source import SourceSpec
 from dovetail.runtime import task
 from dovetail.runtime.arranged import arranged
 from dovetail.runtime.blame import blamed, told
-from dovetail.runtime.stage import Piece
+from dovetail.runtime.pieces import Piece
 from dovetail.state.ipc import COMPRESSED, from_ipc, to_ipc
 
 PACKED = (
@@ -39,8 +39,7 @@ _FLUSH_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class Packer:
-    """Packs one source. ``labels[b]`` is the number under which bucket b is shuffled; ``keys`` the
-    number of key columns.
+    """Packs one source. ``labels[b]`` is the number under which bucket b is shuffled.
 
     What no join can use is counted in ``dropped`` and, unless it keeps time, dropped: rows with a
     null in the key, but for streams whose records appear without a match, and a stream's records
@@ -51,7 +50,6 @@ class Packer:
 
     number: int
     source: SourceSpec
-    keys: int
     labels: Sequence[int]
     by: tuple[str, ...] = ()
 
@@ -116,13 +114,13 @@ class Packer:
             raise DataError(
                 self.source.title,
                 f"{time.null_count} rows have a null timestamp, so no place in event time, the "
-                f"first of key {told(first, keys[: self.keys], ())}",
+                f"first of key {told(first, keys[: self.source.keys], ())}",
                 "Filter them out or give them a time with F.coalesce before from_changelog",
             )
 
     @property
     def _key_names(self) -> list[str]:
-        return self.source.schema.names[3 : 3 + self.keys]  # type: ignore[no-any-return]
+        return [field.name for field in self.source.fields(self.source.key_columns)]
 
     def _pack(
         self,
@@ -163,7 +161,7 @@ class Packer:
 
 @dataclass(frozen=True)
 class Tag:
-    """What every bucket hears of some packed rows (``stage.Piece``), and how many were ``dropped``
+    """What every bucket hears of some packed rows (``pieces.Piece``), and how many were ``dropped``
     and ``failed``.
     """
 

@@ -22,18 +22,12 @@ from dovetail.kernels.multiset import Listing, lists_of, sizes
 from dovetail.kernels.ordering import keyed
 from dovetail.kernels.parts import Layout, cut, is_long
 from dovetail.kernels.timeline import ABSENT, Ints, Mask, Timeline
-from dovetail.plan.spec import Gather
+from dovetail.physical.operators import Gather
 from dovetail.runtime.job import Job, whole
 from dovetail.state.runs import Runs
 from dovetail.state.table_state import TableState
 
 _PART, _SIZE, _FIRST = "_part", "_size", "_first"
-
-
-def listing(operator: Gather) -> list[int]:
-    """The columns whose lists may lie in parts: of groups whose rows may leave."""
-    columns = enumerate(operator.columns) if operator.retracts else ()
-    return [number for number, column in columns if isinstance(column.kernel, Listing)]
 
 
 @dataclass(frozen=True)
@@ -61,24 +55,28 @@ class Parts:
     each part has and, where they are ordered, the first; ``lists``: the parts.
     """
 
-    def __init__(self, job: Job, operator: Gather, column: int, index: Runs, lists: Runs) -> None:
-        kernel = operator.columns[column].kernel
+    def __init__(self, job: Job, law: Gather, column: int) -> None:
+        kernel = law.columns[column].kernel
         assert isinstance(kernel, Listing)
-        key = job.spec.told_key
+        key = job.operator.key
         own = [(HASH, pa.int64()), (EVENT_TIME, pa.int64()), (DELETED, pa.bool_()), *key]
         own.append((_PART, pa.int64()))
         first = [(_FIRST, kernel.values)] * kernel.ordered
         state = [(f"_a{number}", type_) for number, type_ in enumerate(kernel.state)]
         self.column, self.kernel = column, kernel
+        self._names = law.lists(column)
+        held = ([(_SIZE, pa.int64()), *first], state)
         self.index, self.lists = (
-            TableState(pa.schema([*own, *values]), len(key) + 1, runs, job.blobs, job.cache)
-            for values, runs in (([(_SIZE, pa.int64()), *first], index), (state, lists))
+            TableState(
+                pa.schema([*own, *values]), len(key) + 1, job.runs(name), job.blobs, job.cache
+            )
+            for name, values in zip(self._names, held, strict=True)
         )
 
     @property
-    def runs(self) -> tuple[Runs, Runs]:
+    def runs(self) -> dict[str, Runs]:
         """What the manifest records of both stores."""
-        return self.index.runs, self.lists.runs
+        return dict(zip(self._names, (self.index.runs, self.lists.runs), strict=True))
 
     def read(
         self, events: Timeline, known: Mask, stored: Columns, touches: Touches, values: pa.Array
@@ -95,8 +93,7 @@ class Parts:
         low, high = combined_range(events.hash[large])
         asked = pa.array(large)
         found = self.index.scan(low, high, [key.take(asked) for key in events.keys])
-        columns = range(3 + len(events.keys), len(self.index.schema))
-        told = found.located.fetch(np.arange(len(found.query)), columns)
+        told = found.located.fetch(np.arange(len(found.query)), self.index.value_columns)
         number, size = (told.column(name).to_numpy() for name in (_PART, _SIZE))
         group = large[found.query]
 
@@ -137,8 +134,8 @@ class Parts:
         assert found.present.all(), "a part is in the index but not in the store"
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
-        columns = range(3 + len(keys), len(self.lists.schema))
-        return [whole(column) for column in found.fetch(place, columns).columns]
+        parts = found.fetch(place, self.lists.value_columns)
+        return [whole(column) for column in parts.columns]
 
     def keep(self, read: Read, events: Timeline, made: Traced, time_us: Ints) -> Columns:
         """Store what has changed in long lists; the lists that stay in their groups' rows, null for
@@ -213,11 +210,9 @@ class Parts:
             store.store(pa.table(rows, schema=store.schema))
 
 
-def parts_of(job: Job, operator: Gather) -> list[Parts]:
-    """Those of all columns that may have them. Their stores come after that of the groups."""
-    runs = job.manifest.stores[1:]
-    columns = zip(listing(operator), runs[::2], runs[1::2], strict=True)
-    return [Parts(job, operator, *column) for column in columns]
+def parts_of(job: Job, law: Gather) -> list[Parts]:
+    """Those of all columns that may have them."""
+    return [Parts(job, law, column) for column in law.listed]
 
 
 def _spliced(

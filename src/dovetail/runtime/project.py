@@ -22,10 +22,10 @@ from dovetail.columns import (
     VISIBLE,
     quoted,
 )
+from dovetail.physical.output import held_key, leaf_columns, windowed
+from dovetail.physical.stage import Stage
 from dovetail.plan.nodes import JoinNode, Node, Unwindowed, width
-from dovetail.plan.output import held_key, leaf_columns, windowed
 from dovetail.plan.select import SIDES, row_columns
-from dovetail.plan.stages import Stage
 
 
 def changelog(changes: DataFrame, stage: Stage) -> DataFrame:
@@ -42,7 +42,7 @@ def changelog(changes: DataFrame, stage: Stage) -> DataFrame:
         F.when(F.col(DELETED), DELETE).otherwise(UPSERT).alias(CHANGE),
         F.timestamp_micros(F.col(EVENT_TIME)).alias(TIMESTAMP),
         F.col(POSITION),
-        *map(F.col, stage.spec.feeds),
+        *map(F.col, stage.fragment.feeds),
     )
 
 
@@ -53,7 +53,7 @@ def _unwindowed(
     inner = windowed(node)
     frame, columns = _project(changes, stage, inner, first_leaf=0)
     names = (*inner.key.names, *inner.values.names)
-    kept = [DELETED, EVENT_TIME, POSITION, *stage.spec.feeds]
+    kept = [DELETED, EVENT_TIME, POSITION, *stage.fragment.feeds]
     frame = frame.select(
         *(F.col(quoted(columns[name])).alias(name) for name in names),
         *(F.col(name) for name in kept),

@@ -12,13 +12,14 @@ from weakref import WeakSet
 
 from dovetail.arguments import Path, Positive, Rule, validated
 from dovetail.errors import ConfigurationError, DovetailWarning, PlanError
+from dovetail.physical.fragment import Emit
+from dovetail.physical.planner import physical_plan
 from dovetail.plan.fingerprint import refuse_alike
 from dovetail.plan.nodes import Node, origins
 from dovetail.plan.spans import Span, microseconds
-from dovetail.plan.spec import Emit
-from dovetail.plan.stages import plan_stage
 from dovetail.refusals import reaching, refused
-from dovetail.runtime import spark
+from dovetail.runtime import flow, spark
+from dovetail.runtime.buckets import bucket_labels
 from dovetail.runtime.checkpoint import CheckpointFile, binding_of, refuse_unfit
 from dovetail.runtime.failures import Query
 
@@ -106,7 +107,7 @@ def start(
             bound = file.read(node)
         binding = _new_binding(node, session, buckets) if bound is None else bound
         refuse_unfit(binding, node, buckets)
-        plan_stage(node, buckets=binding["buckets"], emit=emit)
+        physical_plan(node, buckets=binding["buckets"], emit=emit)
         partitions = binding["partitions"]
         with _settings(session, settings(partitions) | file.settings()):
             timers = "availableNow" not in triggered
@@ -161,11 +162,10 @@ def parse_trigger(trigger: Trigger | None) -> dict[str, Any]:
 
 
 def _changelog(node: Node, emit: Emit, buckets: int, partitions: int, *, timers: bool) -> DataFrame:
-    stage = plan_stage(node, buckets=buckets, emit=emit)
-    labels = spark.bucket_labels(buckets)
-    run = spark.Streaming(labels, partitions, timers)
-    changes = spark.changelog(stage, run)
-    _warn_of_leak(spark.session_of(node), run.stateful * partitions)
+    stage = physical_plan(node, buckets=buckets, emit=emit)
+    streaming = spark.Streaming(bucket_labels(buckets), partitions, timers)
+    changes = flow.changes(stage, streaming)
+    _warn_of_leak(spark.session_of(node), streaming.stateful * partitions)
     return changes
 
 

@@ -11,27 +11,27 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 
-from dovetail.columns import DELETED, EVENT_TIME, HASH, INSTRUCTION, foreign_name
+from dovetail.columns import DELETED, EVENT_TIME, HASH, INSTRUCTION
 from dovetail.kernels.equality import rows_equal
 from dovetail.kernels.grouping import any_null
 from dovetail.kernels.regroup import SILENT, moves
 from dovetail.kernels.timeline import ABSENT
-from dovetail.plan.spec import Regroup
+from dovetail.physical.operators import Regroup
 from dovetail.runtime.job import Done, Job
 from dovetail.runtime.row_changes import RowChanges, told
 
 
-def run(job: Job, operator: Regroup) -> Done:
+def run(job: Job, law: Regroup) -> Done:
     """The rows that leave and enter groups, in the order of the records."""
-    spec, source = job.spec, job.spec.sources[0]
+    source = job.sources[0]
     store = job.table_store(0)
     if not job.any_rows:
-        return Done(None, job.manifest.stores)
+        return Done(None, job.stores)
     changes = RowChanges.of(job, store)
-    held = range(3 + spec.keys, len(source.schema))
+    held = range(source.foreign_columns.start, len(source.schema))
     former = changes.pool.values(changes.old, held)
     present = changes.pool.values(changes.new, held)
-    group = slice(1, 1 + operator.foreign)
+    group = slice(1, 1 + source.foreign)
     nowhere = any_null(present[group], len(changes.event))
     said = moves(
         changes.old != ABSENT,
@@ -43,8 +43,7 @@ def run(job: Job, operator: Regroup) -> Done:
     change, enters = changes.in_order(said.leaves, said.enters)
     event = changes.event[change]
     hash_, *columns = told(former, present, change, enters)
-    names = [foreign_name(number) for number in range(operator.foreign)]
-    names += source.schema.names[held.start + 1 + operator.foreign :]
+    names = [field.name for field in source.fields(held)][1:]
     rows: dict[str, pa.Array] = {
         HASH: hash_,
         EVENT_TIME: pa.array(changes.events.event_time_us[event]),
@@ -54,5 +53,7 @@ def run(job: Job, operator: Regroup) -> Done:
     }
     rows |= job.causes(changes.events).of(event).arrays
     changes.keep(job, store)
-    counts = Counter(ungrouped=int(np.count_nonzero((changes.new != ABSENT) & nowhere)))
-    return Done(pa.table(rows) if len(event) else None, (store.runs,), counts=counts)
+    (metric,) = law.counts(job.sources)
+    counts = Counter({metric: int(np.count_nonzero((changes.new != ABSENT) & nowhere))})
+    stores = {job.operator.names[0]: store.runs}
+    return Done(pa.table(rows) if len(event) else None, stores, counts=counts)

@@ -5,7 +5,6 @@ Stored are the sessions with their accumulators, those of one key side by side.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,12 +20,13 @@ from dovetail.kernels.hashing import stable_hash
 from dovetail.kernels.scans import merged_over, replaced
 from dovetail.kernels.sessions import Forest, Sessions, forest
 from dovetail.kernels.timeline import ABSENT, Ints, Mask, Timeline, last_of_source, timeline
-from dovetail.plan.spec import Gather
+from dovetail.physical.operators import Gather
 from dovetail.runtime.gather import (
     Columns,
     aggregated,
     bounds,
     by_column,
+    counted,
     state_store,
     values_of,
 )
@@ -36,28 +36,28 @@ from dovetail.state.table_state import TableState
 _Changed: TypeAlias = tuple[Sessions, Sessions, Ints]
 
 
-def gather(job: Job, operator: Gather) -> Done:
+def gather(job: Job, law: Gather) -> Done:
     """What every record makes of its key's sessions or, with ``emit="batch"``, the batch does."""
     if not job.any_rows:
-        return Done(None, job.manifest.stores)
-    assert operator.windows is not None
-    store = state_store(job, operator)
+        return Done(None, job.stores)
+    assert law.windows is not None
+    store = state_store(job, law)
     events = timeline([job.rows(0)])
-    closing_us = job.clocks_of(0, events) - operator.windows.wait_us
-    stored = _Stored.of(store, events, operator)
+    closing_us = job.clocks_of(0, events) - law.windows.wait_us
+    stored = _Stored.of(store, events, law)
     made = forest(
         events.group,
         events.event_time_us,
         events.arrival,
         closing_us,
         stored.sessions,
-        operator.windows.size_us,
+        law.windows.size_us,
     )
-    batch = _Batch(job, operator, events, stored, made)
+    batch = _Batch(job, law, events, stored, made)
     changed = batch.changed()
-    told = batch.net(changed) if job.spec.emit == "batch" else batch.each()
+    told = batch.net(changed) if job.operator.emit == "batch" else batch.each()
     batch.keep(store, changed)
-    return Done(told, (store.runs,), counts=Counter(late=made.late))
+    return Done(told, {law.GROUPS: store.runs}, counts=counted(job, law, made.late))
 
 
 @dataclass(frozen=True)
@@ -71,18 +71,18 @@ class _Stored:
     count: Ints
 
     @classmethod
-    def of(cls, store: TableState, events: Timeline, operator: Gather) -> _Stored:
+    def of(cls, store: TableState, events: Timeline, law: Gather) -> _Stored:
         """All that are stored, closed ones among them."""
         found = store.scan(*combined_range(events.hash), events.keys)
-        first = 3 + len(events.keys)
-        held = found.located.fetch(np.arange(len(found.query)), range(first, len(store.schema)))
+        rows = np.arange(len(found.query))
+        held = found.located.fetch(rows, [*store.key_columns[-2:], *store.value_columns])
         columns = [whole(column) for column in held.columns]
         start, end = (column.cast(pa.int64()).to_numpy() for column in columns[:2])
         order = np.lexsort((end, found.query))
         query, start, end = found.query[order], start[order], end[order]
         arranged = iter(column.take(pa.array(order)) for column in columns[3:])
         count = next(arranged).to_numpy()
-        state = [[next(arranged) for _ in column.kernel.state] for column in operator.columns]
+        state = [[next(arranged) for _ in column.kernel.state] for column in law.columns]
         return cls(Sessions(query, start, end, np.arange(len(order))), state, count)
 
 
@@ -93,7 +93,7 @@ class _Batch:
     """
 
     job: Job
-    operator: Gather
+    law: Gather
     events: Timeline
     stored: _Stored
     made: Forest
@@ -121,7 +121,7 @@ class _Batch:
     def _values(self) -> list[Columns]:
         event = self.made.event[self._record]
         rows = self.job.batches[0].rows
-        return values_of(self.job, self.operator, rows, self.events.row[event])
+        return values_of(self.job, self.law, rows, self.events.row[event])
 
     @cached_property
     def _begun(self) -> list[Columns]:
@@ -132,13 +132,13 @@ class _Batch:
     @cached_property
     def _added(self) -> list[Columns]:
         """Per column what segments add to what their first sessions are merged of."""
-        return aggregated(self.operator, "final", self._touches, self._begun, self._values)
+        return aggregated(self.law, "final", self._touches, self._begun, self._values)
 
     def _merged(self, number: Ints, end: Ints) -> list[Columns]:
         """Per column what all segments below these sessions, up to an exclusive end, come to."""
         first = self._segment[self.made.low[number]]
         return by_column(
-            self.operator, lambda kernel, n: merged_over(kernel, self._added[n], first, end)
+            self.law, lambda kernel, n: merged_over(kernel, self._added[n], first, end)
         )
 
     @cached_property
@@ -179,7 +179,7 @@ class _Batch:
             replaced(columns, into, others)
             for columns, others in zip(self._begun, self._merged(merges, into), strict=True)
         ]
-        results = aggregated(self.operator, "running", self._touches, initial, self._values)
+        results = aggregated(self.law, "running", self._touches, initial, self._values)
         told = [record]
         by = [record]
         for below in (one, two):
@@ -203,7 +203,7 @@ class _Batch:
         gone, now, then = changed
         both = np.flatnonzero(then != ABSENT)
         differs = np.ones(len(now.group), np.bool_)
-        made = by_column(self.operator, lambda kernel, number: kernel.results(self.state[number]))
+        made = by_column(self.law, lambda kernel, number: kernel.results(self.state[number]))
         differs[both] = ~rows_equal(picked(made, now.ref[both]), picked(made, then[both]))
         now = now.where(differs)
         group = np.append(gone.group, now.group)
@@ -277,11 +277,11 @@ class _Batch:
     def _output(
         self, event: Ints, start: Ints, end: Ints, values: Sequence[pa.Array], result: Ints
     ) -> pa.Table:
-        events, spec = self.events, self.job.spec
+        events, operator = self.events, self.job.operator
         group = pa.array(events.group[event])
         gone: Mask = result == ABSENT
         return output(
-            spec,
+            operator,
             [*(key.take(group) for key in events.keys), *bounds(start, end)],
             [values],
             [result],

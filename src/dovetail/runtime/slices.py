@@ -28,37 +28,42 @@ import pyarrow as pa
 from dovetail.columns import HASH, INSTRUCTION, PLACE
 from dovetail.kernels.foreign_key import MOVED
 from dovetail.kernels.timeline import Ints, arrival_keys
-from dovetail.plan.spec import Final, ForeignKey, Interval, Lookup, StageSpec, Steps, Subscribe
-from dovetail.runtime.job import Batch, Job
+from dovetail.physical.fragment import Fragment
+from dovetail.physical.operators import Final, ForeignKey, Interval, Lookup, Subscribe
+from dovetail.runtime.job import Batch, Share
 from dovetail.runtime.stock import AT, Stock
 
 
 @dataclass(frozen=True)
 class Slices:
-    """The slices of a batch. ``job``: its rows' order; ``stock``: the rows themselves."""
+    """The slices of a batch. ``share``: its rows' order; ``stock``: the rows themselves."""
 
-    job: Job
+    share: Share
     stock: Stock
     size_bytes: int
 
-    def jobs(self) -> Iterator[tuple[Job, bool]]:
-        """The job of each slice but for what earlier ones left, and whether it is the last."""
-        by_key = _by_key(self.job.spec)
+    def shares(self) -> Iterator[tuple[Share, bool]]:
+        """The share of each slice but for what earlier ones left, and whether it is the last."""
+        by_key = _by_key(self.share.fragment)
         parts = self._by_key() if by_key else self._by_arrival()
-        moved = self._moved(parts) if isinstance(self.job.spec.operator, ForeignKey) else None
+        moved = (
+            self._moved(parts)
+            if isinstance(self.share.fragment.operators[0].law, ForeignKey)
+            else None
+        )
         for number, part in enumerate(parts):
             batches = [self._batch(source, which, moved) for source, which in enumerate(part)]
-            job, last = replace(self.job, batches=batches), number == len(parts) - 1
+            share, last = replace(self.share, batches=batches), number == len(parts) - 1
             if not last:
-                reached_us = self.job.initial_us if by_key else self._reached_us(part)
-                job = replace(job, final_us=reached_us)
-            yield job, last
+                reached_us = self.share.initial_us if by_key else self._reached_us(part)
+                share = replace(share, final_us=reached_us)
+            yield share, last
 
     def _by_arrival(self) -> list[list[Ints]]:
         """Per slice and source the numbers of its rows. What one record makes of one row, which may
         leave a group and enter it again, stays together.
         """
-        rows = [self.job.rows(source, keyed=False) for source in range(len(self.job.batches))]
+        rows = [self.share.rows(source, keyed=False) for source in range(len(self.share.batches))]
         keys = arrival_keys(rows)
         order = np.lexsort(keys)
         if all(of.tie is None for of in rows):
@@ -71,7 +76,7 @@ class Slices:
         """Per source its stream time as the last of these rows comes."""
         reached_us = []
         for source, (initial_us, final_us) in enumerate(
-            zip(self.job.initial_us, self.job.final_us, strict=True)
+            zip(self.share.initial_us, self.share.final_us, strict=True)
         ):
             told = (self._clocks[source, by][rows] for by, rows in enumerate(part))
             highest_us = max(int(clock_us.max(initial=initial_us)) for clock_us in told)
@@ -81,11 +86,11 @@ class Slices:
     @cached_property
     def _clocks(self) -> Mapping[tuple[int, int], Ints]:
         """Per source and asking source, the first's stream time as each row of the other comes."""
-        sources = range(len(self.job.batches))
-        return {(of, by): self.job.clock_of(of, by) for of in sources for by in sources}
+        sources = range(len(self.share.batches))
+        return {(of, by): self.share.clock_of(of, by) for of in sources for by in sources}
 
     def _by_key(self) -> list[list[Ints]]:
-        hash_ = np.concatenate([b.rows.column(HASH).to_numpy() for b in self.job.batches])
+        hash_ = np.concatenate([b.rows.column(HASH).to_numpy() for b in self.share.batches])
         order = np.argsort(hash_, kind="stable")
         return self._cut(order, hash_[order])
 
@@ -93,25 +98,25 @@ class Slices:
         """The rows of all sources in this order, cut into slices; rows of neighbours that are equal
         in ``together`` stay in one.
         """
-        at = np.concatenate([_numbers(batch) for batch in self.job.batches])
+        at = np.concatenate([_numbers(batch) for batch in self.share.batches])
         filled = np.cumsum(self.stock.row_bytes(at[order])) // self.size_bytes
         if together is not None:
             begins = np.append(True, together[1:] != together[:-1])
             filled = filled[np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))]
         edges = np.flatnonzero(np.diff(filled)) + 1
-        first = np.cumsum([0, *(len(batch.rows) for batch in self.job.batches)])
+        first = np.cumsum([0, *(len(batch.rows) for batch in self.share.batches)])
         parts = []
         for part in np.split(order, edges):
             row = np.sort(part)
             ends = np.searchsorted(row, first)
             parts.append(
-                [row[ends[s] : ends[s + 1]] - first[s] for s in range(len(self.job.batches))]
+                [row[ends[s] : ends[s + 1]] - first[s] for s in range(len(self.share.batches))]
             )
         return parts
 
     def _moved(self, parts: Sequence[Sequence[Ints]]) -> Ints:
         """The primary keys' hashes that messages of several slices have, in order."""
-        place = self.job.batches[0].rows.column(PLACE).to_numpy()
+        place = self.share.batches[0].rows.column(PLACE).to_numpy()
         slices = np.empty(len(place), np.int64)
         for number, part in enumerate(parts):
             slices[part[0]] = number
@@ -121,8 +126,8 @@ class Slices:
         return np.unique(place[1:][several])
 
     def _batch(self, source: int, which: Ints, moved: Ints | None) -> Batch:
-        batch = self.job.batches[source]
-        schema = self.job.spec.sources[source].wire_schema
+        batch = self.share.batches[source]
+        schema = self.share.sources[source].wire_schema
         rows = self.stock.fetch(_numbers(batch)[which], schema)
         if moved is not None and source == 0:
             found = np.isin(rows.column(PLACE).to_numpy(), moved)
@@ -140,11 +145,9 @@ def _numbers(batch: Batch) -> Ints:
     return numbers
 
 
-def _by_key(spec: StageSpec) -> bool:
-    operator = spec.operator
-    if isinstance(operator, (Subscribe, ForeignKey)):
+def _by_key(fragment: Fragment) -> bool:
+    first = fragment.operators[0]
+    if not first.reads and isinstance(first.law, (Subscribe, ForeignKey)):
         return True
-    parts = operator.steps if isinstance(operator, Steps) else ()
-    operators = [operator, *(step.spec.operator for step in parts)]
-    waits = any(isinstance(each, (Final, Interval, Lookup)) for each in operators)
-    return spec.emit == "batch" and not waits
+    waits = any(isinstance(law, (Final, Interval, Lookup)) for law in fragment.laws)
+    return fragment.last.emit == "batch" and not waits

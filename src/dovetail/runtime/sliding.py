@@ -6,7 +6,6 @@ records themselves, as long as a window with them may be open.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -22,7 +21,7 @@ from dovetail.kernels.search import pieces
 from dovetail.kernels.sliding import Records, Windows, changed
 from dovetail.kernels.timeline import NO_TIME, STORED, Ints, Mask, Timeline, timeline
 from dovetail.kernels.windows import running_max
-from dovetail.plan.spec import Gather
+from dovetail.physical.operators import Gather
 from dovetail.runtime.gather import (
     Before,
     Columns,
@@ -30,6 +29,7 @@ from dovetail.runtime.gather import (
     Touched,
     aggregated,
     by_column,
+    counted,
     state_store,
     timeline_of_windows,
     values_of,
@@ -39,23 +39,23 @@ from dovetail.state.history import HistoryState
 from dovetail.state.table_state import TableState
 
 
-def gather(job: Job, operator: Gather) -> Done:
+def gather(job: Job, law: Gather) -> Done:
     """What every record changes of its key's windows or, with ``emit="batch"``, the batch does."""
     if not job.any_rows:
-        return Done(None, job.manifest.stores)
-    windows = operator.windows
+        return Done(None, job.stores)
+    windows = law.windows
     assert windows is not None
-    store, records = state_store(job, operator), _records(job, operator)
+    store, records = state_store(job, law), _records(job, law)
     events = timeline([job.rows(0)])
     closing_us = np.empty(len(events.row), np.int64)
     closing_us[events.arrival] = job.clocks_of(0, events) - windows.grace_us
     open_ = events.event_time_us + windows.size_us >= closing_us[events.arrival]
-    held, values = _held(job, operator, records, events, open_, closing_us)
-    batch = _Batch(job, operator, events, changed(held, closing_us, windows.size_us), values)
+    held, values = _held(job, law, records, events, open_, closing_us)
+    batch = _Batch(job, law, events, changed(held, closing_us, windows.size_us), values)
     groups = batch.groups(store)
     told: Iterator[pa.Table | None]
     cuts: list[tuple[int, int]] = []
-    if job.spec.emit == "batch":
+    if job.operator.emit == "batch":
         told = iter((groups.net(),))
     else:
         cuts = batch.windows.cuts()
@@ -69,11 +69,11 @@ def gather(job: Job, operator: Gather) -> Done:
     late = len(open_) - int(np.count_nonzero(open_))
     return Done(
         first,
-        (store.runs, records.runs),
+        {law.GROUPS: store.runs, law.RECORDS: records.runs},
         job.manifest.rows + len(open_),
         chunks=told,
         later=later,
-        counts=Counter(late=late),
+        counts=counted(job, law, late),
     )
 
 
@@ -84,7 +84,7 @@ class _Batch:
     """
 
     job: Job
-    operator: Gather
+    law: Gather
     events: Timeline
     windows: Windows
     values: Sequence[Columns]
@@ -100,17 +100,17 @@ class _Batch:
             windows.latest_us,
             np.arange(len(windows)),
         )
-        before = Before.of(self.operator, touches, store)
+        before = Before.of(self.law, touches, store)
         own = touches.row
         moment = windows.moment[own]
         told = np.lexsort((windows.start_us[own], moment))
         return Groups(
             job=self.job,
-            operator=self.operator,
+            law=self.law,
             touched=Touched(touches, [], told, self._rows_of(moment[told])),
             before=before,
             state=by_column(
-                self.operator, lambda kernel, number: self._final(kernel, number, before, own)
+                self.law, lambda kernel, number: self._final(kernel, number, before, own)
             ),
             time_us=np.maximum(before.time_us, touches.event_time_us),
             count=before.count + windows.count[own],
@@ -161,10 +161,10 @@ class _Batch:
             )
             told = touched.told
             if len(told):
-                results = aggregated(self.operator, "running", touches, state, values)
+                results = aggregated(self.law, "running", touches, state, values)
                 group = pa.array(group_of[touched.window[told]])
                 yield output(
-                    job.spec,
+                    job.operator,
                     [key.take(group) for key in groups.touched.events.keys],
                     [picked(results, told)],
                     [told],
@@ -175,7 +175,7 @@ class _Batch:
                 )
                 position += len(told)
             if stop < cuts[-1][1]:
-                state = aggregated(self.operator, "final", touches, state, values)
+                state = aggregated(self.law, "final", touches, state, values)
                 time_us[touches.touched] = after_us[touches.last]
 
     def _rows_of(self, arrival: Ints) -> Ints:
@@ -187,15 +187,15 @@ class _Batch:
 
 def _held(
     job: Job,
-    operator: Gather,
+    law: Gather,
     records: HistoryState,
     events: Timeline,
     open_: Mask,
     closing_us: Ints,
 ) -> tuple[Records, list[Columns]]:
     """The stored records that may share a window with the batch's, and those; their values."""
-    assert operator.windows is not None
-    size_us = operator.windows.size_us
+    assert law.windows is not None
+    size_us = law.windows.size_us
     event = np.flatnonzero(open_)
     group, time = events.group[event], events.event_time_us[event]
     asked, start = np.unique(group, return_index=True)
@@ -215,18 +215,18 @@ def _held(
     held = Records(
         group[order], time[order], arrival, number[order], np.append(closing_us, NO_TIME)[arrival]
     )
-    return held, values_of(job, operator, rows, order)
+    return held, values_of(job, law, rows, order)
 
 
-def _records(job: Job, operator: Gather) -> HistoryState:
-    assert operator.windows is not None
-    schema, keys = job.spec.sources[0].schema, job.spec.keys
+def _records(job: Job, law: Gather) -> HistoryState:
+    assert law.windows is not None
+    source = job.sources[0]
     own = [(HASH, pa.int64()), (EVENT_TIME, pa.int64()), (ROW, pa.int64())]
-    reach_us = operator.windows.grace_us + operator.windows.size_us + 1
+    reach_us = law.windows.grace_us + law.windows.size_us + 1
     return HistoryState(
-        pa.schema([*own, *list(schema)[3:]]),
-        range(3, 3 + keys),
-        job.manifest.stores[1],
+        pa.schema([*own, *source.fields(source.user_columns)]),
+        range(len(own), len(own) + source.keys),
+        job.runs(law.RECORDS),
         job.blobs,
         job.cache,
         versioned=False,

@@ -13,7 +13,7 @@ from typing import IO
 import pyarrow as pa
 
 from dovetail.errors import StorageError
-from dovetail.runtime.stage import Piece
+from dovetail.runtime.pieces import Piece
 from dovetail.runtime.stock import Spooled, ordering_of
 from dovetail.state import local_files
 from dovetail.state.ipc import from_ipc, to_ipc

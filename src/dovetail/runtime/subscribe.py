@@ -23,19 +23,18 @@ from dovetail.kernels.foreign_key import FRESH, MOVED, TELL, Messages, messages
 from dovetail.kernels.grouping import any_null
 from dovetail.kernels.table_join import preserved
 from dovetail.kernels.timeline import ABSENT, Ints, Mask
-from dovetail.plan.spec import Subscribe
+from dovetail.physical.operators import Subscribe
 from dovetail.runtime.job import Done, Job, picked
 from dovetail.runtime.row_changes import RowChanges, told
 
 
-def run(job: Job, operator: Subscribe) -> Done:
+def run(job: Job, law: Subscribe) -> Done:
     """The messages in the order of the records: to the former foreign key, then to the present."""
-    spec, source = job.spec, job.spec.sources[0]
-    foreign = range(3 + spec.keys, 3 + spec.keys + 1 + operator.foreign)
-    schema = pa.schema(list(source.schema)[: foreign.stop])
-    store = job.table_store(0, schema)
+    source = job.sources[0]
+    foreign = source.foreign_columns
+    store = job.table_store(0, schema=pa.schema(list(source.schema)[: foreign.stop]))
     if not job.any_rows:
-        return Done(None, job.manifest.stores)
+        return Done(None, job.stores)
     changes = RowChanges.of(job, store)
     former = changes.pool.values(changes.old, foreign)
     present = changes.pool.values(changes.new, foreign)
@@ -45,16 +44,15 @@ def run(job: Job, operator: Subscribe) -> Done:
         any_null(former[1:], len(changes.event)),
         any_null(present[1:], len(changes.event)),
         rows_equal(former[1:], present[1:]),
-        left_preserved=preserved(operator.how)[0],
+        left_preserved=preserved(law.how)[0],
     )
-    rows = _table(job, operator, changes, said, (former, present))
+    rows = _table(job, changes, said, (former, present))
     changes.keep(job, store)
-    return Done(rows if len(rows) else None, (store.runs,))
+    return Done(rows if len(rows) else None, {job.operator.names[0]: store.runs})
 
 
 def _table(
     job: Job,
-    operator: Subscribe,
     changes: RowChanges,
     said: Messages,
     keys: tuple[list[pa.Array], list[pa.Array]],
@@ -62,7 +60,7 @@ def _table(
     """The messages as the second stage reads them; ``keys``: the former and the present foreign key
     of each change, the hash first.
     """
-    spec, schema, events = job.spec, job.spec.sources[0].schema, changes.events
+    operator, source, events = job.operator, job.sources[0], changes.events
     change, begun = changes.in_order(said.ends, said.begins)
     event = changes.event[change]
     group = events.group[event]
@@ -71,7 +69,7 @@ def _table(
     null = any_null(foreign, len(event))
     route = np.where(null, place, hash_.fill_null(0).to_numpy())
     rows = job.batches[0].rows
-    values = schema.names[3 + spec.keys + 1 + operator.foreign :]
+    values = [field.name for field in source.fields(source.value_columns)]
     held = picked(rows.select(values).columns, np.where(begun, events.row[event], ABSENT))
     columns: dict[str, pa.Array] = {
         HASH: pa.array(route),
@@ -79,17 +77,17 @@ def _table(
         DELETED: pa.array(~begun),
         **{foreign_name(number): column for number, column in enumerate(foreign)},
     }
-    primary = schema.names[3 : 3 + spec.keys]
+    primary = [field.name for field in source.fields(source.key_columns)]
     columns |= zip(primary, (key.take(pa.array(group)) for key in events.keys), strict=True)
     columns |= zip(values, held, strict=True)
     columns[PLACE] = pa.array(place)
     columns[EPOCH] = pa.array(1 + job.manifest.position + np.arange(len(event)))
     instruction = np.where(begun, said.begin_tells[change], said.end_tells[change]) * TELL
     instruction |= np.where(begun & said.fresh[change], FRESH, 0)
-    if spec.emit == "batch":
+    if operator.emit == "batch":
         moves = _several(~begun, group)
     else:
-        moves = _differ(route % spec.buckets, group)
+        moves = _differ(route % operator.buckets, group)
     columns[INSTRUCTION] = pa.array(instruction | np.where(moves, MOVED, 0))
     columns |= job.causes(events).of(event).arrays
     return pa.table(columns)

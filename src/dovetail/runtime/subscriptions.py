@@ -23,7 +23,7 @@ from dovetail.kernels.grouping import any_null, by_key
 from dovetail.kernels.table_join import preserved
 from dovetail.kernels.timeline import Ints, Mask, Timeline, last_of_source, versions
 from dovetail.kernels.versioning import newest
-from dovetail.plan.spec import ForeignKey
+from dovetail.physical.operators import ForeignKey
 from dovetail.runtime.job import Job, whole
 from dovetail.runtime.tables import Pool, TableStore, counts, keep, latest, time_of
 from dovetail.state.runs import Runs
@@ -41,31 +41,34 @@ class Stores:
     counts: TableState | None
 
     @classmethod
-    def of(cls, job: Job, operator: ForeignKey) -> Stores:
+    def of(cls, job: Job, law: ForeignKey) -> Stores:
         """The stores as the bucket's manifest has them."""
-        spec = job.spec
-        source = spec.sources[0]
-        keys = spec.keys + operator.primary
+        source = job.sources[0]
         subscribed = TableState(
             source.schema,
-            keys,
-            job.manifest.stores[0],
+            source.keys + law.primary,
+            job.runs(law.SUBSCRIPTIONS),
             job.blobs,
             job.cache,
             horizon_us=job.horizon_us(0),
             expiry=job.expiry(0),
         )
         counts = None
-        if preserved(operator.how)[1]:
-            schema = pa.schema([*list(source.schema)[: 3 + spec.keys], (_COUNT, pa.int64())])
-            counts = TableState(schema, spec.keys, job.manifest.stores[2], job.blobs, job.cache)
-        return cls(subscribed, job.table_store(1), counts)
+        if preserved(law.how)[1]:
+            own = list(source.schema)[: source.key_columns.stop]
+            schema = pa.schema([*own, (_COUNT, pa.int64())])
+            runs = job.runs(law.REFERENCES)
+            counts = TableState(schema, source.keys, runs, job.blobs, job.cache)
+        return cls(subscribed, job.table_store(1, law.RIGHT), counts)
 
     @property
-    def runs(self) -> tuple[Runs, ...]:
+    def runs(self) -> dict[str, Runs]:
         """What the manifest records of them."""
-        stores = (self.subscribed, self.right, self.counts)
-        return tuple(store.runs for store in stores if store is not None)
+        runs = {
+            ForeignKey.SUBSCRIPTIONS: self.subscribed.runs,
+            ForeignKey.RIGHT: self.right.runs,
+        }
+        return runs if self.counts is None else runs | {ForeignKey.REFERENCES: self.counts.runs}
 
     def referring(self, events: Timeline) -> Ints | None:
         """How many stored rows refer to each group's key, where it matters."""
@@ -133,15 +136,16 @@ def right_of(job: Job, store: TableStore, events: Timeline) -> Right:
     """The right table along a batch's timeline."""
     located = latest(store, events)
     counted = counts(job, events, 1)
-    versioned = job.spec.sources[1].versioned_us is not None
+    versioned = job.sources[1].versioned_us is not None
     current = newest(events, counted, time_of(located)) if versioned else counted
     rows = job.batches[1].rows
     before, after = versions(events, 1, located.present, current)
     time = np.concatenate((located.event_time_us, rows.column(EVENT_TIME).to_numpy()))
     pool = Pool(rows, located, events.groups)
-    columns = range(3, len(job.spec.sources[1].schema))
     changes = np.flatnonzero(current)
-    return Right(counted, changes, before, after, time, located.present, pool, columns)
+    return Right(
+        counted, changes, before, after, time, located.present, pool, job.sources[1].user_columns
+    )
 
 
 @dataclass(frozen=True)
@@ -179,15 +183,15 @@ class Subscriptions:
 
 
 def subscriptions_of(
-    job: Job, operator: ForeignKey, store: TableState, events: Timeline, table: Right
+    job: Job, law: ForeignKey, store: TableState, events: Timeline, table: Right
 ) -> Subscriptions:
     """The batch's messages, with the stored subscriptions that the right table's changes meet; for
     ``emit="batch"`` those that messages replace, too.
     """
-    spec, rows = job.spec, job.batches[0].rows
+    rows = job.batches[0].rows
     message = np.flatnonzero(events.source == 0)
     row, group = events.row[message], events.group[message]
-    primary = range(3 + spec.keys, 3 + spec.keys + operator.primary)
+    primary = law.primary_columns(job.sources)
     place = low_half(rows.column(PLACE).to_numpy()[row])
     order = combined(events.hash[group], place)
     keys = [whole(rows.column(column)).take(pa.array(row)) for column in primary]
@@ -196,7 +200,7 @@ def subscriptions_of(
         *combined_range(events.hash[asked]), [key.take(pa.array(asked)) for key in events.keys]
     )
     stored, located = asked[found.query], found.located
-    if spec.emit == "batch":
+    if job.operator.emit == "batch":
         other = np.flatnonzero(~np.isin(group, asked))
         own = [key.take(pa.array(group[other])) for key in events.keys]
         own += [key.take(pa.array(other)) for key in keys]
@@ -238,7 +242,7 @@ def subscriptions_of(
         epoch=np.where(moved[pair], epoch[arranged], SETTLED),
         pool=Pool(rows, located, count),
         primary=primary,
-        values=range(primary.stop, len(store.schema)),
+        values=law.held(job.sources, 0),
     )
 
 

@@ -28,7 +28,8 @@ from dovetail.kernels.versioning import (
     newest,
     within_retention,
 )
-from dovetail.plan.spec import StageSpec, TableTree
+from dovetail.physical.fragment import Operator
+from dovetail.physical.operators import TableTree
 from dovetail.runtime.job import Done, Job, output, picked
 from dovetail.state.history import HistoryState
 from dovetail.state.run_state import Located
@@ -37,37 +38,37 @@ from dovetail.state.table_state import TableState
 TableStore = TableState | HistoryState
 
 
-def join(job: Job, operator: TableTree) -> Done:
+def join(job: Job, law: TableTree) -> Done:
     """Every record's own result, or with ``emit="batch"`` each key's last one."""
-    spec = job.spec
-    sources = range(len(spec.sources))
+    operator = job.operator
+    sources = range(len(job.sources))
     stores = [job.table_store(source) for source in sources]
     if not job.any_rows:
-        return Done(None, job.manifest.stores)
+        return Done(None, job.stores)
     events = timeline([job.rows(source) for source in sources])
     located = [latest(store, events) for store in stores]
     counted = {source: counts(job, events, source) for source in sources}
     current = {
         source: newest(events, counted[source], time_of(located[source]))
         for source in sources
-        if spec.sources[source].versioned_us is not None
+        if job.sources[source].versioned_us is not None
     }
     stored = {
         source: Stored(found.present, found.event_time_us) for source, found in enumerate(located)
     }
     times = {i: batch.rows.column(EVENT_TIME).to_numpy() for i, batch in enumerate(job.batches)}
-    changes = join_tables(operator.tree, events, stored, times, current)
+    changes = join_tables(law.tree, events, stored, times, current)
     pools = [Pool(job.batches[source].rows, located[source], events.groups) for source in sources]
-    if spec.emit == "batch":
-        changes, before = net_changes(operator.tree, events, stored, changes)
-        changes = _differing(spec, operator, pools, changes, before)
-    elif operator.distinct:
+    if operator.emit == "batch":
+        changes, before = net_changes(law.tree, events, stored, changes)
+        changes = _differing(operator, law, pools, changes, before)
+    elif law.distinct:
         changes, before = _with_previous(events, stored[0], changes)
-        changes = _differing(spec, operator, pools, changes, before)
-    told = _output(job, operator, pools, events, changes) if len(changes.event) else None
+        changes = _differing(operator, law, pools, changes, before)
+    told = _output(job, law, pools, events, changes) if len(changes.event) else None
     for source in sources:
         keep(job, source, stores[source], events, counted[source])
-    return Done(told, tuple(store.runs for store in stores))
+    return Done(told, {n: s.runs for n, s in zip(operator.names, stores, strict=True)})
 
 
 def latest(store: TableStore, events: Timeline) -> Located:
@@ -79,7 +80,7 @@ def latest(store: TableStore, events: Timeline) -> Located:
 
 def counts(job: Job, events: Timeline, source: int) -> Mask:
     """Which events are records of ``source`` that it takes."""
-    retention_us = job.spec.sources[source].versioned_us
+    retention_us = job.sources[source].versioned_us
     if retention_us is None:
         return events.source == source  # type: ignore[no-any-return]
     return within_retention(events, source, job.clocks_of(source, events), retention_us)
@@ -130,15 +131,15 @@ def time_of(located: Located) -> Ints:
 
 
 def _output(
-    job: Job, operator: TableTree, pools: Sequence[Pool], events: Timeline, changes: Changes
+    job: Job, law: TableTree, pools: Sequence[Pool], events: Timeline, changes: Changes
 ) -> pa.Table:
     group = pa.array(events.group[changes.event])
     return output(
-        job.spec,
+        job.operator,
         [key.take(group) for key in events.keys],
         [
-            pools[source].values(refs, job.spec.value_fields(source))
-            for source, refs in zip(operator.leaves, changes.reference, strict=True)
+            pools[source].values(refs, job.sources[source].value_columns)
+            for source, refs in zip(law.leaves, changes.reference, strict=True)
         ],
         changes.reference,
         deleted=~changes.present,
@@ -157,15 +158,15 @@ def _with_previous(events: Timeline, stored: Stored, changes: Changes) -> tuple[
 
 
 def _differing(
-    spec: StageSpec, operator: TableTree, pools: Sequence[Pool], changes: Changes, before: Changes
+    operator: Operator, law: TableTree, pools: Sequence[Pool], changes: Changes, before: Changes
 ) -> Changes:
     """The changes whose row differs from the one before, in presence or in any value."""
     equal = changes.present & before.present
     at = np.flatnonzero(equal)
-    for leaf, source in enumerate(operator.leaves):
+    for leaf, source in enumerate(law.leaves):
         now, then = changes.reference[leaf][at], before.reference[leaf][at]
         equal[at] &= (now == ABSENT) == (then == ABSENT)
-        values = spec.value_fields(source)
+        values = operator.sources[source].value_columns
         equal[at] &= rows_equal(
             pools[source].values(now, values), pools[source].values(then, values)
         )

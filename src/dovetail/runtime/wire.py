@@ -31,9 +31,9 @@ from dovetail.columns import (
     TIMESTAMP,
     quoted,
 )
-from dovetail.plan.inputs import Input
+from dovetail.physical.inputs import Input
+from dovetail.physical.source import SourceSpec
 from dovetail.plan.nodes import Entry, Source
-from dovetail.plan.spec import SourceSpec
 
 
 def wire_rows(input_: Input, spec: SourceSpec, upstream: DataFrame | None) -> DataFrame:

@@ -23,7 +23,7 @@ from dovetail.state.runs import Merge, Run, Runs
 from dovetail.state.segment import Segment
 
 NAME = "manifest"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 _PAGE = 32
 
@@ -40,7 +40,7 @@ class Manifest:
     ``read_us``: the largest one read, which differs where rows wait for another source;
     ``heard_us``: the wall-clock time at which the source last brought something; ``position``: how
     many changes the bucket has emitted; ``rows``: how many stream rows it has numbered; ``stores``:
-    the runs of each of the stage's stores; ``pages``: those that are stored.
+    the runs of each store, by its name; ``pages``: those that are stored.
     """
 
     topology: str
@@ -50,7 +50,7 @@ class Manifest:
     heard_us: tuple[int | None, ...] = ()
     position: int = 0
     rows: int = 0
-    stores: tuple[Runs, ...] = ()
+    stores: Mapping[str, Runs] = field(default_factory=dict)
     pages: Pages = field(default_factory=dict, compare=False)
 
 
@@ -59,7 +59,6 @@ def load(
     topology: str,
     buckets: int,
     sources: int,
-    stores: int,
     known: Pages = MappingProxyType({}),
 ) -> Manifest:
     """The bucket's manifest, or an empty one before its first batch. ``known``: pages that need
@@ -68,7 +67,7 @@ def load(
     blob = blobs.get(NAME)
     if blob is None:
         never = (None,) * sources
-        return Manifest(topology, buckets, never, never, never, stores=(Runs(),) * stores)
+        return Manifest(topology, buckets, never, never, never)
     body = _body(blob)
     if (body["topology"], body["buckets"]) != (topology, buckets):
         raise CheckpointError(
@@ -93,15 +92,15 @@ def load(
         heard_us=tuple(body["heard_us"]),
         position=body["position"],
         rows=body["rows"],
-        stores=tuple(
-            Runs(
+        stores={
+            name: Runs(
                 runs=tuple(Run(tier, segments(stored)) for tier, stored in store["runs"]),
                 merges=tuple(
                     Merge(tier, tuple(read), segments(done)) for tier, read, done in store["merges"]
                 ),
             )
-            for store in body["stores"]
-        ),
+            for name, store in body["stores"].items()
+        },
         pages=pages,
     )
 
@@ -127,13 +126,13 @@ def save(blobs: Blobs, manifest: Manifest) -> Pages:
         "heard_us": manifest.heard_us,
         "position": manifest.position,
         "rows": manifest.rows,
-        "stores": [
-            {
+        "stores": {
+            name: {
                 "runs": [[run.tier, stored(run.segments)] for run in runs.runs],
                 "merges": [[merge.tier, merge.read, stored(merge.done)] for merge in runs.merges],
             }
-            for runs in manifest.stores
-        ],
+            for name, runs in manifest.stores.items()
+        },
     }
     for name in pages.keys() - manifest.pages.keys():
         blobs.put(name, _blob([astuple(segment) for segment in pages[name]]))

@@ -59,7 +59,12 @@ class TableState(RunState):
             schema, runs, blobs, cache, order=Order((HASH,), whole=True), expiry=expiry
         )
         self.horizon_us = horizon_us
-        self._key_columns = range(3, 3 + keys)
+        self.key_columns = range(3, 3 + keys)
+
+    @property
+    def value_columns(self) -> range:
+        """The numbers of the columns after the key."""
+        return range(self.key_columns.stop, len(self.schema))
 
     def store(self, rows: pa.Table) -> None:
         """Append a batch's rows, drop what lies behind the horizon."""
@@ -67,7 +72,7 @@ class TableState(RunState):
         self.expire(self.horizon_us)
 
     def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
-        merged = newest_of_key(pieces, self._key_columns)
+        merged = newest_of_key(pieces, self.key_columns)
         if self.horizon_us != NO_TIME:
             time = merged.column(self._expiry).cast(pa.int64())
             merged = merged.filter(pc.greater_equal(time, self.horizon_us))
@@ -140,7 +145,7 @@ class TableState(RunState):
         everything = np.ones(len(row), np.bool_)
         found = Located(self.schema, tuple(tables), segment, row, unknown, everything)
         if len(tables) > 1:
-            rows = found.fetch(np.arange(len(row)), self._key_columns)
+            rows = found.fetch(np.arange(len(row)), self.key_columns)
             keys = [column.combine_chunks() for column in rows.columns]
             arranged, new, _ = by_key(order, keys, np.arange(len(row)))
             newest = arranged[new]
@@ -164,7 +169,7 @@ class TableState(RunState):
         hit = stored_hash[np.minimum(first, len(stored_hash) - 1)] == hash_[wanted]
         query, row = wanted[hit], first[hit]
         while len(query):
-            stored_keys = [table.column(i).chunk(0).take(pa.array(row)) for i in self._key_columns]
+            stored_keys = [table.column(i).chunk(0).take(pa.array(row)) for i in self.key_columns]
             same = rows_equal(stored_keys, [key.take(pa.array(query)) for key in keys])
             at, rows = query[same], row[same]
             found.segment[at] = number

@@ -1,4 +1,4 @@
-"""Windowed tables: the steps that compute one, and what it is joined with, in one stage.
+"""Windowed tables: the operators that compute one, and what it is joined with, in one fragment.
 
 A window is a part of a row's key, but rows are dealt out by the rest of it, so that all windows of
 a key lie in one bucket. So every join of windowed tables runs there, as one of the joins of tables:
@@ -11,7 +11,7 @@ Source: Kafka Streams join design, "Windowed Aggregate", "KStream-WTable", "KTab
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import Column
@@ -29,8 +29,9 @@ from dovetail.columns import (
 )
 from dovetail.errors import PlanError
 from dovetail.kernels.table_join import Join, Leaf, preserved
-from dovetail.plan import spec as specs
-from dovetail.plan.inputs import (
+from dovetail.physical import chains
+from dovetail.physical.fragment import Emit, Feed, Fragment, Operator
+from dovetail.physical.inputs import (
     Arrival,
     Input,
     carried,
@@ -39,6 +40,9 @@ from dovetail.plan.inputs import (
     source_spec,
     unique_names,
 )
+from dovetail.physical.operators import Final, Gather, Law, Lookup, Subscribe, TableTree
+from dovetail.physical.source import SourceSpec
+from dovetail.plan.fingerprint import fingerprint
 from dovetail.plan.nodes import (
     Aggregation,
     Derived,
@@ -49,53 +53,31 @@ from dovetail.plan.nodes import (
     is_stream,
     windows_of,
 )
-from dovetail.plan.spec import (
-    Emit,
-    Feed,
-    Final,
-    ForeignKey,
-    Gather,
-    Lookup,
-    Operator,
-    SourceSpec,
-    StageSpec,
-    Step,
-    Steps,
-    Subscribe,
-    TableTree,
-)
 from dovetail.plan.windows import Windows
-
-WindowNode = Aggregation | WindowJoin | Unwindowed
 
 
 @dataclass(frozen=True)
-class Planned:
-    """The stage of a windowed node: its inputs; its spec; and the last step's inputs as a join's
-    two sides, by which its output's columns are named.
+class Windowed:
+    """The fragment of a windowed node; its inputs; and those of the last operator as a join's two
+    sides, by which the output's columns are named.
     """
 
     inputs: tuple[Input, ...]
-    spec: StageSpec
-    sides: tuple[Input, ...]
+    fragment: Fragment
+    leaves: tuple[Input, ...]
 
 
-def plan_steps(
-    node: WindowNode,
-    topology: str,
+def windowed(
+    node: Unwindowed | WindowJoin,
     arrival: Arrival,
     *,
     buckets: int,
     emit: Emit,
     feeds: tuple[str, ...],
-) -> Planned:
-    """The steps of a node that is windowed or reads windows."""
+) -> Windowed:
+    """The operators of a node that reads windows."""
     if emit == "batch" and is_stream(node):
-        raise PlanError(
-            node.name,
-            "emit='batch' keeps a key's last change, which only a table's current rows have",
-            "Use emit='change'",
-        )
+        chains.refuse_batch(node)
     builder = _Builder()
     computed = node.input.node if isinstance(node, Unwindowed) else node
     assert isinstance(computed, (Aggregation, WindowJoin))
@@ -116,26 +98,24 @@ def plan_steps(
         alone = isinstance(computed, Aggregation) and not sessions
         inner = "batch" if alone else "change"
     made = builder.made(computed, inner)
-    sides = builder.sides(computed)
+    leaves = builder.sides(computed)
     if final:
         builder.final(computed, made)
-        builder.steps[:] = [_timed(step) for step in builder.steps]
-        sides = (Input(Derived(computed), tuple(computed.key.names)),)
+        builder.operators[:] = [_timed(operator) for operator in builder.operators]
+        leaves = (Input(Derived(computed), tuple(computed.key.names)),)
     inputs = builder.finished()
     if not arrival.one_log:
         refuse_partly_ordered(node, inputs, aligned=False)
-    last = builder.steps[-1]
     visible = computes or (
         isinstance(node, Unwindowed) and not all(isinstance(c, str) for c in node.columns)
     )
-    builder.steps[-1] = replace(last, spec=replace(last.spec, visible=visible))
-    names = unique_names(inputs)
+    builder.operators[-1] = replace(builder.operators[-1], visible=visible)
     numbered = is_numbered(inputs, arrival, feeds)
-    clocks = {number for step in builder.steps for number in step.clocks}
+    clocks = {number for operator in builder.operators for number in operator.clocks}
     windows = windows_of(computed)
     assert windows is not None or not final
-    spec = StageSpec(
-        topology=topology,
+    fragment = Fragment(
+        topology=fingerprint(node),
         buckets=buckets,
         sources=tuple(
             replace(
@@ -148,28 +128,23 @@ def plan_steps(
                     alone=input_.source.stream and input_.used is None and _keeps_alone(computed),
                 ),
                 valueless=input_.used is not None and input_.source.stream,
-                fallible=any(not isinstance(item, str) for item, _ in input_.foreign),
             )
-            for number, (input_, name) in enumerate(zip(inputs, names, strict=True))
+            for number, (input_, name) in enumerate(zip(inputs, unique_names(inputs), strict=True))
         ),
-        keys=len(inputs[0].key),
-        operator=Steps(tuple(builder.steps)),
-        emit=emit,
-        visible=visible,
+        operators=tuple(builder.operators),
         feeds=feeds,
         holds_us=windows.size_us + windows.wait_us if final and windows is not None else 0,
         title=node.name,
         key_names=inputs[0].key,
     )
-    return Planned(inputs, spec, sides)
+    return Windowed(inputs, fragment, leaves)
 
 
-def _timed(step: Step) -> Step:
-    """A step that tells of a group whose time alone has changed, too."""
-    operator = step.spec.operator
-    if not isinstance(operator, Gather):
-        return step
-    return replace(step, spec=replace(step.spec, operator=replace(operator, timed=True)))
+def _timed(operator: Operator) -> Operator:
+    """An operator that tells of a group whose time alone has changed, too."""
+    if not isinstance(operator.law, Gather):
+        return operator
+    return replace(operator, law=replace(operator.law, timed=True))
 
 
 def _meets_by_key(node: WindowJoin) -> bool:
@@ -187,31 +162,35 @@ def _keeps_alone(node: Aggregation | WindowJoin) -> bool:
 
 @dataclass(frozen=True)
 class _Made:
-    """The rows of an input, or of a ``step``; the column there of each column of the node; and the
-    inputs by whose time its windows close.
+    """The rows of an input, or of an ``operator``; the column there of each column of the node; and
+    the inputs by whose time its windows close.
     """
 
     number: int
-    step: bool
+    operator: bool
     columns: Mapping[str, str]
     clocks: tuple[int, ...]
 
     def feed(
         self,
-        names: list[tuple[str, int]],
+        names: Sequence[str | tuple[str, int]],
         *,
         rehashed: bool = True,
-        foreign: int = 0,
         looks: Windows | None = None,
     ) -> Feed:
         """These columns of it, each with the microseconds that are added."""
-        columns = tuple((self.columns[name], by_us) for name, by_us in names)
-        return Feed(self.number, self.step, columns, rehashed, foreign, looks)
+        both = ((name, 0) if isinstance(name, str) else name for name in names)
+        columns = tuple((self.columns[name], by_us) for name, by_us in both)
+        return Feed(self.number, self.operator, columns, rehashed, looks)
+
+    def as_it_is(self) -> Feed:
+        """Its rows as they are."""
+        return Feed(self.number, self.operator, None)
 
 
 @dataclass
 class _Read:
-    """An input while the stage is planned; ``used`` grows."""
+    """An input while the fragment is planned; ``used`` grows."""
 
     source: Entry
     key: tuple[str, ...]
@@ -222,18 +201,18 @@ class _Read:
 @dataclass
 class _Builder:
     reads: list[_Read] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    operators: list[Operator] = field(default_factory=list)
     _known: dict[int, _Made] = field(default_factory=dict)
 
     def finished(self) -> tuple[Input, ...]:
-        """The inputs, once all steps are planned."""
+        """The inputs, once all operators are planned."""
         return tuple(
             Input(r.source, r.key, r.foreign, None if r.used is None else tuple(r.used))
             for r in self.reads
         )
 
     def sides(self, node: Aggregation | WindowJoin) -> tuple[Input, ...]:
-        """The inputs of a node's last step."""
+        """The inputs of a node's last operator."""
         if isinstance(node, Aggregation):
             return (Input(Derived(node), tuple(node.key.names)),)
         left = Input(node.left, tuple(node.left.key.names))
@@ -242,7 +221,7 @@ class _Builder:
         return left, Input(node.right, tuple(node.right.key.names) if by_key else ())
 
     def made(self, node: Aggregation | WindowJoin, emit: Emit) -> _Made:
-        """The steps that compute a node, each node once."""
+        """The operators that compute a node, each node once."""
         if id(node) not in self._known:
             if isinstance(node, Aggregation):
                 made = self._gathered(node, emit)
@@ -252,21 +231,22 @@ class _Builder:
         return self._known[id(node)]
 
     def final(self, node: Aggregation | WindowJoin, made: _Made) -> _Made:
-        """The step that tells each window's last row."""
+        """The operator that tells each window's last row."""
         windows = windows_of(node)
         assert windows is not None
-        values = [*node.key.fields, *node.values.fields]
+        columns = [*node.key.fields, *node.values.fields]
         source = SourceSpec(
             name=node.name,
-            schema=carried(StructType(values)),
+            schema=carried(StructType(columns)),
+            keys=len(node.key),
             sequence=True,
             retention_us=windows.size_us + windows.grace_us,
             window=windows.kept_by,
         )
-        operator = Final(windows.wait_us, after=not windows.fixed)
-        feed = made.feed([(f.name, 0) for f in values])
-        spec = _of_step((source,), len(node.key), operator, "change")
-        return self._step(spec, (feed,), made.clocks, _named(node.key.names, node.values.names))
+        law = Final(windows.wait_us, after=not windows.fixed)
+        feed = made.feed([f.name for f in columns])
+        columns_of = _named(node.key.names, node.values.names)
+        return self._operator(law, (source,), (feed,), "change", made.clocks, columns_of)
 
     def _read(
         self,
@@ -275,7 +255,7 @@ class _Builder:
         foreign: tuple[tuple[str | Column, DataType], ...] = (),
         used: tuple[str, ...] | None = None,
     ) -> _Made:
-        """An input, shared by all steps that read it so."""
+        """An input, shared by all operators that read it so."""
         alike = (source, key, foreign, used is None)
         known = [(r.source, r.key, r.foreign, r.used is None) for r in self.reads]
         number = known.index(alike) if alike in known else len(known)
@@ -293,15 +273,27 @@ class _Builder:
         columns |= {foreign_name(n): foreign_name(n) for n in range(len(foreign))}
         return _Made(number, False, columns, (number,))
 
-    def _step(
+    def _operator(
         self,
-        spec: StageSpec,
-        feeds: tuple[Feed, ...],
+        law: Law,
+        sources: tuple[SourceSpec, ...],
+        reads: tuple[Feed, ...],
+        emit: Emit,
         clocks: tuple[int, ...],
         columns: Mapping[str, str],
     ) -> _Made:
-        self.steps.append(Step(spec, feeds, clocks))
-        return _Made(len(self.steps) - 1, True, columns, clocks)
+        operator = Operator(law=law, sources=sources, emit=emit, feeds=(SEQUENCE,))
+        return self._added(operator, reads, clocks, columns)
+
+    def _added(
+        self,
+        operator: Operator,
+        reads: tuple[Feed, ...],
+        clocks: tuple[int, ...],
+        columns: Mapping[str, str],
+    ) -> _Made:
+        self.operators.append(replace(operator, reads=reads, clocks=clocks))
+        return _Made(len(self.operators) - 1, True, columns, clocks)
 
     def _gathered(self, node: Aggregation, emit: Emit) -> _Made:
         used = tuple(dict.fromkeys(name for c in node.columns for name in c.columns))
@@ -312,13 +304,15 @@ class _Builder:
         source = SourceSpec(
             name=node.input.name,
             schema=carried(StructType(fields)),
+            keys=len(node.by),
             sequence=True,
             stream=True,
             valueless=True,
         )
-        spec = _of_step((source,), len(node.by), gather(node, used), emit)
-        feed = read.feed([(name, 0) for name in (*node.by, *used)], rehashed=False)
-        return self._step(spec, (feed,), read.clocks, _named(node.key.names, node.values.names))
+        feed = read.feed([*node.by, *used], rehashed=False)
+        columns = _named(node.key.names, node.values.names)
+        law = chains.gather(node, used)
+        return self._operator(law, (source,), (feed,), emit, read.clocks, columns)
 
     def _joined(self, node: WindowJoin, emit: Emit) -> _Made:
         if not _meets_by_key(node):
@@ -347,88 +341,78 @@ class _Builder:
         entries = [node.left, node.right]
         if sides[0] == sides[1]:
             sides, entries = sides[:1], entries[:1]
-        feeds, sources = [], []
-        for made, entry in zip(sides, entries, strict=True):
-            fields = [*entry.key.fields, *entry.values.fields]
-            sources.append(_source(entry, StructType(fields)))
-            feeds.append(made.feed([(f.name, 0) for f in fields]))
-        tree = Join(Leaf(0), Leaf(len(sides) - 1), node.how)
-        spec = _of_step(tuple(sources), len(node.key), TableTree(tree), emit)
-        return self._step(spec, tuple(feeds), _clocks(sides), self._selected(node))
+        sources = tuple(_source(entry, _fields(entry), len(entry.key)) for entry in entries)
+        feeds = tuple(
+            made.feed([f.name for f in _fields(entry)])
+            for made, entry in zip(sides, entries, strict=True)
+        )
+        law = TableTree(Join(Leaf(0), Leaf(len(sides) - 1), node.how))
+        return self._operator(law, sources, feeds, emit, _clocks(sides), self._selected(node))
 
     def _referred(self, node: WindowJoin, emit: Emit) -> _Made:
         """By foreign key: the left row's key with another window, or without its own."""
         windows = windows_of(node.right)
-        own = list(node.left.key)
-        base = [(name, 0) for name in base_key(node.left).names]
+        own, base = list(node.left.key), list(base_key(node.left).names)
+        names: list[str | tuple[str, int]] = [*base]
         looks = None
-        if windows is None:
-            left, names = self._side(node.left, emit), base
-        elif windows_of(node.left) is not None:
+        if windows is None or windows_of(node.left) is not None:
             left = self._side(node.left, emit)
-            names = [*base, (WINDOW_START, node.shift_us), (WINDOW_END, node.shift_us)]
+            if windows is not None:
+                names += [(WINDOW_START, node.shift_us), (WINDOW_END, node.shift_us)]
         else:
             left, column = self._window_of(node)
-            names = [*base, (column, 0), (column, windows.size_us)]
+            names += [column, (column, windows.size_us)]
             looks = windows
         right = self._side(node.right, emit)
-        theirs = list(node.right.key)
-        foreign = [StructField(foreign_name(n), f.dataType) for n, f in enumerate(theirs)]
+        foreign = [StructField(foreign_name(n), f.dataType) for n, f in enumerate(node.right.key)]
         values = [*node.left.values.fields]
         source = _source(
-            node.left, StructType([*own, StructField(FOREIGN, LongType()), *foreign, *values])
+            node.left,
+            [*own, StructField(FOREIGN, LongType()), *foreign, *values],
+            len(own),
+            foreign=len(foreign),
         )
-        subscribe = _of_step((source,), len(own), Subscribe(len(foreign), node.how), emit)
-        told = [(f.name, 0) for f in own], [(f.name, 0) for f in values]
-        feed = left.feed([*told[0], *names, *told[1]], foreign=len(names), looks=looks)
+        feed = left.feed([*(f.name for f in own), *names, *(f.name for f in values)], looks=looks)
         clocks = _clocks(
             [side for side, w in ((left, windows_of(node.left)), (right, windows)) if w]
         )
-        said = self._step(subscribe, (feed,), clocks, {})
-        subscriptions = replace(
+        told = self._operator(Subscribe(node.how), (source,), (feed,), emit, clocks, {})
+        answering = chains.foreign_key(
             source,
-            schema=carried(StructType([*foreign, *own, *values])),
-            versioned_us=None,
-            subscribed=True,
+            (),
+            _source(node.right, _fields(node.right), len(node.right.key)),
+            node.how,
+            emit=emit,
+            feeds=(SEQUENCE,),
         )
-        answered = _source(node.right, StructType([*theirs, *node.right.values.fields]))
-        joined = _of_step(
-            (subscriptions, answered), len(theirs), ForeignKey(len(own), node.how), emit
-        )
-        feeds = (
-            said.feed([]),
-            right.feed([(f.name, 0) for f in (*theirs, *node.right.values.fields)]),
-        )
-        return self._step(joined, feeds, clocks, self._selected(node))
+        feeds = told.as_it_is(), right.feed([f.name for f in _fields(node.right)])
+        answered = self._added(answering, feeds, clocks, {})
+        ordering = chains.in_order(answering, node.name)
+        return self._added(ordering, (answered.as_it_is(),), clocks, self._selected(node))
 
     def _looked_up(self, node: WindowJoin, emit: Emit) -> _Made:
         windows = windows_of(node.right)
         assert windows is not None
         left, column = self._window_of(node)
         right = self._side(node.right, emit)
-        own = list(node.left.key)
+        own, values = list(node.left.key), list(node.left.values)
         asked = [StructField(name, TimestampType()) for name in (WINDOW_START, WINDOW_END)]
-        values = [*node.left.values.fields]
         source = replace(
-            _source(node.left, StructType([*own, *asked, *values])),
+            _source(node.left, [*own, *asked, *values], len(own) + len(asked)),
             stream=True,
             null_keys=preserved(node.how)[0],
         )
-        theirs = _source(
-            node.right, StructType([*node.right.key.fields, *node.right.values.fields])
-        )
-        spec = _of_step(
-            (source, theirs),
-            len(own) + len(asked),
-            Lookup(Join(Leaf(0), Leaf(1), node.how)),
-            "change",
-        )
-        names = [*((f.name, 0) for f in own), (column, 0), (column, windows.size_us)]
+        theirs = _source(node.right, _fields(node.right), len(node.right.key))
+        names: list[str | tuple[str, int]] = [f.name for f in own]
+        names += [column, (column, windows.size_us)]
         feeds = (
-            left.feed([*names, *((f.name, 0) for f in values)], looks=windows),
-            right.feed([(f.name, 0) for f in (*node.right.key, *node.right.values)]),
+            left.feed([*names, *(f.name for f in values)], looks=windows),
+            right.feed([f.name for f in _fields(node.right)]),
         )
-        return self._step(spec, feeds, right.clocks, self._selected(node))
+        law = Lookup(Join(Leaf(0), Leaf(1), node.how))
+        return self._operator(
+            law, (source, theirs), feeds, "change", right.clocks, self._selected(node)
+        )
 
     def _window_of(self, node: WindowJoin) -> tuple[_Made, str]:
         """The left side without windows, and the column that says where its window begins."""
@@ -451,31 +435,19 @@ class _Builder:
         return own | {s.name: held[s.ref[0]][s.ref[1]] for s in node.select if s.ref is not None}
 
 
-def gather(node: Aggregation, used: tuple[str, ...], *, retracts: bool = False) -> Gather:
-    """What an aggregation makes of the columns ``used``."""
-    return Gather(
-        node.name,
-        tuple(
-            specs.Column(c.name, tuple(used.index(name) for name in c.columns), c.kernel)
-            for c in node.columns
-        ),
-        node.windows,
-        retracts,
-    )
+def _fields(entry: Entry) -> list[StructField]:
+    return [*entry.key.fields, *entry.values.fields]
 
 
-def _of_step(
-    sources: tuple[SourceSpec, ...], keys: int, operator: Operator, emit: Emit
-) -> StageSpec:
-    """What a step does as a stage of its own would, in the bucket of the one it is part of."""
-    return StageSpec("", 1, sources, keys, operator, emit, visible=False, feeds=(SEQUENCE,))
-
-
-def _source(entry: Entry, columns: StructType) -> SourceSpec:
+def _source(
+    entry: Entry, columns: Sequence[StructField], keys: int, *, foreign: int = 0
+) -> SourceSpec:
     windows = windows_of(entry)
     return SourceSpec(
         name=entry.name,
-        schema=carried(columns),
+        schema=carried(StructType(list(columns))),
+        keys=keys,
+        foreign=foreign,
         sequence=True,
         versioned_us=entry.versioned_us,
         retention_us=None if windows is None else windows.retention_us,
@@ -483,10 +455,10 @@ def _source(entry: Entry, columns: StructType) -> SourceSpec:
     )
 
 
-def _clocks(sides: list[_Made]) -> tuple[int, ...]:
+def _clocks(sides: Sequence[_Made]) -> tuple[int, ...]:
     return tuple(sorted({clock for side in sides for clock in side.clocks}))
 
 
-def _named(key: list[str], values: list[str]) -> dict[str, str]:
+def _named(key: Sequence[str], values: Sequence[str]) -> dict[str, str]:
     own = {name: key_name(number) for number, name in enumerate(key)}
     return own | {name: value_name(0, number) for number, name in enumerate(values)}

@@ -2,7 +2,7 @@
 
 Where all selections only name columns, the stage's rows are the changelog's rows, and nothing is
 left for Spark to project. Where one computes, the stage emits its own columns
-(``StageSpec.output_schema``) and ``runtime.project`` does the rest.
+(``Fragment.output_schema``) and ``runtime.project`` does the rest.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dovetail.columns import (
     key_name,
     value_name,
 )
+from dovetail.physical.stage import Stage
 from dovetail.plan.arrow import arrow_schema
 from dovetail.plan.nodes import (
     DeltaJoin,
@@ -37,7 +38,6 @@ from dovetail.plan.nodes import (
     width,
 )
 from dovetail.plan.select import SIDES
-from dovetail.plan.stages import Stage
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Output:
         return arrow_schema(self.columns)
 
     def rows(self, changes: pa.Table) -> pa.Table:
-        """The rows of ``schema`` from a stage's changes (``StageSpec.output_schema``)."""
+        """The rows of ``schema`` from a stage's changes (``Fragment.output_schema``)."""
         if self.held is None:
             return changes
         change = pa.array([UPSERT, DELETE]).take(changes.column(DELETED).cast(pa.int8()))
@@ -68,11 +68,11 @@ class Output:
 
 def output_of(stage: Stage) -> Output:
     """What a stage sends out."""
-    cause = [StructField(name, LongType()) for name in stage.spec.feeds]
-    if not stage.spec.visible:
+    cause = [StructField(name, LongType()) for name in stage.fragment.feeds]
+    if not stage.fragment.last.visible:
         columns = StructType([*changelog_schema(stage.node), *cause])
         return Output(columns, held_columns(stage))
-    own_key = stage.first is not None or isinstance(stage.node, DeltaJoin)
+    own_key = isinstance(stage.node, (ForeignKeyJoin, DeltaJoin))
     keys = stage.node.key.fields if own_key else stage.leaves[0].key_fields
     fields = [
         StructField(key_name(number), field.dataType, True) for number, field in enumerate(keys)

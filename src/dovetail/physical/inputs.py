@@ -1,4 +1,4 @@
-"""What a stage reads: its inputs, and the columns in which their rows travel."""
+"""What reaches a stage by key: its inputs, and the columns in which their rows travel."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from dovetail.columns import (
     gathered_name,
 )
 from dovetail.errors import PlanError
+from dovetail.physical.source import SourceSpec, unique
 from dovetail.plan.arrow import arrow_schema
 from dovetail.plan.nodes import (
     DeltaJoin,
@@ -37,7 +38,6 @@ from dovetail.plan.nodes import (
     origins,
     windows_of,
 )
-from dovetail.plan.spec import SourceSpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,6 +166,9 @@ def source_spec(
     return SourceSpec(
         name=name,
         schema=wire_schema(input_),
+        keys=len(input_.key),
+        foreign=len(input_.foreign),
+        fallible=any(not isinstance(item, str) for item, _ in input_.foreign),
         sequence=shared_log or own_log,
         log_partition=own_log,
         stream=source.stream,
@@ -209,9 +212,7 @@ def refuse_partly_ordered(node: Node, inputs: Sequence[Input], *, aligned: bool)
 
 def unique_names(inputs: Sequence[Input]) -> list[str]:
     """The inputs' names; where several share one, the later ones are numbered."""
-    names = [input_.source.name for input_ in inputs]
-    seen = [names[:i].count(name) for i, name in enumerate(names)]
-    return [f"{name}#{n + 1}" if n else name for name, n in zip(names, seen, strict=True)]
+    return unique([input_.source.name for input_ in inputs])
 
 
 def wire_schema(input_: Input) -> pa.Schema:

@@ -8,9 +8,10 @@ from pyspark.sql.types import StructType
 
 from dovetail.kernels.interval_join import Window
 from dovetail.kernels.table_join import preserved
+from dovetail.physical.explain_delta import on_of, stage_of, told
+from dovetail.physical.inputs import Input
+from dovetail.physical.planner import looked_up
 from dovetail.plan.checks import signature
-from dovetail.plan.explain_delta import on_of, stage_of, told
-from dovetail.plan.inputs import Input
 from dovetail.plan.nodes import (
     Aggregation,
     DeltaJoin,
@@ -32,7 +33,6 @@ from dovetail.plan.nodes import (
     windows_of,
 )
 from dovetail.plan.spans import written
-from dovetail.plan.stages import looked_up
 
 
 def explain(node: Node) -> str:

@@ -1,0 +1,187 @@
+"""Fragments: the operators that run on one bucket's rows without an exchange between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeAlias
+
+import pyarrow as pa
+
+from dovetail.arguments import Rule
+from dovetail.columns import (
+    DELETED,
+    EVENT_TIME,
+    POSITION,
+    VISIBLE,
+    key_name,
+    value_name,
+)
+from dovetail.physical.operators import Law
+from dovetail.physical.source import SourceSpec, unique
+from dovetail.plan.windows import Windows
+
+Emit: TypeAlias = Annotated[
+    Literal["change", "batch"],
+    Rule("'change' or 'batch' ('final' is an argument of a windowed table's to_table())"),
+]
+Buckets: TypeAlias = Annotated[
+    int, Rule("a whole number from 1 to 65536", lambda n: 1 <= n <= 1 << 16)
+]
+
+
+@dataclass(frozen=True)
+class Feed:
+    """How rows reach an operator's source within a fragment: those of the fragment's input
+    ``number``, or of an earlier ``operator``. ``columns``: per column after the first three and
+    ``_foreign`` its name there, and how many microseconds are added to it; None for rows that come
+    as the source reads them; ``rehashed``: the hash is that of the source's own key; ``looks``: the
+    last key columns name one of these windows, null where they do not or it is no longer kept.
+    """
+
+    number: int
+    operator: bool
+    columns: tuple[tuple[str, int], ...] | None
+    rehashed: bool = True
+    looks: Windows | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operator:
+    """A law on its ``sources``, which have as many key columns, in the same order and types.
+
+    ``emit``: each change, or of each key the last one of a batch; ``visible``: whether the output
+    has the column ``_visible``; ``feeds``: as in ``Fragment``; ``buckets``: into how many its
+    output is dealt out.
+
+    In a fragment of several: ``reads``: per source, where its rows come from; ``clocks``: the
+    inputs by whose time its windows close, the slowest of them. ``reads`` is empty where an
+    operator is alone and its sources are the fragment's.
+    """
+
+    law: Law
+    sources: tuple[SourceSpec, ...]
+    emit: Emit = "change"
+    visible: bool = False
+    feeds: tuple[str, ...] = ()
+    buckets: int = 1
+    reads: tuple[Feed, ...] = ()
+    clocks: tuple[int, ...] = ()
+
+    @property
+    def keys(self) -> int:
+        """The number of key columns."""
+        return self.sources[0].keys
+
+    @property
+    def key_columns(self) -> range:
+        """The numbers of the key columns in every source's schema."""
+        return self.sources[0].key_columns
+
+    @property
+    def key(self) -> list[pa.Field]:
+        """The key columns of a change."""
+        return self.law.key(self.sources)
+
+    @property
+    def names(self) -> list[str]:
+        """What stores call its sources."""
+        return unique([source.name for source in self.sources])
+
+    @property
+    def stores(self) -> list[str]:
+        """What a bucket keeps for it."""
+        return self.law.stores(self.sources)
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """Keys as ``_k<number>``; per leaf its values as ``_<leaf>_<number>``; then ``_deleted``,
+        ``_event_time``, ``_position`` and, where there are any, ``_visible``, a bit per leaf
+        whether it contributes a row, and ``feeds``.
+        """
+        fields = [field.with_name(key_name(n)) for n, field in enumerate(self.key)]
+        for leaf in range(len(self.law.leaves)):
+            for number, type_ in enumerate(self.law.values(self.sources, leaf)):
+                fields.append(pa.field(value_name(leaf, number), type_))
+        fields += [
+            pa.field(DELETED, pa.bool_()),
+            pa.field(EVENT_TIME, pa.int64()),
+            pa.field(POSITION, pa.int64()),
+        ]
+        if self.visible:
+            fields.append(pa.field(VISIBLE, pa.int64()))
+        fields += [pa.field(name, pa.int64()) for name in self.feeds]
+        return pa.schema(fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fragment:
+    """One or more operators in the order in which they run; what the last one puts out is the
+    fragment's.
+
+    ``topology``: the fingerprint that its state is bound to; ``buckets``: how many share the key
+    space; ``align_us``: how long, by the wall clock, a source waits for another that is behind it;
+    ``feeds``: for the fragment that reads it, the columns that say of each change which record
+    caused it: ``_sequence``, its place in the shared log; or ``_clock`` and ``_order``; and
+    ``_stream_time``, less ``holds_us``, the longest that a result is held back. ``title`` and
+    ``key_names``: what errors call it and its key.
+    """
+
+    topology: str
+    buckets: int
+    sources: tuple[SourceSpec, ...]
+    operators: tuple[Operator, ...]
+    align_us: int | None = None
+    feeds: tuple[str, ...] = ()
+    holds_us: int = 0
+    title: str = "fragment"
+    key_names: tuple[str, ...] = ()
+
+    @property
+    def key_columns(self) -> range:
+        """The numbers of the key columns in every source's schema."""
+        return self.sources[0].key_columns
+
+    @property
+    def last(self) -> Operator:
+        """The operator whose output is the fragment's."""
+        return self.operators[-1]
+
+    @property
+    def laws(self) -> list[Law]:
+        """What its operators do."""
+        return [operator.law for operator in self.operators]
+
+    @property
+    def stateful(self) -> bool:
+        """Whether a bucket keeps anything."""
+        return any(law.stateful for law in self.laws)
+
+    @property
+    def counts(self) -> list[str]:
+        """The metrics of rows that had no use, of all operators."""
+        names: dict[str, None] = {}
+        for operator in self.operators:
+            names |= dict.fromkeys(operator.law.counts(operator.sources))
+            names |= dict.fromkeys(
+                no_window(self.sources[feed.number]) for feed in operator.reads if feed.looks
+            )
+        return list(names)
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """The columns of its changes."""
+        schema = self.last.output_schema
+        if not self.last.reads:
+            return schema
+        own = schema.names[: len(schema) - len(self.last.feeds)]
+        fields = [schema.field(name) for name in own]
+        return pa.schema([*fields, *(pa.field(name, pa.int64()) for name in self.feeds)])
+
+    def stored(self, operator: int, store: str) -> str:
+        """What the manifest calls an operator's store."""
+        return store if len(self.operators) == 1 else f"{operator + 1}. {store}"
+
+
+def no_window(source: SourceSpec) -> str:
+    """The metric of an input's rows that look in a window that is none or no longer kept."""
+    return f"{source.name}.no_window"

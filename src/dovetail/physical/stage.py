@@ -1,0 +1,60 @@
+"""The physical plan as a tree: stages, and the exchanges by which rows reach them.
+
+A *stage* is a fragment with what reaches each of its inputs: the rows of a source or the changes of
+another stage, through an *exchange* that deals them out to buckets.
+
+| exchange | rows are dealt out by | they travel |
+|---|---|---|
+| by key | the hash of the columns that the stage reads them by | packed anew from flat rows |
+| by ``_hash`` | the key that they say themselves: a foreign key, a group | packed all the way |
+| by ``_place`` | the primary key, each key's in their order | packed all the way |
+
+Within a fragment there is none: an operator reads what another has made (``fragment.Feed``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dovetail.physical.fragment import Fragment
+from dovetail.physical.inputs import Input
+from dovetail.physical.source import SourceSpec
+from dovetail.plan.nodes import Node, Source
+
+
+@dataclass(frozen=True, eq=False)
+class Port:
+    """How rows reach one input of a fragment. ``source``: how they lie there; ``origin``: where
+    they come from. By key: ``input``, which columns are read, and ``by``, those that deal rows out
+    where it is not the key; else ``dealt``, the column of the hash that they come with.
+    """
+
+    source: SourceSpec
+    origin: Source | Stage
+    input: Input | None = None
+    by: tuple[str, ...] = ()
+    dealt: str | None = None
+
+    def __post_init__(self) -> None:
+        assert (self.input is None) == (self.dealt is not None)
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """A fragment that computes ``node``, or a part of it, with a port for each of its inputs.
+    ``leaves``: what the output's columns are named by, from left to right.
+    """
+
+    node: Node
+    fragment: Fragment
+    ports: tuple[Port, ...]
+    leaves: tuple[Input, ...] = ()
+
+
+def stages(last: Stage) -> Iterator[Stage]:
+    """A stage and all that feed it, these first."""
+    for port in last.ports:
+        if isinstance(port.origin, Stage):
+            yield from stages(port.origin)
+    yield last
