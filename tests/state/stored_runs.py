@@ -10,5 +10,5 @@ from dovetail.state.runs import Runs
 def restored(runs: Runs) -> Runs:
     """These runs, saved and loaded again."""
     blobs = MemoryBlobs()
-    manifest.save(blobs, manifest.Manifest("t", 1, (None,), stores=(runs,)))
-    return manifest.load(blobs, "t", 1, 1, 1).stores[0]
+    manifest.save(blobs, manifest.Manifest("t", 1, (None,), stores={"t": runs}))
+    return manifest.load(blobs, "t", 1, 1).stores["t"]

@@ -22,9 +22,9 @@ FULL = Manifest(
     heard_us=(None, 7, LOWEST),
     position=2**60,
     rows=2**61,
-    stores=(
-        Runs(),
-        Runs(
+    stores={
+        "empty": Runs(),
+        "orders": Runs(
             (
                 Run(
                     1,
@@ -36,24 +36,23 @@ FULL = Manifest(
                 Run(0, ()),
             )
         ),
-        Runs(
+        "left: waiting": Runs(
             (Run(0, (Segment("c", 3, 4, 5, 6, 7, HIGHEST),)),),
             (Merge(0, (3, 0), (Segment("d", 1, 1, 1, 1, 1, 1),)),),
         ),
-    ),
+    },
 )
 
 
 def test_a_bucket_begins_empty() -> None:
-    assert load(MemoryBlobs(), "t", 4, 2, 3) == Manifest(
-        "t", 4, (None, None), (None, None), (None, None), stores=(Runs(), Runs(), Runs())
-    )
+    never = (None, None)
+    assert load(MemoryBlobs(), "t", 4, 2) == Manifest("t", 4, never, never, never)
 
 
 def test_what_was_saved_is_loaded() -> None:
     blobs = MemoryBlobs()
     save(blobs, FULL)
-    assert load(blobs, "0123", 8, 3, 3) == FULL
+    assert load(blobs, "0123", 8, 3) == FULL
 
 
 @pytest.mark.parametrize(("topology", "buckets"), [("0124", 8), ("0123", 9)])
@@ -61,15 +60,15 @@ def test_another_topology_or_number_of_buckets_is_refused(topology: str, buckets
     blobs = MemoryBlobs()
     save(blobs, FULL)
     with pytest.raises(CheckpointError, match="holds topology 0123 in 8 buckets"):
-        load(blobs, topology, buckets, 3, 3)
+        load(blobs, topology, buckets, 3)
 
 
 def test_another_version_is_refused() -> None:
     blobs = MemoryBlobs()
     save(blobs, FULL)
-    blobs.put(NAME, bytes([2]) + blobs.blobs[NAME][1:])
-    with pytest.raises(StateError, match="format version 2, this version of dovetail reads 3"):
-        load(blobs, "0123", 8, 3, 3)
+    blobs.put(NAME, bytes([3]) + blobs.blobs[NAME][1:])
+    with pytest.raises(StateError, match="format version 3, this version of dovetail reads 4"):
+        load(blobs, "0123", 8, 3)
 
 
 class Counted(MemoryBlobs):
@@ -101,28 +100,28 @@ def test_a_batch_writes_little_however_large_the_state() -> None:
         (Run(3, segments(1_200)), Run(3, segments(1_100)), *(Run(0, segments(1)),) * 5),
         (Merge(3, (0, 0), ()),),
     )
-    manifest = Manifest("t", 1, (None,), (None,), (None,), stores=(runs,))
+    manifest = Manifest("t", 1, (None,), (None,), (None,), stores={"t": runs})
     save(blobs, manifest)
     assert blobs.written > 200_000
     known: dict[str, tuple[Segment, ...]] = {}
     most = 0
     for _ in range(300):
         blobs.written = blobs.read = 0
-        manifest = load(blobs, "t", 1, 1, 1, known)
+        manifest = load(blobs, "t", 1, 1, known)
         known |= manifest.pages
-        assert manifest.stores == (runs,)
+        assert manifest.stores == {"t": runs}
         runs = runs.append(segments(1)).without(runs.of_tier(0)[:1])
         (merge,) = runs.merges
         runs = runs.advanced(merge, replace(merge, done=(*merge.done, *segments(4))))
-        known |= save(blobs, replace(manifest, stores=(runs,)))
+        known |= save(blobs, replace(manifest, stores={"t": runs}))
         most = max(most, blobs.written)
     assert most < 24_000
     assert blobs.read < 24_000
-    assert load(blobs, "t", 1, 1, 1).stores == (runs,)
-    manifest = load(blobs, "t", 1, 1, 1)
+    assert load(blobs, "t", 1, 1).stores == {"t": runs}
+    manifest = load(blobs, "t", 1, 1)
     runs = runs.completed(runs.merges[0])
-    save(blobs, replace(manifest, stores=(runs,)))
+    save(blobs, replace(manifest, stores={"t": runs}))
     assert len(blobs.blobs) == 1 + 1_200 // 32
-    assert load(blobs, "t", 1, 1, 1).stores == (runs,)
-    save(blobs, replace(load(blobs, "t", 1, 1, 1), stores=(Runs(),)))
+    assert load(blobs, "t", 1, 1).stores == {"t": runs}
+    save(blobs, replace(load(blobs, "t", 1, 1), stores={"t": Runs()}))
     assert list(blobs.blobs) == [NAME]

@@ -202,7 +202,8 @@ class _MicroBatch(Flow[Tables, Packed]):
     def changes(self, stage: Stage, inputs: list[Packed]) -> Tables:
         """The changes, bucket by bucket."""
         last = stage.fragment.last
-        if isinstance(last.law, InOrder):
+        if not stage.fragment.stateful:
+            assert isinstance(last.law, InOrder)
             (pieces,) = inputs
             tables = (piece.rows for _, piece in pieces if piece.rows is not None)
             return merge(tables, last.law, last.output_schema.names, self._batch)

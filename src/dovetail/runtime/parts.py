@@ -93,7 +93,8 @@ class Parts:
         low, high = combined_range(events.hash[large])
         asked = pa.array(large)
         found = self.index.scan(low, high, [key.take(asked) for key in events.keys])
-        told = found.located.fetch(np.arange(len(found.query)), self.index.value_columns)
+        columns = [self.index.key_columns[-1], *self.index.value_columns]
+        told = found.located.fetch(np.arange(len(found.query)), columns)
         number, size = (told.column(name).to_numpy() for name in (_PART, _SIZE))
         group = large[found.query]
 

@@ -99,31 +99,36 @@ class Frames(Flow[DataFrame, DataFrame]):
         return made
 
     def changes(self, stage: Stage, inputs: list[DataFrame]) -> DataFrame:
-        """The changelog.
-
-        Flat columns leave a stage of a query as they are. Others, which pandas' Arrow types do not
-        carry through, leave it in blobs that a second step unpacks; and so do those of a stage that
-        counts, in observed metrics.
-        """
+        """The changelog."""
         packed, fragment = reduce(DataFrame.union, inputs), stage.fragment
         output, law = output_of(stage), fragment.last.law
-        if isinstance(law, Eventual):
+        if fragment.stateful:
+            rows = self._stateful(packed, fragment, output)
+        elif isinstance(law, Eventual):
             schema = _in_session_timezone(packed, output)
             metric = self._metric(f"{law.name}.lookups")
             rows = delta_spark.joined(
                 packed, fragment, output, schema, partitions=self.partitions, metric=metric
             )
-        elif isinstance(law, InOrder):
+        else:
+            assert isinstance(law, InOrder)
             results = packed.repartition(self.partitions, "bucket")
             rows = _merged(results, fragment, law, output)
-        elif not fragment.counts and self.flat and _is_flat(output):
-            rows = self.staged(packed, fragment, Rows(output))
-        else:
-            blobs = self.staged(packed, fragment, Blobs(output, fragment.counts))
-            for number, metric in enumerate(fragment.counts):
-                blobs = self._observed(blobs, metric, count_column(number))
-            rows = _unpacked(blobs, output)
         return rows if output.held is not None else project.changelog(rows, stage)
+
+    def _stateful(self, packed: DataFrame, fragment: Fragment, output: Output) -> DataFrame:
+        """The rows that a fragment with state sends out.
+
+        Flat columns leave a stage of a query as they are. Others, which pandas' Arrow types do not
+        carry through, leave it in blobs that a second step unpacks; and so do those of a stage that
+        counts, in observed metrics.
+        """
+        if not fragment.counts and self.flat and _is_flat(output):
+            return self.staged(packed, fragment, Rows(output))
+        blobs = self.staged(packed, fragment, Blobs(output, fragment.counts))
+        for number, metric in enumerate(fragment.counts):
+            blobs = self._observed(blobs, metric, count_column(number))
+        return _unpacked(blobs, output)
 
     def _metric(self, name: str) -> str:
         """A name for an observed metric that no other of the query has."""
