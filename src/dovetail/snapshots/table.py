@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from time import sleep
+from typing import NoReturn
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -15,7 +17,7 @@ from dovetail.plan.select import Selection
 from dovetail.plan.spans import Span, microseconds
 from dovetail.refusals import refused
 from dovetail.snapshots import plan
-from dovetail.snapshots.driver import Keeper, Maintenance
+from dovetail.snapshots.driver import Keeper
 from dovetail.snapshots.reading import Present, Reader, Scratch
 from dovetail.snapshots.target import Commit, Target
 
@@ -149,14 +151,15 @@ class SnapshotTable:
         table: Text | None = None,
         every: Span = "10 s",
         max_versions: Positive | None = None,
-    ) -> Maintenance:
-        """``refresh`` again and again in a thread, ``every`` so long after the last one ended; the
-        object returned has ``stop()``, ``await_termination()`` and ``last_commit``.
+    ) -> NoReturn:
+        """``refresh`` again and again, ``every`` so long after the last one ended, until it fails
+        or the process is ended.
         """
         interval_s = microseconds("maintain", "every=", every) / 1e6
-        return Maintenance(
-            Keeper(self._session, self.plan, target, table), interval_s, max_versions
-        )
+        keeper = Keeper(self._session, self.plan, target, table)
+        while True:
+            keeper.refresh(max_versions=max_versions, rebuild=False)
+            sleep(interval_s)
 
     @validated
     def commits(self, target: Path | None = None, *, table: Text | None = None) -> list[Commit]:
