@@ -331,7 +331,8 @@ def test_arguments(tables: Tables) -> None:
     assert len(joined.to_batch({"left": 0}).collect()) == 2
     for given in ({}, {"target": "a", "table": "b"}):
         for run in (joined.refresh, joined.maintain, joined.commits):
-            refused(dt.PlanError, lambda: run(**given), "needs a path or table=")  # noqa: B023
+            told = f"{run.__name__}: it needs a path or table="
+            refused(dt.PlanError, lambda: run(**given), told)  # noqa: B023
     refused(
         dt.PlanError, lambda: dt.SnapshotTable.from_delta(tables.spark, key="id"), "needs a path"
     )

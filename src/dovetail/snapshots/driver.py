@@ -41,18 +41,19 @@ ANY_SCHEMA = (
 
 class Keeper:
     """Keeps one target of one plan, in a session of its own, with the settings of the given one but
-    for those under which rows would be missed.
+    for those under which rows would be missed. ``call``: what errors say was called.
     """
 
     def __init__(
         self,
         session: SparkSession,
         root: SnapshotNode,
+        call: str,
         path: str | PathLike[str] | None,
         table: str | None,
     ) -> None:
         self._operator = f"target {table if path is None else fspath(path)}"
-        refuse_but_one("refresh", path, table)
+        refuse_but_one(call, path, table)
         refuse_without_delta(session, self._operator)
         self._session = apart(session)
         strict(self._session)
@@ -61,8 +62,8 @@ class Keeper:
         self._session.conf.set(ANY_SCHEMA, "true")
         self._root = root
         if path is not None:
-            path = folder_of(session, "refresh", "target=", path)
-        named = called(session, "refresh", "target=", path, table)
+            path = folder_of(session, call, "target=", path)
+        named = called(session, call, "target=", path, table)
         self._target = Target(self._session, self._operator, named, root)
 
     def refresh(self, *, max_versions: int | None, rebuild: bool) -> list[Commit]:

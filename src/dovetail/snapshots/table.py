@@ -21,6 +21,8 @@ from dovetail.snapshots.driver import Keeper
 from dovetail.snapshots.reading import Present, Reader, Scratch
 from dovetail.snapshots.target import Commit, Target
 
+_GIVEN = "Give a Delta table's path, or its name in a catalog"
+
 
 class SnapshotTable:
     """A Delta table at its versions, or a join of such tables. Never changed in place.
@@ -63,7 +65,7 @@ class SnapshotTable:
         with refused(
             operator,
             f"{f'{path=!s}' if table is None else f'{table=!s}'} cannot be read",
-            "Give a Delta table's path, or its name in a catalog",
+            _GIVEN,
         ):
             if table is None:
                 place = lake.path_of(spark, operator, "path=", path or "")
@@ -140,7 +142,7 @@ class SnapshotTable:
         others, or where a source was replaced, has other types, or no longer has its changes.
         Source: FLIP-486, "Future Work" (strong consistency, batch-stream fusion).
         """
-        keeper = Keeper(self._session, self.plan, target, table)
+        keeper = Keeper(self._session, self.plan, "refresh", target, table)
         return keeper.refresh(max_versions=max_versions, rebuild=rebuild)
 
     @validated
@@ -156,7 +158,7 @@ class SnapshotTable:
         or the process is ended.
         """
         interval_s = microseconds("maintain", "every=", every) / 1e6
-        keeper = Keeper(self._session, self.plan, target, table)
+        keeper = Keeper(self._session, self.plan, "maintain", target, table)
         while True:
             keeper.refresh(max_versions=max_versions, rebuild=False)
             sleep(interval_s)
@@ -170,8 +172,7 @@ class SnapshotTable:
         lake.refuse_but_one("commits", target, table)
         lake.refuse_without_delta(self._session, operator)
         named = lake.called(self._session, "commits", "target=", target, table)
-        remedy = "Give a Delta table's path, or its name in a catalog"
-        with refused("commits", f"{operator} cannot be read", remedy):
+        with refused("commits", f"{operator} cannot be read", _GIVEN):
             return list(Target(self._session, operator, named, self.plan).commits())
 
     @validated
