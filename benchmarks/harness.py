@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 from unittest.mock import patch
 
+import psutil
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -176,23 +177,14 @@ def peak_memory_mb(*, workers: bool = False) -> int:
 
 def _processes() -> dict[int, tuple[str, int]]:
     """This process and all below it: its name and its peak memory in kB."""
-    known: dict[int, tuple[str, int]] = {}
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*/status"):
-        try:
-            fields = dict(line.split(":", 1) for line in entry.read_text().splitlines())
-        except OSError:
-            continue
-        number = int(fields["Pid"])
-        known[number] = (fields["Name"].strip(), int(fields.get("VmHWM", "0 kB").split()[0]))
-        children.setdefault(int(fields["PPid"]), []).append(number)
-    found, below = [os.getpid()], {}
-    while found:
-        number = found.pop()
-        if number in known:
-            below[number] = known[number]
-        found += children.get(number, [])
-    return below
+    own, told = psutil.Process(), {}
+    for process in (own, *own.children(recursive=True)):
+        with suppress(OSError):
+            status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+            fields = dict(line.split(":", 1) for line in status)
+            peak_kb = int(fields.get("VmHWM", "0 kB").split()[0])
+            told[process.pid] = (fields["Name"].strip(), peak_kb)
+    return told
 
 
 def note(text: str) -> None:

@@ -29,7 +29,6 @@ from pyspark.sql.window import Window
 
 import dovetail as dt
 from dovetail import testing
-from dovetail.snapshots.driver import Maintenance
 from dovetail.stream import GroupedStream, WindowedStream
 from dovetail.table import GroupedTable
 
@@ -77,12 +76,6 @@ class World:
     @cached_property
     def b(self) -> dt.SnapshotTable:
         return dt.SnapshotTable.from_delta(self.spark, self.snapshot("b"), key="id")
-
-    @cached_property
-    def maintenance(self) -> Maintenance:
-        made = self.a.join(self.b).maintain(self.new_folder())
-        made.stop()
-        return made
 
     def snapshot(self, name: str) -> str:
         path = str(self.folder / name)
@@ -592,7 +585,7 @@ CALLS: dict[str, Call] = {
         lambda w: partial(w.a.join(w.b).maintain, target=w.new_folder()),
         jar="delta",
         runs=True,
-        target=line("text", "column", "span", "path", wrong=UNREACHABLE),
+        target=line("text", "column", "span", "path", wrong=TARGETS),
         table=line("None"),
         every=SPAN,
         max_versions=POSITIVE,
@@ -603,12 +596,6 @@ CALLS: dict[str, Call] = {
         runs=True,
         target=line("text", "column", "span", "path", wrong=TARGETS),
         table=line(),
-    ),
-    "Maintenance.await_termination": call(
-        lambda w: w.maintenance.await_termination,
-        jar="delta",
-        runs=True,
-        timeout_s=line("None", "number", "fraction"),
     ),
     # The driver.
     "table": call(
@@ -668,13 +655,13 @@ CALLS: dict[str, Call] = {
         key_hash=line("None", "function", "class", wrong=(lambda: None,)),
     ),
 }
-UNCALLED = {"Change", "GroupedTable", "GroupedStream", "WindowedStream", "Maintenance"}
+UNCALLED = {"Change", "GroupedTable", "GroupedStream", "WindowedStream"}
 """Classes of what calls return; they are not made by users."""
 
 
 def public() -> Iterator[tuple[str, Any]]:
     """Every function and method that takes an argument, by its name."""
-    returned = (GroupedTable, GroupedStream, WindowedStream, Maintenance)
+    returned = (GroupedTable, GroupedStream, WindowedStream)
     named = [getattr(dt, name) for name in dt.__all__]
     named += [
         one

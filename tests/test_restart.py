@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -18,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import drivers
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -264,20 +263,9 @@ def test_a_killed_driver_loses_and_doubles_nothing(
     offsets, commits = tmp_path / "checkpoint" / "offsets", tmp_path / "checkpoint" / "commits"
     kills = [(offsets, 2), (commits, 5), (offsets, 8)]
     for log, number in kills:
-        process = subprocess.Popen(
-            [sys.executable, __file__, str(tmp_path), kind],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        deadline = time.monotonic() + 120
-        while not (log / str(number)).exists():
-            assert process.poll() is None, "the driver ended by itself"
-            assert time.monotonic() < deadline, f"no {log.name}/{number}"
-            time.sleep(0.01)
-        time.sleep(random_.uniform(0, 0.4))
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        with drivers.running(__file__, str(tmp_path), kind, folder=tmp_path) as driver:
+            drivers.wait_until((log / str(number)).exists, driver, f"{log.name}/{number}")
+            time.sleep(random_.uniform(0, 0.4))
         assert not (commits / "11").exists(), "the query was done before it was killed"
     start(spark, tmp_path, dt.to_parquet(str(tmp_path / "out")), kind).awaitTermination()
 

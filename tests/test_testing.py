@@ -353,7 +353,7 @@ def test_the_hash_depends_on_a_rows_own_key_only(keys: pa.Array) -> None:
 
 
 def test_the_hash_never_changes() -> None:
-    """Snapshots are read by later releases, so these numbers stand."""
+    """State is stored by it and read by later releases, so these numbers stand."""
     keys = [pa.array([1, 2]), pa.array(["a", None]), pa.array([[1.5], []], pa.list_(pa.float64()))]
     assert stable_hash(keys).tolist() == [8_702_479_954_979_001_782, -2_847_042_326_287_245_447]
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import drivers
+import psutil
 import small_session
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -27,7 +27,7 @@ import dovetail as dt
 
 KEYS, RECORDS = 40, 3000
 EXECUTORS_KILLED, DRIVERS_KILLED = 3, 1
-EXECUTOR = b"CoarseGrainedExecutorBackend"
+EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
 class Topic:
@@ -113,15 +113,8 @@ def test_the_latest_record_of_each_key_is_exact_whatever_is_killed(
         kafka_servers, users.name, cities.name, target.name, str(tmp_path / "checkpoint")
     ]  # fmt: skip
     for _ in range(DRIVERS_KILLED):
-        driver = subprocess.Popen(
-            [sys.executable, __file__, kafka_spark.conf.get("spark.jars") or "", *arguments],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-            cwd=tmp_path,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
+        jars = kafka_spark.conf.get("spark.jars") or ""
+        with drivers.running(__file__, jars, *arguments, folder=tmp_path) as driver:
             for kill in range(EXECUTORS_KILLED + 1):
                 await_more(target, driver)
                 time.sleep(rng.uniform(0, 0.6))
@@ -131,9 +124,6 @@ def test_the_latest_record_of_each_key_is_exact_whatever_is_killed(
                     for executor in running:  # one, and maybe one that is about to start
                         os.kill(executor, signal.SIGKILL)
             assert driver.poll() is None, "the query was done before its driver was killed"
-        finally:
-            os.killpg(driver.pid, signal.SIGKILL)
-            driver.wait()
     start(kafka_spark, arguments).awaitTermination()
     latest = target.latest()
     assert {key: value for key, value in latest.items() if value is not None} == {
@@ -143,24 +133,17 @@ def test_the_latest_record_of_each_key_is_exact_whatever_is_killed(
     assert target.records() >= RECORDS
 
 
-def await_more(topic: Topic, driver: subprocess.Popen[bytes]) -> None:
+def await_more(topic: Topic, driver: drivers.Driver) -> None:
     """Wait until there are more records than now."""
-    before, deadline = topic.records(), time.monotonic() + 120
-    while topic.records() == before:
-        assert driver.poll() is None, "the driver ended by itself"
-        assert time.monotonic() < deadline, "nothing is written"
-        time.sleep(0.01)
+    before = topic.records()
+    drivers.wait_until(lambda: topic.records() > before, driver, "more records")
 
 
-def executors(group: int) -> list[int]:
-    """The executors among the processes of a group."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
-            own = os.getpgid(int(process.name)) == group
-            if own and EXECUTOR in (process / "cmdline").read_bytes():
-                found.append(int(process.name))
-    return found
+def executors(driver: int) -> list[int]:
+    """The executors among the processes below a driver."""
+    below = {process.pid for process in psutil.Process(driver).children(recursive=True)}
+    running = psutil.process_iter(["cmdline"])
+    return [p.pid for p in running if p.pid in below and EXECUTOR in (p.info["cmdline"] or [])]
 
 
 def main(jars: str, *arguments: str) -> None:

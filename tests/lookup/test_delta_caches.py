@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
 import pyarrow as pa
 import small_session
 from delta_model import Results, Row, TableOf, World, shown
@@ -204,15 +205,10 @@ class Kills:
             (self.folder / f"{moment}-{self.given}").touch()
             return
         self.idle += 1
-        for daemon in children(self.jvm):
-            for worker in children(daemon):
-                with suppress(ProcessLookupError):
-                    os.kill(worker, signal.SIGKILL)
-
-
-def children(pid: int) -> list[int]:
-    found = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for path in found for child in path.read_text().split()]
+        for daemon in psutil.Process(self.jvm).children():
+            for worker in daemon.children():
+                with suppress(psutil.NoSuchProcess):
+                    worker.kill()
 
 
 def play(

@@ -114,6 +114,21 @@ def test_static_frames_are_joined_without_a_look_up(
     assert sorted(found, key=shown) == naive(world, "left")
 
 
+def test_zeros_are_one_primary_key_though_the_join_key_changes(spark: SparkSession) -> None:
+    left, right = (
+        dt.Table.from_changelog(
+            spark.createDataFrame(rows, columns), key=key, timestamp=F.timestamp_seconds("at")
+        ).with_lookup(dt.sqlite("unasked.db", key, key=key, indexes=[dt.index("customer")]))
+        for key, columns, rows in (
+            ("id", "id double, customer string, at long", [(-0.0, "ann", 1), (0.0, "bob", 2)]),
+            ("customer", "customer string, at long", [("ann", 1), ("bob", 1)]),
+        )
+    )
+    joined = left.join(right, on="customer", select=["left.at"], strategy="force")
+    rows = joined.to_batch(buckets=16).collect()
+    assert [(str(row["id"]), row["at"]) for row in rows] == [("0.0", 2)]
+
+
 def test_expressions_are_computed_over_the_joined_row(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -238,31 +237,30 @@ def test_a_writer_that_comes_between_is_noticed(
     ]
 
 
-def test_maintaining_goes_on_until_it_is_stopped_or_fails(tables: Tables) -> None:
-    joined = tables.joined()
-    kept = joined.maintain(tables.target, every="100 ms")
+def test_maintaining_goes_on_until_it_fails(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[set[tuple[Any, ...]]] = []
+    changes = iter(["UPDATE {l} SET fk = 30 WHERE id = 1", "DELETE FROM {t}"])
 
-    def awaited(left: int) -> None:
-        deadline = time.monotonic() + 300
-        while kept.last_commit is None or kept.last_commit.covered["left"] < left:
-            assert time.monotonic() < deadline
-            assert not kept.await_termination(0.05)
+    def between(seconds: float) -> None:
+        assert seconds == 0.1
+        found.append(tables.stored())
+        tables.sql(next(changes))
 
-    awaited(0)
-    tables.sql("UPDATE {l} SET fk = 30 WHERE id = 1")
-    awaited(1)
-    assert tables.stored() == {(1, 30, "a", "z"), (2, 20, "b", None)}
-    kept.stop()
-    assert not kept.is_active
-    assert kept.await_termination()
-    kept = joined.maintain(tables.target, every="100 ms")
-    tables.sql("DELETE FROM {t}")
+    monkeypatch.setattr("dovetail.snapshots.table.sleep", between)
     with pytest.raises(dt.TargetError):
-        kept.await_termination(300)
+        tables.joined().maintain(tables.target, every="100 ms")
+    assert found == [
+        {(1, 10, "a", "x"), (2, 20, "b", None)},
+        {(1, 30, "a", "z"), (2, 20, "b", None)},
+    ]
 
 
-def test_tables_of_a_catalog_and_relative_paths(tables: Tables) -> None:
-    """Each step of a target: made, followed, advanced, rebuilt, kept in a thread."""
+def test_tables_of_a_catalog_and_relative_paths(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step of a target: made, followed, advanced, rebuilt, maintained."""
     own = [tables.left, tables.right, tables.target]
     tables.spark.sql(f"CREATE DATABASE shop LOCATION '{Path(tables.target).parent}/shop'")
     try:
@@ -309,17 +307,18 @@ def test_tables_of_a_catalog_and_relative_paths(tables: Tables) -> None:
         assert lake.property_of(tables.spark, "shop.located", "team") == "me"
         assert len(by_name.commits(table="shop.located")) == 4
         assert len(by_path.commits(target)) == 3
-        kept = by_name.maintain(table="shop.located", every="100 ms")
         tables.sql("DELETE FROM {l} WHERE id = 2")
-        deadline = time.monotonic() + 300
-        while kept.last_commit is None or kept.last_commit.covered["orders"] < 2:
-            assert time.monotonic() < deadline
-            assert not kept.await_termination(0.05)
-        kept.stop()
+        monkeypatch.setattr("dovetail.snapshots.table.sleep", _end)
+        with pytest.raises(KeyboardInterrupt):
+            by_name.maintain(table="shop.located")
         by_path.refresh(target)
         assert stored() == {(1, 30, "a", "z")}
     finally:
         tables.spark.sql("DROP DATABASE shop CASCADE")
+
+
+def _end(seconds: float) -> None:
+    raise KeyboardInterrupt
 
 
 def test_arguments(tables: Tables) -> None:
@@ -332,7 +331,8 @@ def test_arguments(tables: Tables) -> None:
     assert len(joined.to_batch({"left": 0}).collect()) == 2
     for given in ({}, {"target": "a", "table": "b"}):
         for run in (joined.refresh, joined.maintain, joined.commits):
-            refused(dt.PlanError, lambda: run(**given), "needs a path or table=")  # noqa: B023
+            told = f"{run.__name__}: it needs a path or table="
+            refused(dt.PlanError, lambda: run(**given), told)  # noqa: B023
     refused(
         dt.PlanError, lambda: dt.SnapshotTable.from_delta(tables.spark, key="id"), "needs a path"
     )

@@ -11,7 +11,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import drivers
 import small_session
 from pyspark.sql import SparkSession
 from snapshot_model import counted, naive
@@ -39,15 +39,8 @@ def test_what_a_kill_within_a_merge_leaves_is_gone_on_with(
     folder, images = tmp_path / "tables", []
     prepare(Lake(delta_spark, folder))
     (folder / "merges").mkdir()
-    driver = subprocess.Popen(
-        [sys.executable, __file__, str(folder), delta_spark.conf.get("spark.jars") or ""],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
+    jars = delta_spark.conf.get("spark.jars") or ""
+    with drivers.running(__file__, str(folder), jars, folder=tmp_path) as driver:
         for merge in range(1, MERGES + 1):
             length_s = begun(folder, merge, driver)
             moments = sorted(rng.uniform(0, length_s) for _ in range(IMAGES_EACH))
@@ -56,9 +49,6 @@ def test_what_a_kill_within_a_merge_leaves_is_gone_on_with(
                 images.append(tmp_path / f"image {len(images)}")
                 with stopped(driver):
                     shutil.copytree(folder, images[-1])
-    finally:
-        os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait()
     images.append(folder)
 
     again = [goes_on(delta_spark, image) for image in images]
@@ -81,19 +71,16 @@ def goes_on(spark: SparkSession, folder: Path) -> bool:
     return bool(commits)
 
 
-def begun(folder: Path, merge: int, driver: subprocess.Popen[bytes]) -> float:
+def begun(folder: Path, merge: int, driver: drivers.Driver) -> float:
     """Wait for a merge to begin; how long the one before it took, in seconds."""
-    deadline = time.monotonic() + 240
-    while not (folder / "merges" / f"{merge} begun").exists():
-        assert driver.poll() is None, "the driver ended by itself"
-        assert time.monotonic() < deadline, "no merge begins"
-        time.sleep(0.005)
+    told = folder / "merges" / f"{merge} begun"
+    drivers.wait_until(told.exists, driver, f"merge {merge}", within_s=240)
     ends = [folder / "merges" / f"{merge - 1} {end}" for end in ("begun", "done")]
     return ends[1].stat().st_mtime - ends[0].stat().st_mtime
 
 
 @contextmanager
-def stopped(driver: subprocess.Popen[bytes]) -> Iterator[None]:
+def stopped(driver: drivers.Driver) -> Iterator[None]:
     """All its processes stand still."""
     os.killpg(driver.pid, signal.SIGSTOP)
     time.sleep(0.05)

@@ -1,5 +1,9 @@
-"""Hashes without Spark: one of keys, by which the test driver places them; and the way back from
-the one by which Spark's shuffle places a number.
+"""Hashes without Spark: one of keys and values; and the way back from the one by which Spark's
+shuffle places a number.
+
+The first is stored: windows and sessions lie in state by it, rows that a step of a stage rekeys,
+all rows of the test driver's snapshots, and the registers of distinct counts are filled by it. A
+query's other rows lie by Spark's ``xxhash64``.
 """
 
 from __future__ import annotations

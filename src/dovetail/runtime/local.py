@@ -244,6 +244,7 @@ def _piece(row: Mapping[str, Any]) -> tuple[int, Piece]:
 def _wire_rows(input_: Input, rows: pa.Table, schema: pa.Schema, key_hash: Hash) -> pa.Table:
     """An input's rows in the columns in which they travel (``runtime.wire`` on Spark)."""
     columns = {name: rows.column(name).combine_chunks() for name in rows.schema.names}
+    columns |= {name: canonical(columns[name]) for name in input_.source.key.names}
     keys = [canonical(columns[name]) for name in input_.key]
     if input_.foreign:
         foreign = [canonical(columns[str(item)]) for item, _ in input_.foreign]

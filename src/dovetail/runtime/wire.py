@@ -41,8 +41,9 @@ def wire_rows(input_: Input, spec: SourceSpec, upstream: DataFrame | None) -> Da
     the source has no tombstones; with whether the foreign key fails where it may. ``upstream``: the
     changelog that another stage makes, if it is one.
 
-    A stream's rows with a null in the key are spread over the buckets by their times. The columns'
-    names are plain, for ``mapInArrow`` takes the dots of a user's names for nesting.
+    A key is canonical, the source's own too where it travels as a value. A stream's rows with a
+    null in the key are spread over the buckets by their times. The columns' names are plain, for
+    ``mapInArrow`` takes the dots of a user's names for nesting.
     """
     read = read_of(input_.source, upstream)
     keys = [_canonical(F.col(quoted(f.name)), f.dataType) for f in input_.key_fields]
@@ -62,7 +63,10 @@ def wire_rows(input_: Input, spec: SourceSpec, upstream: DataFrame | None) -> Da
             failed.append(fails)
         foreign = [_canonical(c, type_) for c, type_ in zip(foreign, types, strict=True)]
         columns += [F.xxhash64(*foreign), *foreign]
-    columns += [F.col(quoted(f.name)) for f in input_.value_fields]
+    for field in input_.value_fields:
+        value = F.col(quoted(field.name))
+        own_key = field.name in input_.source.key.names
+        columns.append(_canonical(value, field.dataType) if own_key else value)
     columns += [position.cast(LongType()) for position in read.positions]
     if spec.files:
         file = F.col(FILE_METADATA)

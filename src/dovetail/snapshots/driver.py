@@ -1,15 +1,13 @@
-"""Keeping a target: one step after another, once or for as long as it is wanted."""
+"""Keeping a target, one step after another."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike, fspath
 
 from pyspark.sql import SparkSession
 
-from dovetail.arguments import Seconds, validated
 from dovetail.columns import foreign_name, quoted
 from dovetail.errors import DovetailError, TargetError
 from dovetail.lake import (
@@ -43,18 +41,19 @@ ANY_SCHEMA = (
 
 class Keeper:
     """Keeps one target of one plan, in a session of its own, with the settings of the given one but
-    for those under which rows would be missed.
+    for those under which rows would be missed. ``call``: what errors say was called.
     """
 
     def __init__(
         self,
         session: SparkSession,
         root: SnapshotNode,
+        call: str,
         path: str | PathLike[str] | None,
         table: str | None,
     ) -> None:
         self._operator = f"target {table if path is None else fspath(path)}"
-        refuse_but_one("refresh", path, table)
+        refuse_but_one(call, path, table)
         refuse_without_delta(session, self._operator)
         self._session = apart(session)
         strict(self._session)
@@ -63,8 +62,8 @@ class Keeper:
         self._session.conf.set(ANY_SCHEMA, "true")
         self._root = root
         if path is not None:
-            path = folder_of(session, "refresh", "target=", path)
-        named = called(session, "refresh", "target=", path, table)
+            path = folder_of(session, call, "target=", path)
+        named = called(session, call, "target=", path, table)
         self._target = Target(self._session, self._operator, named, root)
 
     def refresh(self, *, max_versions: int | None, rebuild: bool) -> list[Commit]:
@@ -128,49 +127,6 @@ class Keeper:
             ) from error
         finally:
             scratch.release()
-
-
-class Maintenance:
-    """A target that is being kept, at an interval, until it is stopped or fails."""
-
-    def __init__(self, keeper: Keeper, interval_s: float, max_versions: int | None) -> None:
-        self._keeper = keeper
-        self._interval_s = interval_s
-        self._max_versions = max_versions
-        self._stopped = threading.Event()
-        self._error: BaseException | None = None
-        self.last_commit: Commit | None = None
-        self._thread = threading.Thread(target=self._run, name="dovetail-snapshots", daemon=True)
-        self._thread.start()
-
-    @property
-    def is_active(self) -> bool:
-        """Whether it goes on."""
-        return self._thread.is_alive()
-
-    def stop(self) -> None:
-        """Finish the step that is under way, and no other."""
-        self._stopped.set()
-        self._thread.join()
-
-    @validated
-    def await_termination(self, timeout_s: Seconds | None = None) -> bool:
-        """Wait until it is stopped; False where it still runs after ``timeout_s``. Raises the error
-        with which it failed.
-        """
-        self._thread.join(timeout_s)
-        if self._error is not None:
-            raise self._error
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        try:
-            while not self._stopped.is_set():
-                commits = self._keeper.refresh(max_versions=self._max_versions, rebuild=False)
-                self.last_commit = commits[-1] if commits else self.last_commit
-                self._stopped.wait(self._interval_s)
-        except BaseException as error:
-            self._error = error
 
 
 def _next(covered: Versions, latest: Versions, max_versions: int | None) -> Versions:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from time import sleep
+from typing import NoReturn
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -15,9 +17,11 @@ from dovetail.plan.select import Selection
 from dovetail.plan.spans import Span, microseconds
 from dovetail.refusals import refused
 from dovetail.snapshots import plan
-from dovetail.snapshots.driver import Keeper, Maintenance
+from dovetail.snapshots.driver import Keeper
 from dovetail.snapshots.reading import Present, Reader, Scratch
 from dovetail.snapshots.target import Commit, Target
+
+_GIVEN = "Give a Delta table's path, or its name in a catalog"
 
 
 class SnapshotTable:
@@ -61,7 +65,7 @@ class SnapshotTable:
         with refused(
             operator,
             f"{f'{path=!s}' if table is None else f'{table=!s}'} cannot be read",
-            "Give a Delta table's path, or its name in a catalog",
+            _GIVEN,
         ):
             if table is None:
                 place = lake.path_of(spark, operator, "path=", path or "")
@@ -138,7 +142,7 @@ class SnapshotTable:
         others, or where a source was replaced, has other types, or no longer has its changes.
         Source: FLIP-486, "Future Work" (strong consistency, batch-stream fusion).
         """
-        keeper = Keeper(self._session, self.plan, target, table)
+        keeper = Keeper(self._session, self.plan, "refresh", target, table)
         return keeper.refresh(max_versions=max_versions, rebuild=rebuild)
 
     @validated
@@ -149,14 +153,15 @@ class SnapshotTable:
         table: Text | None = None,
         every: Span = "10 s",
         max_versions: Positive | None = None,
-    ) -> Maintenance:
-        """``refresh`` again and again in a thread, ``every`` so long after the last one ended; the
-        object returned has ``stop()``, ``await_termination()`` and ``last_commit``.
+    ) -> NoReturn:
+        """``refresh`` again and again, ``every`` so long after the last one ended, until it fails
+        or the process is ended.
         """
         interval_s = microseconds("maintain", "every=", every) / 1e6
-        return Maintenance(
-            Keeper(self._session, self.plan, target, table), interval_s, max_versions
-        )
+        keeper = Keeper(self._session, self.plan, "maintain", target, table)
+        while True:
+            keeper.refresh(max_versions=max_versions, rebuild=False)
+            sleep(interval_s)
 
     @validated
     def commits(self, target: Path | None = None, *, table: Text | None = None) -> list[Commit]:
@@ -167,8 +172,7 @@ class SnapshotTable:
         lake.refuse_but_one("commits", target, table)
         lake.refuse_without_delta(self._session, operator)
         named = lake.called(self._session, "commits", "target=", target, table)
-        remedy = "Give a Delta table's path, or its name in a catalog"
-        with refused("commits", f"{operator} cannot be read", remedy):
+        with refused("commits", f"{operator} cannot be read", _GIVEN):
             return list(Target(self._session, operator, named, self.plan).commits())
 
     @validated
