@@ -38,8 +38,8 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from dovetail.aggregates.aggregate import AggregateOverflowError, Touches, nulls
 from dovetail.errors import PlanError
-from dovetail.kernels.aggregates import AggregateOverflowError, Touches, nulls
 from dovetail.plan import aggregates as agg
 
 UTC = dt.timezone.utc

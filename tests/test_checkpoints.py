@@ -20,8 +20,8 @@ from pyspark.sql import functions as F
 
 import dovetail as dt
 from dovetail.io.sinks import FormatSink
-from dovetail.runtime import query
-from dovetail.runtime.checkpoint import CheckpointFile
+from dovetail.spark import query
+from dovetail.spark.checkpoint import CheckpointFile
 
 ROWS = pa.schema(
     [("k", pa.int64()), ("v", pa.string()), ("n", pa.int64()), ("t", pa.timestamp("us", "UTC"))]

@@ -18,12 +18,12 @@ import pytest
 
 import dovetail as dt
 from dovetail import testing
+from dovetail.arrays.hashing import stable_hash
 from dovetail.columns import DELETED, EVENT_TIME, POSITION, SEQUENCE
-from dovetail.kernels.hashing import stable_hash
+from dovetail.engine.local import Local
 from dovetail.physical.inputs import Arrival
 from dovetail.physical.planner import physical_plan
 from dovetail.plan.nodes import Source, origins
-from dovetail.runtime.local import Local
 from dovetail.topology import Topology
 
 SEEDS = range(8)

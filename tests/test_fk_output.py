@@ -17,14 +17,14 @@ from pyspark.sql import functions as F
 
 import dovetail as dt
 from dovetail import testing
+from dovetail.arrays.hashing import stable_hash
 from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
-from dovetail.kernels.hashing import stable_hash
+from dovetail.engine.local import Local
+from dovetail.operators import foreign_key_join as foreign_key
 from dovetail.physical.inputs import Arrival
 from dovetail.physical.planner import physical_plan
 from dovetail.plan.nodes import ForeignKeyJoin as ForeignKeyJoinNode
 from dovetail.plan.nodes import Source, TableJoin
-from dovetail.runtime import foreign_key
-from dovetail.runtime.local import Local
 from dovetail.testing import Change, Driver
 
 LEFT = {"k": pa.string(), "fk": pa.string(), "v": pa.string()}

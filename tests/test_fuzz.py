@@ -13,7 +13,7 @@ from bench import forced
 from fuzz import faults, judges, shrink, sql, topologies
 from fuzz.case import CASES, Case
 
-from dovetail.runtime import pack
+from dovetail.engine import pack
 
 FAMILIES = [*judges.WEIGHTS]
 DRAWN = int(os.environ.get("DOVETAIL_CASES", "200")) // 5

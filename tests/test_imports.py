@@ -12,6 +12,10 @@ SRC = Path(__file__).parents[1] / "src"
 LINES_MAX = 500
 
 FILES = sorted(SRC.rglob("*.py"))
+ARRAYS = {"errors", "columns", "arrays"}
+LAWS = {*ARRAYS, "aggregates", "laws"}
+PLANS = {*LAWS, "arguments", "lookup", "plan", "physical"}
+BUCKETS = {*PLANS, "state", "operators", "engine"}
 LAYERS = {
     "errors": set(),
     "columns": set(),
@@ -19,53 +23,36 @@ LAYERS = {
     "hadoop": set(),
     "refusals": {"errors", "hadoop"},
     "lake": {"errors", "columns", "hadoop", "refusals"},
-    "kernels": {"errors", "columns"},
-    "state": {"errors", "columns", "kernels"},
-    "lookup": {"arguments", "errors", "columns", "kernels"},
-    "plan": {"arguments", "refusals", "errors", "columns", "kernels", "lookup"},
-    "physical": {"arguments", "errors", "columns", "kernels", "lookup", "plan"},
-    "runtime": {
-        "physical",
-        "arguments",
-        "hadoop",
-        "refusals",
-        "errors",
-        "columns",
-        "kernels",
-        "lookup",
-        "state",
-        "plan",
-    },
+    "arrays": ARRAYS,
+    "aggregates": ARRAYS,
+    "laws": {*ARRAYS, "aggregates"},
+    "state": {*ARRAYS, "laws"},
+    "lookup": {*ARRAYS, "laws", "arguments"},
+    "plan": {*LAWS, "arguments", "refusals", "lookup"},
+    "physical": PLANS,
+    "operators": {*PLANS, "state"},
+    "engine": {*PLANS, "state", "operators"},
+    "spark": {*BUCKETS, "hadoop", "refusals"},
     "io": {"arguments", "hadoop", "refusals", "errors", "columns", "lake", "plan"},
-    "snapshots": {"arguments", "refusals", "errors", "columns", "lake", "kernels", "plan"},
-    "topology": {"arguments", "columns", "plan", "physical", "runtime"},
-    "table": {"arguments", "errors", "kernels", "lookup", "plan", "io", "topology"},
-    "stream": {"arguments", "errors", "kernels", "plan", "io", "topology", "table"},
-    "testing": {
-        "arguments",
-        "errors",
-        "columns",
-        "kernels",
-        "state",
-        "plan",
-        "physical",
-        "runtime",
-        "topology",
-        "table",
-        "stream",
-    },
-    "__init__": {
-        "errors",
-        "io",
-        "lookup",
-        "plan",
-        "runtime",
-        "snapshots",
-        "table",
-        "stream",
-    },
+    "snapshots": {*ARRAYS, "laws", "arguments", "refusals", "lake", "plan"},
+    "topology": {"arguments", "columns", "plan", "physical", "spark"},
+    "table": {"arguments", "errors", "laws", "lookup", "plan", "physical", "io", "topology"},
+    "stream": {"arguments", "errors", "laws", "plan", "physical", "io", "topology", "table"},
+    "testing": {*BUCKETS, "topology", "table", "stream"},
+    "__init__": {"errors", "io", "lookup", "plan", "spark", "snapshots", "table", "stream"},
 }
-WITHOUT_SPARK = {"errors", "arguments", "columns", "kernels", "lookup", "state"}
+WITHOUT_SPARK = {
+    "errors",
+    "arguments",
+    "columns",
+    "arrays",
+    "aggregates",
+    "laws",
+    "lookup",
+    "state",
+    "operators",
+    "engine",
+}
 
 
 def name_of(path: Path) -> str:

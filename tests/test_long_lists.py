@@ -22,7 +22,7 @@ from bench.models.aggregates import bits
 
 import dovetail as dt
 from dovetail import testing
-from dovetail.kernels import parts
+from dovetail.aggregates import parts
 from dovetail.physical.fragment import Emit
 from dovetail.state import run_state
 from dovetail.state.blobs import MemoryBlobs

@@ -10,8 +10,8 @@ FREEZES = """
 import gc
 from types import SimpleNamespace
 import pyarrow as pa
-from dovetail.runtime import task
-from dovetail.runtime.pack import packing
+from dovetail.spark import task
+from dovetail.spark.frames import packing
 
 class Same:
     source = SimpleNamespace(title="table t")

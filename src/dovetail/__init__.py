@@ -38,8 +38,8 @@ from dovetail.plan.aggregates import (
 )
 from dovetail.plan.joins import Within, within
 from dovetail.plan.windows import Windows, hopping, session, sliding, tumbling
-from dovetail.runtime.query import settings
 from dovetail.snapshots.table import SnapshotTable
+from dovetail.spark.query import settings
 from dovetail.stream import Stream, WindowedTable
 from dovetail.table import Table
 

@@ -13,8 +13,8 @@ from dovetail.arguments import ColumnName, ColumnNames, Positive, Text, validate
 from dovetail.errors import PlanError
 from dovetail.io.kafka import ReadFormat, Servers, Starting, Topic
 from dovetail.io.topics import Malformed, topic_source
-from dovetail.kernels.interval_join import Unmatched
-from dovetail.kernels.table_join import How
+from dovetail.laws.stream_join import Unmatched
+from dovetail.laws.table_join import How
 from dovetail.plan.aggregates import AnAggregate
 from dovetail.plan.grouping import Told, aggregation, as_stream, as_table
 from dovetail.plan.joins import AWithin, stream_join, stream_table_join

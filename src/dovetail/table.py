@@ -13,7 +13,7 @@ from dovetail.arguments import ColumnName, ColumnNames, Natural, Positive, Text,
 from dovetail.errors import PlanError
 from dovetail.io.kafka import ReadFormat, Servers, Starting, Topic
 from dovetail.io.topics import Malformed, topic_source
-from dovetail.kernels.table_join import How
+from dovetail.laws.table_join import How
 from dovetail.lookup.source import LookupSource
 from dovetail.plan.aggregates import AnAggregate
 from dovetail.plan.delta import (

@@ -32,9 +32,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from dovetail.arguments import ColumnNames, Rule, Text, validated
+from dovetail.arrays.hashing import stable_hash
 from dovetail.columns import DELETED, EVENT_TIME, POSITION, SEQUENCE
+from dovetail.engine.local import Hash, Local
 from dovetail.errors import CheckpointError, DataError, PlanError
-from dovetail.kernels.hashing import stable_hash
 from dovetail.physical.fragment import Buckets, Emit
 from dovetail.physical.inputs import Arrival
 from dovetail.physical.output import held_columns
@@ -44,7 +45,6 @@ from dovetail.plan.checks import refuse_duplicates
 from dovetail.plan.fingerprint import describe, fingerprint, refuse_alike, refuse_other
 from dovetail.plan.nodes import Node, Source, is_stream, joins, origins
 from dovetail.plan.spans import Span, microseconds
-from dovetail.runtime.local import Hash, Local
 from dovetail.state.ipc import from_ipc, to_ipc
 from dovetail.stream import Stream
 from dovetail.table import Table

@@ -13,9 +13,9 @@ from dovetail.arguments import Path, Rule, Text, validated
 from dovetail.physical.explain import explain
 from dovetail.physical.fragment import Buckets, Emit
 from dovetail.plan.nodes import Node, changelog_schema
-from dovetail.runtime import batch, query
-from dovetail.runtime.dead_letters import dead_letters
-from dovetail.runtime.query import ASink, Trigger
+from dovetail.spark import query, static
+from dovetail.spark.dead_letters import dead_letters
+from dovetail.spark.query import ASink, Trigger
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -110,7 +110,7 @@ class Topology(Planned):
         waiting: windows close, grace periods are over. ``buckets``: into how many parts the key
         space is cut, by default the session's number of shuffle partitions.
         """
-        return batch.changelog(self.plan, emit=emit, buckets=buckets)
+        return static.changelog(self.plan, emit=emit, buckets=buckets)
 
     def dead_letters(self) -> DataFrame:
         """The rows that the topology leaves out because a foreign key's expression fails on them,

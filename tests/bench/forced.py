@@ -10,27 +10,27 @@ from unittest import mock
 
 import pyarrow as pa
 
-import dovetail.kernels.parts
-import dovetail.kernels.sliding
-import dovetail.runtime.fragment
-import dovetail.runtime.interval_side
-import dovetail.runtime.pack
+import dovetail.aggregates.parts
+import dovetail.engine.fragment
+import dovetail.engine.pack
+import dovetail.laws.sliding
+import dovetail.operators.stream_join_side
 import dovetail.state.run_state
 import dovetail.state.runs
 import dovetail.state.segment
 from bench.records import Hash, one_hash
-from dovetail.kernels.hashing import stable_hash
+from dovetail.arrays.hashing import stable_hash
 
 LIMITS = {
     "fanout": (dovetail.state.runs, "FANOUT"),
     "segment_bytes": (dovetail.state.run_state, "SEGMENT_BYTES_MAX"),
     "compaction_bytes": (dovetail.state.run_state, "_COMPACTION_BYTES_MIN"),
     "open_segments": (dovetail.state.segment, "_OPEN_SEGMENTS_MAX"),
-    "flush_bytes": (dovetail.runtime.pack, "_FLUSH_BYTES"),
-    "slice_bytes": (dovetail.runtime.fragment, "SLICE_BYTES"),
-    "pairs": (dovetail.runtime.interval_side, "_PAIRS_MAX"),
-    "window_pairs": (dovetail.kernels.sliding, "_PAIRS_MAX"),
-    "part": (dovetail.kernels.parts, "PART_MAX"),
+    "flush_bytes": (dovetail.engine.pack, "_FLUSH_BYTES"),
+    "slice_bytes": (dovetail.engine.fragment, "SLICE_BYTES"),
+    "pairs": (dovetail.operators.stream_join_side, "_PAIRS_MAX"),
+    "window_pairs": (dovetail.laws.sliding, "_PAIRS_MAX"),
+    "part": (dovetail.aggregates.parts, "PART_MAX"),
 }
 
 
@@ -56,7 +56,7 @@ HASHES: dict[str, Hash] = {
     "high": _high,
 }
 
-_SKETCH = "dovetail.kernels.sketch"  # counts by the hash itself
+_SKETCH = "dovetail.aggregates.hyperloglog"  # counts by the hash itself
 
 
 @contextmanager

@@ -19,13 +19,13 @@ from bench.family import Family, Join, Source
 from bench.models.tables import names
 from bench.records import Answers, Batches, Hash, Record, Result
 from dovetail import testing
-from dovetail.kernels.table_join import Join as JoinedBy
-from dovetail.kernels.table_join import Leaf, Tree
+from dovetail.engine.fragment import process
+from dovetail.engine.pieces import Piece
+from dovetail.laws.table_join import Join as JoinedBy
+from dovetail.laws.table_join import Leaf, Tree
 from dovetail.physical.fragment import Emit, Fragment, Operator
-from dovetail.physical.operators import TableTree
+from dovetail.physical.operators import TableJoin
 from dovetail.physical.source import SourceSpec
-from dovetail.runtime.fragment import process
-from dovetail.runtime.pieces import Piece
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import SegmentCache
 
@@ -219,7 +219,7 @@ def kernel(
     known = list(family.sources(join))
     assert isinstance(join, str | tuple)
     sources = tuple(SourceSpec(name, _ROWS, keys=1, sequence=True) for name in known)
-    operator = Operator(law=TableTree(_tree(join, known)), sources=sources, emit=emit)
+    operator = Operator(law=TableJoin(_tree(join, known)), sources=sources, emit=emit)
     fragment = Fragment(topology="test", buckets=1, sources=sources, operators=(operator,))
     blobs, cache = MemoryBlobs(), SegmentCache()
     answers = []

@@ -12,9 +12,9 @@ from bench.forced import HASHES, forced
 
 from dovetail import testing
 from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
+from dovetail.engine.local import Local
 from dovetail.physical.inputs import Arrival
 from dovetail.physical.planner import physical_plan
-from dovetail.runtime.local import Local
 from fuzz import columns, topologies
 from fuzz.case import Case
 

@@ -15,18 +15,18 @@ import pyarrow as pa
 
 import dovetail as dt
 from dovetail import testing
+from dovetail.arrays.hashing import stable_hash
 from dovetail.columns import CHANGE, DELETED, EVENT_TIME, HASH, TIMESTAMP
-from dovetail.kernels.hashing import stable_hash
 from dovetail.lookup.pool import opened
 from dovetail.lookup.source import Found, Index
-from dovetail.physical.operators import Eventual
+from dovetail.operators.delta_join import join, last_rows
+from dovetail.operators.job import Batch
+from dovetail.operators.lookup_cache import SideCache
+from dovetail.physical import operators as ops
 from dovetail.physical.output import output_of
 from dovetail.physical.planner import physical_plan
 from dovetail.physical.stage import Port, Stage
 from dovetail.plan.nodes import DeltaJoin, Derived, Entry
-from dovetail.runtime.delta_join import join, last_rows
-from dovetail.runtime.job import Batch
-from dovetail.runtime.lookup_cache import SideCache
 
 Row = dict[str, Any]
 TYPES = {"long": pa.int64(), "double": pa.float64(), "string": pa.string()}
@@ -153,7 +153,7 @@ class Tasks:
         self.rng, self.tasks, self.amnesia = rng, tasks, amnesia
         self.operator = self.stage.fragment.last
         law = self.operator.law
-        assert isinstance(law, Eventual)
+        assert isinstance(law, ops.DeltaJoin)
         self.law = law
         self.ports = [read_by_key(port) for port in self.stage.ports]
         self.upstream = [

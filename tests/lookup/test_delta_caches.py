@@ -30,7 +30,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import dovetail as dt
 from dovetail.lookup.source import Found, LookupSource, Reader
-from dovetail.runtime import lookup_cache, task
+from dovetail.operators import lookup_cache
+from dovetail.spark import task
 from dovetail.state import local_files
 
 ROUNDS = 6

@@ -25,7 +25,7 @@ from in_process import (
 
 import dovetail as dt
 from dovetail import testing
-from dovetail.runtime import delta_join
+from dovetail.operators import delta_join
 
 HISTORIES = -(-int(os.environ.get("DOVETAIL_CASES", "200")) // 50)
 HOWS = ("inner", "left", "right", "full")

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from dovetail.columns import quoted
-from dovetail.snapshots.law import FEED_VERSION
+from dovetail.snapshots.delta_rules import FEED_VERSION
 from dovetail.snapshots.plan import SIGN, SnapshotNode, SnapshotSource
 from dovetail.snapshots.reading import Reader, Versions
 

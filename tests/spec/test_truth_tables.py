@@ -29,7 +29,7 @@ from bench.records import (
 )
 from bench.truth_tables import TruthTable, per_join
 
-from dovetail.runtime import slices
+from dovetail.engine import slices
 
 TABLES = truth_tables.read()
 CHANGE = [table for table in TABLES if table.emission == "change"]

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from stored_runs import restored
 
-from dovetail.kernels.versioning import LATEST
+from dovetail.laws.versioning import LATEST
 from dovetail.state import run_state
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.history import HistoryState, last_versions

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 from stored_runs import restored
 
-from dovetail.kernels.foreign_key import combined, combined_range
-from dovetail.kernels.hashing import stable_hash
+from dovetail.arrays.hashing import stable_hash
+from dovetail.laws.foreign_key_join import combined, combined_range
 from dovetail.state import run_state
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.run_state import Located

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dovetail.kernels.delta_join import NO_GROUP, Form, Rows, delta_join, key_rows
-from dovetail.kernels.table_join import How
-from dovetail.kernels.timeline import ABSENT, NO_TIME, Ints
+from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints
+from dovetail.laws.delta_join import NO_GROUP, Form, Rows, delta_join, key_rows
+from dovetail.laws.table_join import How
 from dovetail.lookup.keys import grouped, numbered
 from dovetail.lookup.pool import opened
 from dovetail.lookup.source import Found, Index, LookupSource, Reader, covering

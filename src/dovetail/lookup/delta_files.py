@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.arguments import ColumnNames, Natural, Path, validated
+from dovetail.arrays.timeline import Mask
 from dovetail.errors import ConfigurationError, DataError
-from dovetail.kernels.delta_join import NO_GROUP
-from dovetail.kernels.timeline import Mask
+from dovetail.laws.delta_join import NO_GROUP
 from dovetail.lookup.fit import cast, changed, is_text, without_null_keys
 from dovetail.lookup.keys import numbered, within
 from dovetail.lookup.retry import persistently

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.kernels.delta_join import NO_GROUP
-from dovetail.kernels.equality import canonical
-from dovetail.kernels.grouping import any_null, by_key
-from dovetail.kernels.hashing import stable_hash
-from dovetail.kernels.timeline import Ints, Mask
+from dovetail.arrays.equality import canonical
+from dovetail.arrays.grouping import any_null, by_key
+from dovetail.arrays.hashing import stable_hash
+from dovetail.arrays.timeline import Ints, Mask
+from dovetail.laws.delta_join import NO_GROUP
 
 
 def grouped(keys: Sequence[pa.Table]) -> tuple[list[Ints], int, list[pa.Array]]:

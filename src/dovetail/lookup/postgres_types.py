@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dovetail.arrays.timeline import Mask
 from dovetail.errors import DataError
-from dovetail.kernels.timeline import Mask
 from dovetail.lookup.keys import mask_of, within
 
 # A column of a domain is one of the type beneath it.

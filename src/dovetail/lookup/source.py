@@ -14,8 +14,8 @@ from typing import Annotated, Any, Protocol, TypeAlias
 import pyarrow as pa
 
 from dovetail.arguments import ColumnName, ColumnNames, Rule, Text, validated, validated_fields
+from dovetail.arrays.timeline import Ints, Mask
 from dovetail.errors import PlanError
-from dovetail.kernels.timeline import Ints, Mask
 
 Constant: TypeAlias = str | int | float | bool | None
 Where: TypeAlias = Annotated[

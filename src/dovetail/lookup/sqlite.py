@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.arguments import ColumnNames, Natural, Path, Seconds, Text, validated
+from dovetail.arrays.timeline import Mask
 from dovetail.errors import DataError
-from dovetail.kernels.timeline import Mask
 from dovetail.lookup.fit import changed, fitted
 from dovetail.lookup.retry import persistently
 from dovetail.lookup.source import Declared, Found, Indexes, Where, declared

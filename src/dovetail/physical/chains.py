@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from dovetail.columns import EPOCH, PLACE, SEQUENCE
 from dovetail.errors import PlanError
-from dovetail.kernels.table_join import How
+from dovetail.laws.table_join import How
+from dovetail.physical import operators as ops
 from dovetail.physical.fragment import Emit, Operator
-from dovetail.physical.operators import Column, ForeignKey, Gather, InOrder
 from dovetail.physical.source import ROW_COLUMNS, SourceSpec
 from dovetail.plan.nodes import Aggregation, Node
 
@@ -22,7 +22,7 @@ def subscriptions(left: SourceSpec, carries: tuple[str, ...]) -> SourceSpec:
 
 
 def regrouped(read: SourceSpec, carries: tuple[str, ...]) -> SourceSpec:
-    """What ``Regroup`` sends on of its input: by group, what is gathered."""
+    """What ``Retract`` sends on of its input: by group, what is aggregated."""
     return _moved(read, read.fields(read.value_columns), carries, regrouped=True)
 
 
@@ -64,7 +64,7 @@ def foreign_key(
 ) -> Operator:
     """The join of what ``Subscribe`` sends on of its input ``left`` with the table referred to."""
     return Operator(
-        law=ForeignKey(left.keys, how),
+        law=ops.ForeignKeyJoin(left.keys, how),
         sources=(subscriptions(left, carries), right),
         emit=emit,
         visible=visible,
@@ -79,7 +79,7 @@ def in_order(answering: Operator, name: str) -> Operator:
     results = SourceSpec(name=name, schema=pa.schema([*answering.output_schema, *numbers]), keys=0)
     left, right = (tuple(answering.law.values(answering.sources, leaf)) for leaf in (0, 1))
     return Operator(
-        law=InOrder(tuple(answering.key), (left, right), answering.emit == "batch"),
+        law=ops.InOrder(tuple(answering.key), (left, right), answering.emit == "batch"),
         sources=(results,),
         emit=answering.emit,
         visible=answering.visible,
@@ -87,12 +87,12 @@ def in_order(answering: Operator, name: str) -> Operator:
     )
 
 
-def gather(node: Aggregation, used: tuple[str, ...]) -> Gather:
+def gather(node: Aggregation, used: tuple[str, ...]) -> ops.Aggregation:
     """What an aggregation makes of the columns ``used``."""
-    return Gather(
+    return ops.Aggregation(
         node.name,
         tuple(
-            Column(c.name, tuple(used.index(name) for name in c.columns), c.kernel)
+            ops.Column(c.name, tuple(used.index(name) for name in c.columns), c.kernel)
             for c in node.columns
         ),
         node.windows,

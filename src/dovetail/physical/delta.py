@@ -8,7 +8,7 @@ from dataclasses import replace
 from dovetail.columns import CLOCK
 from dovetail.errors import PlanError
 from dovetail.lookup.source import covering
-from dovetail.physical.operators import Eventual, LookedUp
+from dovetail.physical import operators as ops
 from dovetail.physical.source import SourceSpec
 from dovetail.plan.looked_up import changes_of, has_fixed_key, lookup_of, needed_columns
 from dovetail.plan.nodes import DeltaJoin
@@ -27,7 +27,7 @@ def settled(source: SourceSpec) -> SourceSpec:
     )
 
 
-def eventual(node: DeltaJoin, sources: Sequence[SourceSpec]) -> Eventual:
+def eventual(node: DeltaJoin, sources: Sequence[SourceSpec]) -> ops.DeltaJoin:
     """What a delta join does, on these sources."""
     needed = needed_columns(node)
     sides = []
@@ -39,7 +39,7 @@ def eventual(node: DeltaJoin, sources: Sequence[SourceSpec]) -> Eventual:
             raise PlanError(node.name, f"{entry.name} has no look-up source", "Use with_lookup")
         index = covering(lookup, on)
         sides.append(
-            LookedUp(
+            ops.LookedUp(
                 lookup=lookup,
                 key=_places(source, entry.key.names),
                 values=_places(source, own if number == 0 else [*entry.key.names, *own]),
@@ -49,7 +49,7 @@ def eventual(node: DeltaJoin, sources: Sequence[SourceSpec]) -> Eventual:
                 cache=node.cache[number] if has_fixed_key(entry, on) else 0,
             )
         )
-    return Eventual(
+    return ops.DeltaJoin(
         name=node.label or f"{node.left.name}-{node.right.name}",
         how=node.how,
         form=node.form,

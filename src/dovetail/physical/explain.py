@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from pyspark.sql.types import StructType
 
-from dovetail.kernels.interval_join import Window
-from dovetail.kernels.table_join import preserved
+from dovetail.laws.stream_join import Window
+from dovetail.laws.table_join import preserved
 from dovetail.physical.explain_delta import on_of, stage_of, told
 from dovetail.physical.inputs import Input
 from dovetail.physical.planner import looked_up

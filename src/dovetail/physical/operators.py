@@ -12,12 +12,12 @@ from typing import ClassVar, TypeAlias
 
 import pyarrow as pa
 
+from dovetail.aggregates.aggregate import Aggregate
+from dovetail.aggregates.multiset import Listing
 from dovetail.columns import WINDOW_END, WINDOW_START
-from dovetail.kernels.aggregates import Aggregate
-from dovetail.kernels.delta_join import Form
-from dovetail.kernels.interval_join import Unmatched, Window
-from dovetail.kernels.multiset import Listing
-from dovetail.kernels.table_join import How, Tree, leaves, preserved
+from dovetail.laws.delta_join import Form
+from dovetail.laws.stream_join import Unmatched, Window
+from dovetail.laws.table_join import How, Tree, leaves, preserved
 from dovetail.lookup.source import LookupSource
 from dovetail.physical.source import SourceSpec, unique
 from dovetail.plan.windows import Windows
@@ -62,7 +62,7 @@ class Law:
 
 
 @dataclass(frozen=True)
-class TableTree(Law):
+class TableJoin(Law):
     """Joins of tables by key; every table's records are answered. ``distinct``: of a single table,
     with what changes its rows.
     """
@@ -77,7 +77,7 @@ class TableTree(Law):
 
 
 @dataclass(frozen=True)
-class Lookup(Law):
+class StreamTableJoin(Law):
     """A stream, the first leaf, joined with tables; only the stream's records are answered, after
     ``grace_us`` of stream time where it is given. The stream's store has the records that wait.
     """
@@ -103,7 +103,7 @@ class Lookup(Law):
 
 
 @dataclass(frozen=True)
-class Interval(Law):
+class StreamJoin(Law):
     """Two streams, or one with itself, joined where L.ts - before <= R.ts <= L.ts + after;
     ``sides``: the source of each.
     """
@@ -161,7 +161,7 @@ def marks(side: int) -> str:
 
 
 @dataclass(frozen=True)
-class Histories(Law):
+class HistoryJoin(Law):
     """Two versioned tables joined over all of their history."""
 
     sides: tuple[int, int]
@@ -183,7 +183,7 @@ class Subscribe(Law):
 
 
 @dataclass(frozen=True)
-class ForeignKey(Law):
+class ForeignKeyJoin(Law):
     """Subscriptions by foreign key, whose values begin with the ``primary`` columns of the primary
     key, and the table that they refer to.
     """
@@ -297,7 +297,7 @@ class Settle(Law):
 
 
 @dataclass(frozen=True)
-class Eventual(Law):
+class DeltaJoin(Law):
     """A delta join. ``name``: what its metric is called; ``right_key``: whether the right primary
     key is part of the result's; ``moving``: whether a left row may change its join key.
     """
@@ -336,7 +336,7 @@ class Eventual(Law):
 
 
 @dataclass(frozen=True)
-class Regroup(Law):
+class Retract(Law):
     """A table by primary key, grouped by other columns of it: each record becomes the old row,
     which leaves its group, and the new one, which enters its own.
     """
@@ -356,7 +356,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Gather(Law):
+class Aggregation(Law):
     """Rows gathered by key and, where there are ``windows``, by window. ``name``: what errors call
     it; ``retracts``: rows that are ``_deleted`` leave their group; ``timed``: a group has changed
     in a batch where only its time has.

@@ -2,7 +2,7 @@
 
 Where all selections only name columns, the stage's rows are the changelog's rows, and nothing is
 left for Spark to project. Where one computes, the stage emits its own columns
-(``Fragment.output_schema``) and ``runtime.project`` does the rest.
+(``Fragment.output_schema``) and ``spark.project`` does the rest.
 """
 
 from __future__ import annotations

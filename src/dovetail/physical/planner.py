@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 
 from dovetail.columns import HASH, PLACE
 from dovetail.errors import PlanError
-from dovetail.kernels.table_join import Join, Leaf, Tree, preserved
+from dovetail.laws.table_join import Join, Leaf, Tree, preserved
 from dovetail.physical import chains
+from dovetail.physical import operators as ops
 from dovetail.physical.delta import eventual, settled
 from dovetail.physical.fragment import Emit, Fragment, Operator
 from dovetail.physical.inputs import (
@@ -25,16 +26,6 @@ from dovetail.physical.inputs import (
     refuse_partly_ordered,
     source_spec,
     unique_names,
-)
-from dovetail.physical.operators import (
-    Histories,
-    Interval,
-    Law,
-    Lookup,
-    Regroup,
-    Settle,
-    Subscribe,
-    TableTree,
 )
 from dovetail.physical.source import SourceSpec
 from dovetail.physical.stage import Port, Stage
@@ -135,7 +126,7 @@ class _Planner:
         """Tables by key, streams, a stream with tables: one operator on its inputs."""
         inputs = _inputs(node)
         law = _law(node, inputs)
-        if emit == "batch" and not isinstance(law, TableTree):
+        if emit == "batch" and not isinstance(law, ops.TableJoin):
             chains.refuse_batch(node)
         align_us = _align(node)
         if not self.arrival.one_log:
@@ -148,7 +139,7 @@ class _Planner:
                 self.arrival,
                 numbered=numbered,
                 alone=input_.source.stream and _appears_alone(node, input_.source),
-                keeps_time=isinstance(law, Interval),
+                keeps_time=isinstance(law, ops.StreamJoin),
                 stairs=align_us is None and _is_asked(law, input_.source),
             )
             for input_, name in zip(inputs, unique_names(inputs), strict=True)
@@ -181,7 +172,7 @@ class _Planner:
         between = self.arrival.first_feeds(node.left)
         topology = fingerprint(node)
         subscribing = Operator(
-            law=Subscribe(node.how),
+            law=ops.Subscribe(node.how),
             sources=(left_source,),
             emit=emit,
             feeds=between,
@@ -240,7 +231,9 @@ class _Planner:
             input_ = Input(entry, tuple(entry.key.names), by, used)
             read = source_spec(input_, entry.name, self.arrival, numbered=True)
             between = self.arrival.first_feeds(entry)
-            leaving = Operator(law=Regroup(), sources=(read,), feeds=between, buckets=self.buckets)
+            leaving = Operator(
+                law=ops.Retract(), sources=(read,), feeds=between, buckets=self.buckets
+            )
             first = Stage(
                 node,
                 self._fragment(node, f"{topology}.1", leaving, key_names=input_.key),
@@ -279,7 +272,7 @@ class _Planner:
         left, right = (self._port(*both, emit) for both in zip(inputs, sources, strict=True))
         if law.moving:
             meeting = settled(left.source)
-            settle = Settle(law.sides[0].key, tuple(meeting.wire_schema.names))
+            settle = ops.Settle(law.sides[0].key, tuple(meeting.wire_schema.names))
             settling = Operator(law=settle, sources=(left.source,))
             first = Stage(
                 node,
@@ -331,9 +324,9 @@ def looked_up(node: Node) -> tuple[str, ...]:
     return node.on if isinstance(node, StreamTableJoin) else ()
 
 
-def _law(node: Node, inputs: Sequence[Input]) -> Law:
+def _law(node: Node, inputs: Sequence[Input]) -> ops.Law:
     if isinstance(node, StreamJoin):
-        return Interval(
+        return ops.StreamJoin(
             _sides(node, inputs),
             node.how,
             node.before_us,
@@ -342,12 +335,12 @@ def _law(node: Node, inputs: Sequence[Input]) -> Law:
             node.unmatched,
         )
     if isinstance(node, Materialized):
-        return TableTree(_leaf(node.table, inputs), distinct=True)
+        return ops.TableJoin(_leaf(node.table, inputs), distinct=True)
     if isinstance(node, StreamTableJoin):
-        return Lookup(_tree(node, inputs), node.grace_us)
+        return ops.StreamTableJoin(_tree(node, inputs), node.grace_us)
     if isinstance(node, TableJoin) and node.late == "history":
-        return Histories(_sides(node, inputs), node.how)
-    return TableTree(_tree(node, inputs))
+        return ops.HistoryJoin(_sides(node, inputs), node.how)
+    return ops.TableJoin(_tree(node, inputs))
 
 
 def _sides(node: StreamJoin | TableJoin, inputs: Sequence[Input]) -> tuple[int, int]:
@@ -365,11 +358,11 @@ def _leaf(node: Node, inputs: Sequence[Input]) -> Leaf:
     return Leaf(next(i for i, input_ in enumerate(inputs) if input_.source == node))
 
 
-def _is_asked(law: Law, source: Entry) -> bool:
+def _is_asked(law: ops.Law, source: Entry) -> bool:
     """Whether other sources' records go by this one's stream time."""
     if source.stream:
-        return isinstance(law, Lookup) and law.grace_us is not None
-    several = isinstance(law, (Lookup, Histories)) or len(set(law.leaves)) > 1
+        return isinstance(law, ops.StreamTableJoin) and law.grace_us is not None
+    several = isinstance(law, (ops.StreamTableJoin, ops.HistoryJoin)) or len(set(law.leaves)) > 1
     return source.versioned_us is not None and several
 
 

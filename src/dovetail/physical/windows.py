@@ -28,8 +28,9 @@ from dovetail.columns import (
     value_name,
 )
 from dovetail.errors import PlanError
-from dovetail.kernels.table_join import Join, Leaf, preserved
+from dovetail.laws.table_join import Join, Leaf, preserved
 from dovetail.physical import chains
+from dovetail.physical import operators as ops
 from dovetail.physical.fragment import Emit, Feed, Fragment, Operator
 from dovetail.physical.inputs import (
     Arrival,
@@ -40,7 +41,6 @@ from dovetail.physical.inputs import (
     source_spec,
     unique_names,
 )
-from dovetail.physical.operators import Final, Gather, Law, Lookup, Subscribe, TableTree
 from dovetail.physical.source import SourceSpec
 from dovetail.plan.fingerprint import fingerprint
 from dovetail.plan.nodes import (
@@ -142,7 +142,7 @@ def windowed(
 
 def _timed(operator: Operator) -> Operator:
     """An operator that tells of a group whose time alone has changed, too."""
-    if not isinstance(operator.law, Gather):
+    if not isinstance(operator.law, ops.Aggregation):
         return operator
     return replace(operator, law=replace(operator.law, timed=True))
 
@@ -243,7 +243,7 @@ class _Builder:
             retention_us=windows.size_us + windows.grace_us,
             window=windows.kept_by,
         )
-        law = Final(windows.wait_us, after=not windows.fixed)
+        law = ops.Final(windows.wait_us, after=not windows.fixed)
         feed = made.feed([f.name for f in columns])
         columns_of = _named(node.key.names, node.values.names)
         return self._operator(law, (source,), (feed,), "change", made.clocks, columns_of)
@@ -275,7 +275,7 @@ class _Builder:
 
     def _operator(
         self,
-        law: Law,
+        law: ops.Law,
         sources: tuple[SourceSpec, ...],
         reads: tuple[Feed, ...],
         emit: Emit,
@@ -346,7 +346,7 @@ class _Builder:
             made.feed([f.name for f in _fields(entry)])
             for made, entry in zip(sides, entries, strict=True)
         )
-        law = TableTree(Join(Leaf(0), Leaf(len(sides) - 1), node.how))
+        law = ops.TableJoin(Join(Leaf(0), Leaf(len(sides) - 1), node.how))
         return self._operator(law, sources, feeds, emit, _clocks(sides), self._selected(node))
 
     def _referred(self, node: WindowJoin, emit: Emit) -> _Made:
@@ -376,7 +376,7 @@ class _Builder:
         clocks = _clocks(
             [side for side, w in ((left, windows_of(node.left)), (right, windows)) if w]
         )
-        told = self._operator(Subscribe(node.how), (source,), (feed,), emit, clocks, {})
+        told = self._operator(ops.Subscribe(node.how), (source,), (feed,), emit, clocks, {})
         answering = chains.foreign_key(
             source,
             (),
@@ -409,7 +409,7 @@ class _Builder:
             left.feed([*names, *(f.name for f in values)], looks=windows),
             right.feed([f.name for f in _fields(node.right)]),
         )
-        law = Lookup(Join(Leaf(0), Leaf(1), node.how))
+        law = ops.StreamTableJoin(Join(Leaf(0), Leaf(1), node.how))
         return self._operator(
             law, (source, theirs), feeds, "change", right.clocks, self._selected(node)
         )

@@ -32,15 +32,15 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from dovetail.aggregates.aggregate import Aggregate
+from dovetail.aggregates.collect import CollectList, CollectSet
+from dovetail.aggregates.first_last import End
+from dovetail.aggregates.hyperloglog import ApproxCountDistinct
+from dovetail.aggregates.min_max import ChangingExtreme, Extreme
+from dovetail.aggregates.sums import Count, ExactMean, ExactSum, FloatMean, FloatSum
+from dovetail.aggregates.user_defined import Functions, State, UserDefined
 from dovetail.arguments import Rule, Text, validated, validated_fields
 from dovetail.errors import PlanError
-from dovetail.kernels.aggregates import Aggregate
-from dovetail.kernels.collecting import CollectList, CollectSet
-from dovetail.kernels.ends import End
-from dovetail.kernels.extremes import ChangingExtreme, Extreme
-from dovetail.kernels.sketch import ApproxCountDistinct
-from dovetail.kernels.sums import Count, ExactMean, ExactSum, FloatMean, FloatSum
-from dovetail.kernels.user_defined import Functions, State, UserDefined
 from dovetail.plan.arrow import arrow_schema
 
 _Column: TypeAlias = Annotated[

@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 from dovetail.arguments import Rule
 from dovetail.columns import quoted
 from dovetail.errors import PlanError
-from dovetail.kernels.delta_join import Form
-from dovetail.kernels.table_join import How, preserved
+from dovetail.laws.delta_join import Form
+from dovetail.laws.table_join import How, preserved
 from dovetail.lookup.source import LookupSource, covering
 from dovetail.plan.checks import Verdict, refuse_duplicates, refuse_key_type
 from dovetail.plan.looked_up import changes_of, has_fixed_key, lookup_of

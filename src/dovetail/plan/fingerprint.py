@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from dovetail.aggregates.aggregate import Aggregate
+from dovetail.aggregates.user_defined import UserDefined
 from dovetail.errors import CheckpointError, PlanError
-from dovetail.kernels.aggregates import Aggregate
-from dovetail.kernels.user_defined import UserDefined
 from dovetail.plan.expressions import text_of
 from dovetail.plan.nodes import (
     Aggregation,

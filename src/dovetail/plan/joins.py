@@ -11,8 +11,8 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from dovetail.arguments import Rule, validated, validated_fields
 from dovetail.errors import PlanError
-from dovetail.kernels.interval_join import Unmatched
-from dovetail.kernels.table_join import How
+from dovetail.laws.stream_join import Unmatched
+from dovetail.laws.table_join import How
 from dovetail.plan.checks import (
     refuse_differing_keys,
     refuse_duplicates,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pyspark.sql.types import StructType
 
-from dovetail.kernels.table_join import preserved
+from dovetail.laws.table_join import preserved
 from dovetail.lookup.chain import ChainLookup
 from dovetail.lookup.source import Index, LookupSource
 from dovetail.plan.arrow import arrow_schema

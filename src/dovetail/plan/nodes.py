@@ -19,12 +19,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from dovetail.aggregates.aggregate import Aggregate
 from dovetail.columns import CHANGE, POSITION, TIMESTAMP, WINDOW_END, WINDOW_START
 from dovetail.errors import PlanError
-from dovetail.kernels.aggregates import Aggregate
-from dovetail.kernels.delta_join import Form
-from dovetail.kernels.interval_join import Unmatched
-from dovetail.kernels.table_join import How, preserved
+from dovetail.laws.delta_join import Form
+from dovetail.laws.stream_join import Unmatched
+from dovetail.laws.table_join import How, preserved
 from dovetail.lookup.source import LookupSource
 from dovetail.plan.checks import (
     Verdict,

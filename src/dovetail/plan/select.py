@@ -17,7 +17,7 @@ from pyspark.sql.types import StructField, StructType
 from dovetail.arguments import Rule, Text
 from dovetail.columns import quoted
 from dovetail.errors import PlanError
-from dovetail.kernels.table_join import How, preserved
+from dovetail.laws.table_join import How, preserved
 from dovetail.plan.checks import refuse_duplicates, refuse_names
 from dovetail.plan.expressions import field_of
 from dovetail.plan.nodes import Node, Selected

@@ -6,7 +6,7 @@ from pyspark.sql import Column
 from pyspark.sql.types import StructField, TimestampType
 
 from dovetail.errors import PlanError
-from dovetail.kernels.table_join import How
+from dovetail.laws.table_join import How
 from dovetail.plan.checks import signature
 from dovetail.plan.joins import as_entry, expression_type, selected_of
 from dovetail.plan.nodes import Node, WindowJoin, base_key, is_stream, windows_of

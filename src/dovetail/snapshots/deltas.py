@@ -9,14 +9,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from dovetail.columns import foreign_name, quoted
-from dovetail.snapshots import law
+from dovetail.snapshots import delta_rules
 from dovetail.snapshots.plan import SnapshotJoin, SnapshotNode, SnapshotSource
 from dovetail.snapshots.reading import Keys, Reader, Versions, counted, keys_of, refuse_keys, small
 
 
 @dataclass(frozen=True)
 class Delta:
-    """A node's delta (``snapshots.law``) and how many rows it has; no frame where it has none."""
+    """A node's delta (``snapshots.delta_rules``) and how many rows it has; no frame for none."""
 
     frame: DataFrame | None
     rows: int
@@ -41,11 +41,11 @@ class Deltas:
         return self._known[node]
 
     def changes(self, root: SnapshotNode) -> Delta:
-        """The root's keys whose rows differ, each with its row before and after (``law.pair``)."""
+        """The root's keys whose rows differ, each with its row before and after."""
         delta = self.of(root)
         if delta.frame is None:
             return delta
-        return self._counted(law.pair(delta.frame, root.key.names))
+        return self._counted(delta_rules.pair(delta.frame, root.key.names))
 
     def _source(self, source: SnapshotSource) -> Delta:
         old, new = (versions[source.table_id] for versions in (self._old, self._new))
@@ -53,20 +53,23 @@ class Deltas:
             return Delta(None, 0)
         keep, key = self._reader.scratch.keep, source.key.names
         feed = self._reader.feed(source, self._old, self._new)
-        images = keep(law.images(feed, key))
-        nulls = law.all_of(F.col(quoted(name)).isNull() for name in key)
-        present = sum(F.col(image).isNotNull().cast("int") for image in (law.BEFORE, law.AFTER))
+        images = keep(delta_rules.images(feed, key))
+        nulls = delta_rules.all_of(F.col(quoted(name)).isNull() for name in key)
+        present = sum(
+            F.col(image).isNotNull().cast("int")
+            for image in (delta_rules.BEFORE, delta_rules.AFTER)
+        )
         told = images.agg(
-            F.count(F.when(F.col(law.FAULTY) & ~nulls, True)).alias("faulty"),
-            F.count(F.when(F.col(law.FRESH), True)).alias("fresh"),
-            F.count(F.when(nulls & F.col(law.AFTER).isNotNull(), True)).alias("nulls"),
-            F.coalesce(F.sum(F.when(F.col(law.APART), present)), F.lit(0)).alias("rows"),
+            F.count(F.when(F.col(delta_rules.FAULTY) & ~nulls, True)).alias("faulty"),
+            F.count(F.when(F.col(delta_rules.FRESH), True)).alias("fresh"),
+            F.count(F.when(nulls & F.col(delta_rules.AFTER).isNotNull(), True)).alias("nulls"),
+            F.coalesce(F.sum(F.when(F.col(delta_rules.APART), present)), F.lit(0)).alias("rows"),
         ).first()
         assert told is not None
         refuse_keys(source, self._new, told["faulty"], told["nulls"])
         if told["fresh"]:
-            self._refuse_known(source, images.where(law.FRESH))
-        return Delta(law.signed(images) if told["rows"] else None, told["rows"])
+            self._refuse_known(source, images.where(delta_rules.FRESH))
+        return Delta(delta_rules.signed(images) if told["rows"] else None, told["rows"])
 
     def _refuse_known(self, source: SnapshotSource, fresh: DataFrame) -> None:
         """Keys that come as new ones had no row in the old snapshot."""
@@ -84,7 +87,7 @@ class Deltas:
         if not terms:
             return Delta(None, 0)
         both = reduce(lambda a, b: a.unionByName(b), terms)
-        return self._counted(law.netted(node, both))
+        return self._counted(delta_rules.netted(node, both))
 
     def _term(self, node: SnapshotJoin, side: int, delta: DataFrame) -> DataFrame:
         """One side's changes against the other: the left's against the new, the right's against
@@ -95,12 +98,12 @@ class Deltas:
         keys = keys_of(reader.scratch, delta, node.on_columns(side))
         others = self._aged(node.sides[other], standing, node.on_columns(other), keys)
         if not node.preserves(other):
-            return law.term(node, side, delta, others, None)
+            return delta_rules.term(node, side, delta, others, None)
         now = None
         if not node.one_each(side):
             now = reader.rows(node.sides[side], self._new, node.on_columns(side), keys)
-        moved = law.moves(delta, node.on_columns(side), now)
-        return law.term(node, side, delta, reader.scratch.keep(others), moved)
+        moved = delta_rules.moves(delta, node.on_columns(side), now)
+        return delta_rules.term(node, side, delta, reader.scratch.keep(others), moved)
 
     def _aged(
         self, node: SnapshotNode, standing: Versions, columns: list[str], keys: Keys
@@ -108,9 +111,9 @@ class Deltas:
         rows = self._reader.rows(node, standing, columns, keys)
         delta = self.of(node)
         if delta.frame is None:
-            return rows.withColumn("_age", F.lit(law.UNCHANGED))
+            return rows.withColumn("_age", F.lit(delta_rules.UNCHANGED))
         changed = small(delta.frame, delta.rows)
-        return law.aged(rows, changed, node.key.names, new=standing is self._new)
+        return delta_rules.aged(rows, changed, node.key.names, new=standing is self._new)
 
     def _counted(self, frame: DataFrame) -> Delta:
         kept = self._reader.scratch.keep(frame)

@@ -17,7 +17,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from dovetail.columns import is_reserved
 from dovetail.errors import PlanError
-from dovetail.kernels.table_join import How, preserved
+from dovetail.laws.table_join import How, preserved
 from dovetail.plan.checks import refuse_duplicates, refuse_key_type, signature
 from dovetail.plan.delta import DeltaHow, On
 from dovetail.plan.nodes import (

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from dovetail import lake
 from dovetail.columns import foreign_name, quoted
 from dovetail.errors import ConfigurationError, DataError, TargetError
-from dovetail.snapshots import law
+from dovetail.snapshots import delta_rules
 from dovetail.snapshots.plan import SIGN, SnapshotJoin, SnapshotNode, SnapshotSource, used_columns
 
 BROADCAST_ROWS_MAX = 500_000
@@ -53,8 +53,8 @@ class Scratch:
 
 @dataclass(frozen=True)
 class Keys:
-    """Distinct values of some columns (``law.keys_of``), counted, with the range of each column
-    that has no nulls and by which files can be skipped.
+    """Distinct values of some columns (``delta_rules.keys_of``), counted, with the range of each
+    column that has no nulls and by which files can be skipped.
     """
 
     frame: DataFrame
@@ -64,7 +64,7 @@ class Keys:
 
 def keys_of(scratch: Scratch, frame: DataFrame, columns: Sequence[str]) -> Keys:
     """The keys of a frame; runs a job."""
-    keys = scratch.keep(law.keys_of(frame, columns))
+    keys = scratch.keep(delta_rules.keys_of(frame, columns))
     return counted(keys)
 
 
@@ -112,18 +112,20 @@ class Reader:
                 return frame
             for condition in lake.within([F.col(quoted(n)) for n in columns], keys.ranges):
                 frame = frame.where(condition)
-            return law.at_keys(frame, columns, keys.frame)
+            return delta_rules.at_keys(frame, columns, keys.frame)
         if keys is None:
             sides = [self.rows(side, versions) for side in node.sides]
-            return law.joined(node, sides[0], sides[1], node.how)
-        return law.at_keys(self._narrowed(node, versions, columns, keys), columns, keys.frame)
+            return delta_rules.joined(node, sides[0], sides[1], node.how)
+        return delta_rules.at_keys(
+            self._narrowed(node, versions, columns, keys), columns, keys.frame
+        )
 
     def having_keys(self, source: SnapshotSource, versions: Versions, keys: Keys) -> DataFrame:
         """The source's rows whose own key is among the keys, which may have nulls in them."""
         frame, names = self._snapshot(source, versions), source.key.names
         for condition in lake.within([F.col(quoted(n)) for n in names], keys.ranges):
             frame = frame.where(condition)
-        return law.at_keys(frame, names, keys.frame, nulls=True)
+        return delta_rules.at_keys(frame, names, keys.frame, nulls=True)
 
     def _narrowed(
         self, node: SnapshotJoin, versions: Versions, columns: Sequence[str], keys: Keys
@@ -140,7 +142,7 @@ class Reader:
             for side in sides
         }
         if both:
-            return law.joined(node, restricted[0], restricted[1], node.how)
+            return delta_rules.joined(node, restricted[0], restricted[1], node.how)
         (side,) = sides
         return self._with_other(node, versions, side, restricted[side])
 
@@ -154,7 +156,7 @@ class Reader:
         matching = self.rows(node.sides[other], versions, node.on_columns(other), compared)
         frames = (rows, matching) if side == 0 else (matching, rows)
         kept = ("left", "right")[side] if node.preserves(side) else "inner"
-        return law.joined(node, *frames, kept)
+        return delta_rules.joined(node, *frames, kept)
 
     def _partly(
         self,
@@ -183,7 +185,7 @@ class Reader:
         return self._snapshots[known].select(*map(quoted, self.columns(source)))
 
     def feed(self, source: SnapshotSource, old: Versions, new: Versions) -> DataFrame:
-        """The source's changes after its old version up to its new one (``law.images``)."""
+        """The source's changes after its old version up to its new one (``delta_rules.images``)."""
         first, last = old[source.table_id] + 1, new[source.table_id]
         self._refuse_other_columns(source, first - 1, last)
         frame = (
@@ -197,7 +199,7 @@ class Reader:
         return frame.select(
             *map(quoted, self.columns(source)),
             F.when(comes, 1).otherwise(-1).alias(SIGN),
-            F.col("_commit_version").alias(law.FEED_VERSION),
+            F.col("_commit_version").alias(delta_rules.FEED_VERSION),
         )
 
     def _refuse_other_columns(self, source: SnapshotSource, old: int, new: int) -> None:
@@ -218,7 +220,7 @@ def refuse_duplicates(reader: Reader, source: SnapshotSource, versions: Versions
     """All of a snapshot's keys are there once, and have a column that is not null."""
     key = [F.col(quoted(name)) for name in source.key.names]
     rows = reader.rows(source, versions)
-    nulls = law.all_of(column.isNull() for column in key)
+    nulls = delta_rules.all_of(column.isNull() for column in key)
     found = (
         rows.groupBy(*key)
         .count()

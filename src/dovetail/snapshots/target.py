@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from dovetail import lake
 from dovetail.columns import quoted
 from dovetail.errors import TargetError
-from dovetail.snapshots.law import AFTER
+from dovetail.snapshots.delta_rules import AFTER
 from dovetail.snapshots.plan import SnapshotNode, describe, differences, tables
 from dovetail.snapshots.reading import REBUILD, Keys, Versions
 

@@ -1,6 +1,6 @@
 """Where a bucket keeps its bytes: named blobs, written once or replaced whole.
 
-On Spark they live in the query's state store (``runtime.spark``), which commits them with the
+On Spark they live in the query's state store (``spark.frames``), which commits them with the
 batch; in the test driver and in batch runs they live in memory.
 """
 

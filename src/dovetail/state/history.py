@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from dovetail.arrays.equality import rows_equal
+from dovetail.arrays.grouping import by_key
+from dovetail.arrays.search import bisect, expand
 from dovetail.columns import DELETED, EVENT_TIME, HASH
-from dovetail.kernels.equality import rows_equal
-from dovetail.kernels.grouping import by_key
-from dovetail.kernels.search import bisect, expand
 from dovetail.state.blobs import Blobs
 from dovetail.state.reading import Order
 from dovetail.state.run_state import Ints, Located, Mask, RunState

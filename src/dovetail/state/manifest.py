@@ -7,7 +7,7 @@ A run's list of segments only grows at its end, while a merge writes it. So ever
 are a *page*, a blob of their own, written once and named by their first; the manifest names pages,
 and only the rest of each list is in it. What a batch writes hardly grows with the state.
 
-The format is also that of what the segments mean: with another ``kernels.hashing.stable_hash``
+The format is also that of what the segments mean: with another ``arrays.hashing.stable_hash``
 stored rows would not be found, so ``FORMAT_VERSION`` changes with it.
 """
 

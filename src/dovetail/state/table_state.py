@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dovetail.arrays.equality import rows_equal
+from dovetail.arrays.grouping import by_key
+from dovetail.arrays.search import expand
+from dovetail.arrays.timeline import NO_TIME
 from dovetail.columns import DELETED, EVENT_TIME, HASH
-from dovetail.kernels.equality import rows_equal
-from dovetail.kernels.grouping import by_key
-from dovetail.kernels.search import expand
-from dovetail.kernels.timeline import NO_TIME
 from dovetail.state.blobs import Blobs
 from dovetail.state.reading import Order
 from dovetail.state.run_state import Ints, Located, RunState

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from dovetail.kernels.aggregates import Aggregate, Touches, nulls
-from dovetail.kernels.equality import rows_equal
+from dovetail.aggregates.aggregate import Aggregate, Touches, nulls
+from dovetail.arrays.equality import rows_equal
 
 GROUPS = 4
 

@@ -1,0 +1,1 @@
+"""What groups of rows come to, as pure functions on Arrow columns."""

@@ -1,0 +1,149 @@
+"""Exact sums of longs and decimals, as columns of limbs.
+
+A number is a list of int64 columns, its *limbs*, 32 bits each and the lowest first: the number is
+the sum of ``limb[i] * 2**(32 * i)``. It is *normal* when all but the last are within 0..2**32-1;
+the last one is signed and keeps what is left. Limbs can be added up column by column, billions of
+them, before they need to be normal again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dovetail.aggregates.aggregate import Ints, Mask, numbers, valid
+
+Limbs = list[Ints]
+
+_BITS = 32
+_LOW = (1 << _BITS) - 1
+_LONG_DIGITS = 18
+"""Decimals of so many digits fit a long."""
+
+
+def limb_count(type_: pa.DataType) -> int:
+    """How many limbs the values of an integer or decimal type have."""
+    return 4 if pa.types.is_decimal(type_) and type_.precision > _LONG_DIGITS else 2
+
+
+def limbs_of(values: pa.Array) -> Limbs:
+    """The limbs of an integer or decimal column, zeros for null."""
+    if not pa.types.is_decimal(values.type):
+        return _split(numbers(values))
+    words = _words(values)
+    present = valid(values)
+    low, high = (np.where(present, words[:, word], 0) for word in (0, 1))
+    if limb_count(values.type) == 2:
+        return _split(low)
+    return [low & _LOW, (low >> _BITS) & _LOW, *_split(high)]
+
+
+def normal(limbs: Sequence[Ints]) -> Limbs:
+    """The same numbers, normal."""
+    carried, carry = [], np.int64(0)
+    for limb in limbs[:-1]:
+        limb = limb + carry
+        carried.append(limb & _LOW)
+        carry = limb >> _BITS
+    return [*carried, limbs[-1] + carry]
+
+
+def to_longs(limbs: Limbs) -> tuple[Ints, Mask]:
+    """Normal numbers of two limbs as int64[n], and which of them fit."""
+    low, high = limbs
+    return (high << _BITS) | low, (high >= -(1 << 31)) & (high < 1 << 31)
+
+
+def to_doubles(limbs: Limbs) -> npt.NDArray[np.float64]:
+    """Normal numbers of two limbs as float64[n], rounded once where they are below 2**84."""
+    low, high = limbs
+    return high.astype(np.float64) * float(1 << _BITS) + low.astype(np.float64)
+
+
+def to_decimals(limbs: Limbs, type_: pa.DataType, present: Mask) -> tuple[pa.Array, Mask]:
+    """Normal numbers as unscaled decimals of ``type_``, null where not ``present``, and which fit
+    its precision.
+    """
+    limbs = _extended(limbs, 4)
+    magnitude, _ = _magnitude(limbs)
+    fits = _below(magnitude, 10**type_.precision)
+    words = np.empty((len(limbs[0]), 2), dtype=np.int64)
+    words[:, 0] = limbs[0] | (limbs[1] << _BITS)
+    words[:, 1] = limbs[2] | (limbs[3] << _BITS)
+    validity = pa.array(present).buffers()[1]  # bits, as validity is
+    return pa.Array.from_buffers(type_, len(words), [validity, pa.py_buffer(words)]), fits
+
+
+def quotients(limbs: Limbs, factor: int, divisor: Ints) -> Limbs:
+    """``limbs * factor / divisor`` in whole numbers, rounded half away from zero (HALF_UP).
+
+    ``limbs``: normal; ``factor``: up to 2**16; ``divisor``: int64[n] from 1 to 2**47.
+    """
+    magnitude, negative = _magnitude(limbs)
+    wider = _extended(magnitude, len(limbs) + 1)
+    dividend = _extended([limb * factor for limb in wider], len(limbs) + 2)
+    small = int(divisor.max(initial=1)) <= _LOW
+    quotient, remainder = long_division(dividend, divisor, _BITS if small else 16)
+    quotient[0] = quotient[0] + (remainder >= divisor - remainder)
+    return normal([np.where(negative, -limb, limb) for limb in quotient])
+
+
+def long_division(dividend: Limbs, divisor: Ints, bits: int) -> tuple[Limbs, Ints]:
+    """Digit by digit of ``bits`` bits, 16 or 32: quotient and remainder of normal numbers, none
+    negative, by divisors that leave so many bits of a long.
+
+    A quotient of doubles is at most one off, which the remainder tells. (Long integers are divided
+    one by one, several times slower.)
+    """
+    by = divisor.astype(np.float64)
+    remainder = np.zeros_like(divisor)
+    quotient = []
+    for limb in reversed(dividend):
+        digits = np.zeros_like(divisor)
+        for shift in range(_BITS - bits, -1, -bits):
+            digit = (limb >> shift) & ((1 << bits) - 1)
+            near = (remainder * float(1 << bits) + digit) / by
+            digit = (remainder << bits) + digit  # may wrap round, the difference does not
+            found = near.astype(np.int64)
+            remainder = digit - found * divisor
+            off = (remainder >= divisor).astype(np.int64) - (remainder < 0)
+            remainder -= off * divisor
+            digits |= (found + off) << shift
+        quotient.append(digits)
+    return quotient[::-1], remainder
+
+
+def _split(longs: Ints) -> Limbs:
+    return [longs & _LOW, longs >> _BITS]
+
+
+def _words(values: pa.Array) -> npt.NDArray[np.int64]:
+    """The two 64-bit words of each decimal, the lower first."""
+    if not pa.types.is_decimal128(values.type):
+        values = values.cast(pa.decimal128(values.type.precision, values.type.scale))
+    stored = np.frombuffer(values.buffers()[1] or b"", np.int64).reshape(-1, 2)
+    return stored[values.offset : values.offset + len(values)]
+
+
+def _extended(limbs: Limbs, count: int) -> Limbs:
+    zeros = [np.zeros_like(limbs[0])] * (count - len(limbs))
+    return normal([*limbs, *zeros])
+
+
+def _magnitude(limbs: Limbs) -> tuple[Limbs, Mask]:
+    """The numbers without their sign, normal, and which are negative."""
+    negative = limbs[-1] < 0
+    return normal([np.where(negative, -limb, limb) for limb in limbs]), negative
+
+
+def _below(magnitude: Limbs, bound: int) -> Mask:
+    """Which normal numbers, none negative, are below ``bound``."""
+    below = np.zeros(len(magnitude[0]), dtype=np.bool_)
+    for place, limb in enumerate(magnitude):
+        top = place == len(magnitude) - 1
+        digit = bound >> (_BITS * place) if top else (bound >> (_BITS * place)) & _LOW
+        below = (limb < digit) | ((limb == digit) & below)
+    return below

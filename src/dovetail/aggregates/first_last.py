@@ -1,0 +1,103 @@
+"""first and last of groups that only grow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.aggregates.aggregate import Accumulating, Columns, Ints, Mask, Touches, valid
+from dovetail.aggregates.scans import any_so_far, lowest_over
+
+
+@dataclass(frozen=True)
+class End(Accumulating):
+    """The value of the first (or ``last``) row, a null too unless ``ignore_nulls``; null where
+    there is no such row. Rows cannot be retracted.
+
+    ``values``: the type of the column. Accumulator: the value, and whether there is one.
+    """
+
+    values: pa.DataType
+    last: bool
+    ignore_nulls: bool
+
+    @property
+    def state(self) -> tuple[pa.DataType, ...]:
+        """The value, and whether there is one."""
+        return (self.values, pa.bool_())
+
+    @property
+    def result(self) -> pa.DataType:
+        """The column's type."""
+        return self.values
+
+    @property
+    def retracts(self) -> bool:
+        """The row next to the end is not kept."""
+        return False
+
+    def accumulated(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
+        """The first or last value up to each touch."""
+        eligible = valid(values[0]) if self.ignore_nulls else np.ones(len(touches), np.bool_)
+        return self._chosen(touches, initial, values[0], eligible)
+
+    def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
+        """The left's first value, the right's last one, or the only one."""
+        row = np.arange(len(left[0]))
+        touches = Touches(row, len(row), np.zeros(len(row), dtype=np.bool_))
+        return self._chosen(touches, left, right[0], _flags(right[1]))
+
+    def results(self, state: Columns) -> pa.Array:
+        """The values."""
+        return state[0]
+
+    def over(
+        self, first: Ints, end: Ints, order: Ints, values: Columns, places: int
+    ) -> list[pa.Array]:
+        """The accumulators of the rows whose ranges ``first[i]`` up to ``end[i]`` cover each place,
+        taken in ``order``, a number per row: O(n log n).
+        """
+        eligible = valid(values[0]) if self.ignore_nulls else np.ones(len(order), np.bool_)
+        row = np.flatnonzero(eligible)
+        row = row[np.argsort(order[row], kind="stable")]
+        rank = np.arange(len(row))[:: -1 if self.last else 1]
+        nothing = len(row)
+        found = lowest_over(first[row], end[row], rank, places, nothing)
+        present = found != nothing
+        index = np.append(row[:: -1 if self.last else 1], 0)[found]
+        return [values[0].take(pa.array(index, mask=~present)), pa.array(present)]
+
+    def _chosen(
+        self, touches: Touches, initial: Columns, values: pa.Array, eligible: Mask
+    ) -> list[pa.Array]:
+        """The stored value or that of the touch at the end of the ``eligible`` ones."""
+        stored = _flags(initial[1])
+        present = any_so_far(touches, eligible, stored)
+        found = _latest(eligible) if self.last else _first(touches, eligible)
+        use_stored = ~any_so_far(touches, eligible, np.zeros_like(stored))
+        if not self.last:
+            use_stored |= stored[touches.group]
+        index = np.where(use_stored, touches.group, found + touches.groups)
+        both = pa.concat_arrays([initial[0], values])
+        return [both.take(pa.array(index, mask=~present)), pa.array(present)]
+
+
+def _latest(eligible: Mask) -> Ints:
+    """The last eligible touch up to each, of its group where that has one."""
+    touch = np.where(eligible, np.arange(len(eligible)), -1)
+    return np.maximum.accumulate(touch) if len(touch) else touch
+
+
+def _first(touches: Touches, eligible: Mask) -> Ints:
+    """The first eligible touch of each touch's group, where it has one."""
+    at = np.flatnonzero(eligible)
+    first = np.zeros(touches.groups, dtype=np.int64)
+    first[touches.group[at][::-1]] = at[::-1]
+    return first[touches.group]
+
+
+def _flags(column: pa.Array) -> Mask:
+    """A boolean column, false for null."""
+    return column.fill_null(False).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]

@@ -1,0 +1,182 @@
+"""approx_count_distinct: a HyperLogLog sketch of 512 registers, standard error 4.6 %.
+
+Source: Flajolet et al. 2007, "HyperLogLog"; the estimate: Ertl 2017, "New cardinality estimation
+algorithms for HyperLogLog sketches" (arXiv 1702.01284), section 3, which needs neither a table of
+corrections nor a rule for small counts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dovetail.aggregates.aggregate import Aggregate, Columns, Ints, Touches, valid
+from dovetail.aggregates.scans import running_sum, scan
+from dovetail.arrays.grouping import stable_argsort
+from dovetail.arrays.hashing import stable_hash
+from dovetail.arrays.ordering import canonical
+
+_INDEX_BITS = 9
+_REGISTERS = 1 << _INDEX_BITS
+_RANK_BITS = 52
+_RANK_MAX = _RANK_BITS + 1
+_CHUNK_GROUPS = 1 << 13
+
+_Registers = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class ApproxCountDistinct(Aggregate):
+    """About how many distinct values that are not null there are, exact to 5 % in two of three
+    cases. Never null. Rows cannot be retracted.
+
+    A value's hash chooses a register, which keeps the largest *rank* that it has seen: one more
+    than the number of zeros with which another part of the hash begins. -0.0 and 0.0 are one
+    value. Accumulator: the registers, a byte each.
+    """
+
+    @property
+    def state(self) -> tuple[pa.DataType, ...]:
+        """The registers."""
+        return (pa.binary(_REGISTERS),)
+
+    @property
+    def result(self) -> pa.DataType:
+        """A long."""
+        return pa.int64()
+
+    @property
+    def retracts(self) -> bool:
+        """A register does not keep its second largest rank."""
+        return False
+
+    @property
+    def commutes(self) -> bool:
+        """The largest ranks do."""
+        return True
+
+    def running(self, touches: Touches, initial: Columns, values: Columns) -> pa.Array:
+        """The estimate after each touch.
+
+        A touch changes one register at most, so the two sums that the estimate is made of are
+        carried along, in whole numbers; no registers are copied.
+        """
+        touch, register, rank = _ranked(values[0])
+        place = touches.group[touch] * _REGISTERS + register
+        order = stable_argsort(place)
+        place = place[order]
+        first = np.flatnonzero(np.append(True, place[1:] != place[:-1])[: len(place)])
+        stored = _places(initial[0], place[first])
+        after = rank[order]
+        after[first] = np.maximum(after[first], stored)
+        after = scan(np.maximum, first, after)
+        before = np.append(0, after)[: len(after)]
+        before[first] = stored
+        rest = np.zeros(len(touches), dtype=np.int64)
+        empty = np.zeros(len(touches), dtype=np.int64)
+        rest[touch[order]] = _WEIGHT[after] - _WEIGHT[before]
+        empty[touch[order]] = -((before == 0) & (after > 0)).astype(np.int64)
+        rest_0, empty_0 = _sums(initial[0])
+        return _estimate(running_sum(touches, rest, rest_0), running_sum(touches, empty, empty_0))
+
+    def after(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
+        """The registers after the last touches."""
+        registers = _registers(initial[0])
+        touch, register, rank = _ranked(values[0])
+        place = touches.group[touch] * _REGISTERS + register
+        np.maximum.at(registers.reshape(-1), place, rank.astype(np.uint8))
+        return [_stored(registers)]
+
+    def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
+        """The larger registers."""
+        return [_stored(np.maximum(_registers(left[0]), _registers(right[0])))]
+
+    def results(self, state: Columns) -> pa.Array:
+        """The estimates."""
+        return _estimate(*_sums(state[0]))
+
+
+def _ranked(values: pa.Array) -> tuple[Ints, Ints, Ints]:
+    """The touches that have a value, their registers and ranks."""
+    touch = np.flatnonzero(valid(values))
+    values = values.take(pa.array(touch))
+    if pa.types.is_floating(values.type):
+        floats = canonical(values).to_numpy(zero_copy_only=False)
+        values = pa.array(floats + floats.dtype.type(0))  # -0.0 + 0.0 is 0.0
+    hash_ = stable_hash([values]) if len(values) else np.zeros(0, dtype=np.int64)
+    register = (hash_ >> (64 - _INDEX_BITS)) & (_REGISTERS - 1)
+    low = (hash_ & ((1 << _RANK_BITS) - 1)).astype(np.float64)  # exact: 52 bits
+    rank = _RANK_MAX - np.frexp(low)[1].astype(np.int64)
+    return touch, register, rank
+
+
+def _registers(stored: pa.Array) -> _Registers:
+    """The registers per group, zeros where it is new: a copy."""
+    registers = np.zeros((len(stored), _REGISTERS), dtype=np.uint8)
+    known = valid(stored)
+    registers[known] = _bytes(stored)[known]
+    return registers
+
+
+def _bytes(stored: pa.Array) -> _Registers:
+    """The stored bytes as they lie, anything where null."""
+    if stored.null_count == len(stored):
+        return np.zeros((len(stored), _REGISTERS), dtype=np.uint8)
+    kept = np.frombuffer(stored.buffers()[1], np.uint8)
+    kept = kept[stored.offset * _REGISTERS : (stored.offset + len(stored)) * _REGISTERS]
+    return kept.reshape(-1, _REGISTERS)
+
+
+def _places(stored: pa.Array, place: Ints) -> Ints:
+    """Some registers, by their place in those of all groups."""
+    row, register = place // _REGISTERS, place % _REGISTERS
+    return np.where(valid(stored)[row], _bytes(stored)[row, register], 0).astype(np.int64)
+
+
+def _stored(registers: _Registers) -> pa.Array:
+    type_ = pa.binary(_REGISTERS)
+    return pa.Array.from_buffers(type_, len(registers), [None, pa.py_buffer(registers)])
+
+
+_WEIGHT = np.append(0, 1 << np.arange(_RANK_MAX - 1, -1, -1, dtype=np.int64))
+"""2**-rank for each rank, times 2**53; 0 for the rank 0 of an empty register."""
+
+
+def _sums(stored: pa.Array) -> tuple[Ints, Ints]:
+    """Per group the sum of the weights and the number of empty registers: int64 each."""
+    weights = np.zeros(len(stored), dtype=np.int64)
+    empty = np.full(len(stored), _REGISTERS)
+    known = np.flatnonzero(valid(stored))
+    kept = _bytes(stored)
+    for first in range(0, len(known), _CHUNK_GROUPS):
+        at = known[first : first + _CHUNK_GROUPS]
+        weights[at] = _WEIGHT[kept[at]].sum(axis=1)
+        empty[at] = (kept[at] == 0).sum(axis=1)
+    return weights, empty
+
+
+def _sigma(x: float) -> float:
+    """X + x**2 * 1 + x**4 * 2 + x**8 * 4 + …: what empty registers add to the harmonic sum."""
+    if x == 1.0:
+        return math.inf
+    total, factor, previous = x, 1.0, -1.0
+    while total != previous:
+        x *= x
+        previous = total
+        total += x * factor
+        factor += factor
+    return total
+
+
+_OF_EMPTY = np.array([_REGISTERS * _sigma(n / _REGISTERS) for n in range(_REGISTERS + 1)])
+_ALPHA = _REGISTERS**2 / (2 * math.log(2))
+
+
+def _estimate(weights: Ints, empty: Ints) -> pa.Array:
+    """Estimates from the sums; ranks beyond the largest are too rare to be corrected for."""
+    harmonic = weights / float(1 << _RANK_MAX) + _OF_EMPTY[empty]
+    return pa.array(np.rint(_ALPHA / harmonic).astype(np.int64))

@@ -1,0 +1,195 @@
+"""Which values a group has, and how often: what min, max and collect_set need to take rows back.
+
+A multiset is stored as a list of distinct values and a list of their counts. Within a batch each
+touch of a value begins a span of touches during which the group has it so many times; nothing is
+made for the values that a touch leaves alone.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.aggregates.aggregate import (
+    Aggregate,
+    AggregateError,
+    Columns,
+    Ints,
+    Mask,
+    Touches,
+    Traced,
+    numbers,
+    valid,
+)
+from dovetail.arrays.grouping import by_key, stable_argsort
+from dovetail.arrays.hashing import stable_hash
+from dovetail.arrays.ordering import canonical, is_ordered, keyed
+
+_LIST_END_MAX = int(np.iinfo(np.int32).max)
+
+
+class Listing(Aggregate):
+    """An aggregate whose accumulator lists its group's values, so that it grows with the group.
+
+    ``values``: their type; ``ordered``: whether they are listed in their own order, otherwise in
+    that of arrival: what comes is then last; ``reads``: what of the lists a result is made from.
+    Where that is an end it is the same of any part of a list that has the values which are touched
+    and, at that end, more values than touches take away.
+    """
+
+    values: pa.DataType
+
+    @property
+    @abstractmethod
+    def ordered(self) -> bool:
+        """Whether values are listed in their own order."""
+
+    @property
+    @abstractmethod
+    def reads(self) -> Literal["first", "last", "all"]:
+        """What of the lists a result is made from."""
+
+    @abstractmethod
+    def traced(self, touches: Touches, initial: Columns, values: Columns) -> Traced:
+        """The lists after the last touch, and where their elements are from."""
+
+    def after(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
+        """The lists after the last touch."""
+        return self.traced(touches, initial, values).columns
+
+
+@dataclass(frozen=True)
+class Spans:
+    """m spans of touches in each of which a group has a value ``count`` times, by (group, value,
+    time).
+
+    ``pool``: the values, those stored before those of the batch; ``row``, ``since``: int64[m], a
+    span's value in the pool, and where it is that it came into the group to stay until then;
+    ``value``: int64[m], a number per distinct value, in their order where their type has one;
+    ``first``, ``end``: int64[m], the touches; ``count``: int64[m]; ``last``: bool[m], whether the
+    span is the last one of its value in its group.
+    """
+
+    pool: pa.Array
+    row: Ints
+    since: Ints
+    group: Ints
+    value: Ints
+    first: Ints
+    end: Ints
+    count: Ints
+    last: Mask
+
+    def where(self, kept: Mask | Ints) -> Spans:
+        """Some of the spans."""
+        return Spans(
+            self.pool,
+            self.row[kept],
+            self.since[kept],
+            self.group[kept],
+            self.value[kept],
+            self.first[kept],
+            self.end[kept],
+            self.count[kept],
+            self.last[kept],
+        )
+
+
+def spans(touches: Touches, stored: Sequence[Columns], values: pa.Array) -> Spans:
+    """The spans of the stored values and of those of a batch. Nulls are no values.
+
+    ``stored``: multisets, one row per group each, which are added up; without counts each value
+    counts once. ``values``: one per touch.
+    """
+    members = [elements(lists[0]) for lists in stored]
+    touch = np.flatnonzero(valid(values))
+    pool = canonical(
+        pa.concat_arrays([*(member for _, member in members), values.take(pa.array(touch))])
+    )
+    group = np.concatenate([*(group for group, _ in members), touches.group[touch]])
+    counts = [
+        numbers(elements(lists[1])[1]) if len(lists) > 1 else np.ones(len(member), np.int64)
+        for lists, (_, member) in zip(stored, members, strict=True)
+    ]
+    change = np.concatenate([*counts, touches.sign[touch]])
+    old = len(group) - len(touch)
+    first = np.concatenate([touches.bounds[group[:old]], touch])
+    value = classes(pool)
+    place = group * (int(value.max(initial=0)) + 1) + value
+    order = stable_argsort(place)
+    group, value, first = group[order], value[order], first[order]
+    new, count = _counts(place[order], change[order])
+    last = np.append(new[1:], True)[: len(new)]
+    end = np.where(last, touches.bounds[group + 1], np.append(first[1:], 0)[: len(first)])
+    came = (count > 0) & (new | (np.append(0, count)[:-1] <= 0))
+    at = np.where(came, np.arange(len(order)), 0)
+    since = order[np.maximum.accumulate(at)] if len(at) else order
+    return Spans(pool, order, since, group, value, first, end, count, last)
+
+
+def stored_lists(found: Spans, groups: int) -> Traced:
+    """The multisets after the last touch, values in the order of the type or else of arrival."""
+    kept = found.where(found.last & (found.count > 0))
+    if not is_ordered(found.pool.type):
+        kept = kept.where(np.lexsort((kept.since, kept.group)))
+    size = np.bincount(kept.group, minlength=groups)
+    values = found.pool.take(pa.array(kept.row))
+    columns = [lists_of(size, values), lists_of(size, pa.array(kept.count))]
+    return Traced(columns, kept.since, kept.row)
+
+
+def classes(values: pa.Array) -> Ints:
+    """A number per distinct value, from 0, in their order where their type has one."""
+    if len(values) == 0:
+        return np.zeros(0, dtype=np.int64)
+    if is_ordered(values.type):
+        keys = keyed([values])
+        if keys.distinct is not None:
+            return keys.keys[0]
+        return np.unique(keys.keys[0], return_inverse=True)[1]
+    order, new, _ = by_key(stable_hash([values]), [values], np.arange(len(values)))
+    number = np.empty(len(order), dtype=np.int64)
+    number[order] = np.cumsum(new) - 1
+    return number
+
+
+def elements(lists: pa.Array) -> tuple[Ints, pa.Array]:
+    """All elements of a column of lists: which row each is in, and the elements."""
+    return np.repeat(np.arange(len(lists)), sizes(lists)), lists.flatten()
+
+
+def sizes(lists: pa.Array) -> Ints:
+    """How many elements each list has, 0 for null."""
+    return numbers(pc.list_value_length(lists))
+
+
+def list_of(element: pa.DataType) -> pa.DataType:
+    """The type of a list of values that are not null, as Spark has it."""
+    return pa.list_(pa.field("element", element, nullable=False))
+
+
+def lists_of(size: Ints, values: pa.Array) -> pa.Array:
+    """Lists of these sizes, whose elements lie one after the other."""
+    end = np.cumsum(size)
+    if len(end) and end[-1] > _LIST_END_MAX:
+        raise AggregateError(
+            f"the collections of a batch have {end[-1]} elements, more than an Arrow column holds",
+            "Emit once per batch instead of every change, or read fewer rows at a time",
+        )
+    offsets = np.append(0, end).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), values, type=list_of(values.type))
+
+
+def _counts(place: Ints, change: Ints) -> tuple[Mask, Ints]:
+    """Where a new place begins, and the sum of its changes so far."""
+    new = np.ones(len(place), dtype=np.bool_)
+    new[1:] = place[1:] != place[:-1]
+    start = np.flatnonzero(new)
+    total = np.append(0, np.cumsum(change))
+    return new, total[1:] - np.repeat(total[start], np.diff(start, append=len(place)))

@@ -1,0 +1,316 @@
+"""count, sum and mean. All are exact until a result is read, which rounds once.
+
+Infinities and NaNs are counted apart from what is finite, so that these can be taken out again.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.aggregates.aggregate import (
+    Accumulating,
+    Aggregate,
+    AggregateOverflowError,
+    Columns,
+    Ints,
+    Mask,
+    Touches,
+    numbers,
+    valid,
+)
+from dovetail.aggregates.exact import (
+    limb_count,
+    limbs_of,
+    normal,
+    quotients,
+    to_decimals,
+    to_doubles,
+    to_longs,
+)
+from dovetail.aggregates.exact_floats import (
+    STORED,
+    Floats,
+    Limbs,
+    added,
+    loaded,
+    sums_after_each,
+    sums_at_the_end,
+    to_nearest,
+    to_quotients,
+)
+from dovetail.aggregates.scans import running_sum
+
+_LONG = pa.int64()
+_DOUBLE = pa.float64()
+_COUNTS = (0, 3, 4, 5)
+"""Where a float's accumulator has its counts: of values, NaNs, infinities of either sign."""
+
+
+@dataclass(frozen=True)
+class Count(Accumulating):
+    """How many rows there are or, with a column of values, how many are not null. Never null.
+
+    Accumulator: the count.
+    """
+
+    @property
+    def state(self) -> tuple[pa.DataType, ...]:
+        """One long."""
+        return (_LONG,)
+
+    @property
+    def commutes(self) -> bool:
+        """Counts do."""
+        return True
+
+    @property
+    def result(self) -> pa.DataType:
+        """A long."""
+        return _LONG
+
+    def accumulated(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
+        """The count after each touch."""
+        counted = touches.sign * valid(values[0]) if values else touches.sign
+        return [pa.array(running_sum(touches, counted, numbers(initial[0])))]
+
+    def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
+        """The counts added."""
+        return [pa.array(numbers(left[0]) + numbers(right[0]))]
+
+    def results(self, state: Columns) -> pa.Array:
+        """The counts."""
+        return pa.array(numbers(state[0]))
+
+
+class _Exact(Accumulating):
+    """What is read from an exact sum of integers or decimals, null where no value is not null.
+
+    Accumulator: the count of values, then the limbs of their sum (``aggregates.exact``).
+    """
+
+    values: pa.DataType
+
+    @property
+    def state(self) -> tuple[pa.DataType, ...]:
+        """The count and the limbs."""
+        return (_LONG,) * (1 + limb_count(self.values))
+
+    @property
+    def commutes(self) -> bool:
+        """Exact sums do."""
+        return True
+
+    def accumulated(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
+        """Counts and sums after each touch."""
+        summands = [touches.sign * valid(values[0])]
+        summands += [touches.sign * limb for limb in limbs_of(values[0])]
+        sums = [
+            running_sum(touches, summand, numbers(start))
+            for summand, start in zip(summands, initial, strict=True)
+        ]
+        return _stored(sums)
+
+    def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
+        """Counts and sums added."""
+        return _stored([numbers(a) + numbers(b) for a, b in zip(left, right, strict=True)])
+
+    def results(self, state: Columns) -> pa.Array:
+        """The results; raises ``AggregateOverflowError`` where one does not fit."""
+        count, *limbs = [numbers(column) for column in state]
+        result, fits = self._read(count, limbs)
+        if not np.all(fits | (count == 0)):
+            raise AggregateOverflowError(
+                f"a {self._title} does not fit its type {self.result}", self._remedy
+            )
+        return result
+
+    @property
+    def _remedy(self) -> str:
+        if pa.types.is_decimal(self.values):
+            return "Cast the column to a decimal of more digits before the point"
+        return "Cast the column to decimal(20,0) or another wider decimal"
+
+    @property
+    @abstractmethod
+    def _title(self) -> str:
+        """The aggregate's name."""
+
+    @abstractmethod
+    def _read(self, count: Ints, limbs: list[Ints]) -> tuple[pa.Array, Mask]:
+        """The results, null where the count is 0, and which fit."""
+
+
+@dataclass(frozen=True)
+class ExactSum(_Exact):
+    """The sum of an integer column as a long, or of decimals with ten more digits.
+
+    ``values``: the type of the column.
+    """
+
+    values: pa.DataType
+
+    @property
+    def result(self) -> pa.DataType:
+        """A long, or a decimal with up to ten more digits."""
+        if pa.types.is_decimal(self.values):
+            return pa.decimal128(min(38, self.values.precision + 10), self.values.scale)
+        return _LONG
+
+    @property
+    def _title(self) -> str:
+        return "sum"
+
+    def _read(self, count: Ints, limbs: list[Ints]) -> tuple[pa.Array, Mask]:
+        if pa.types.is_decimal(self.values):
+            return to_decimals(limbs, self.result, count != 0)
+        longs, fits = to_longs(limbs)
+        return pa.array(longs, mask=count == 0), fits
+
+
+@dataclass(frozen=True)
+class ExactMean(_Exact):
+    """The mean of an integer column as a double, or of decimals with four more digits, rounded
+    half away from zero. It is the quotient of the exact sum, even where a sum would not fit.
+
+    ``values``: the type of the column.
+    """
+
+    values: pa.DataType
+
+    @property
+    def result(self) -> pa.DataType:
+        """A double, or a decimal with up to four more digits, all after the point."""
+        if pa.types.is_decimal(self.values):
+            precision, scale = self.values.precision, self.values.scale
+            return pa.decimal128(min(38, precision + 4), min(38, scale + 4))
+        return _DOUBLE
+
+    @property
+    def _title(self) -> str:
+        return "mean"
+
+    def _read(self, count: Ints, limbs: list[Ints]) -> tuple[pa.Array, Mask]:
+        divisor = np.where(count == 0, 1, count)
+        if pa.types.is_decimal(self.values):
+            factor = 10 ** (self.result.scale - self.values.scale)
+            return to_decimals(quotients(limbs, factor, divisor), self.result, count != 0)
+        mean = to_doubles(limbs) / divisor
+        return pa.array(mean, mask=count == 0), np.ones(len(mean), dtype=np.bool_)
+
+
+class _Float(Aggregate):
+    """What is read from the exact sum of floats or doubles, null where no value is not null.
+
+    Accumulator: the count of values; the sum of the finite ones (``aggregates.exact_floats``); how
+    many are NaN, infinite, and minus infinite.
+    """
+
+    @property
+    def state(self) -> tuple[pa.DataType, ...]:
+        """The count, the finite sum, three counts."""
+        return (_LONG, *STORED, _LONG, _LONG, _LONG)
+
+    @property
+    def commutes(self) -> bool:
+        """Exact sums do."""
+        return True
+
+    @property
+    def result(self) -> pa.DataType:
+        """A double."""
+        return _DOUBLE
+
+    def running(self, touches: Touches, initial: Columns, values: Columns) -> pa.Array:
+        """The results after each touch."""
+        summands, *counts = self._summands(touches, initial, values)
+        sums = sums_after_each(touches, initial[1:3], summands)
+        return self._read_all(sums, counts)
+
+    def after(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
+        """The accumulators after the last touches."""
+        if len(touches) == 0:
+            return list(initial)
+        summands, *counts = self._summands(touches, initial, values)
+        n, *others = [pa.array(count[touches.last]) for count in counts]
+        state = [n, *sums_at_the_end(touches, initial[1:3], summands), *others]
+        if len(touches.touched) == touches.groups:
+            return state
+        index = np.zeros(touches.groups, dtype=np.int64)
+        index[touches.touched] = np.arange(len(touches.touched))
+        return [column.take(pa.array(index)) for column in state]
+
+    def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
+        """Counts and sums added."""
+        n, *others = [pa.array(numbers(left[i]) + numbers(right[i])) for i in _COUNTS]
+        return [n, *added(left[1:3], right[1:3]), *others]
+
+    def results(self, state: Columns) -> pa.Array:
+        """The results: infinities and NaN as if all values were added up."""
+        return self._read_all(loaded(state[1:3]), [numbers(state[i]) for i in _COUNTS])
+
+    def _summands(
+        self, touches: Touches, initial: Columns, values: Columns
+    ) -> tuple[Floats, Ints, Ints, Ints, Ints]:
+        """What each touch adds to the finite sum, and the counts after it."""
+        column = values[0].cast(_DOUBLE).fill_null(0.0).to_numpy(zero_copy_only=False)
+        n, *others = (numbers(initial[i]) for i in _COUNTS)
+        n = running_sum(touches, touches.sign * valid(values[0]), n)
+        kinds = (np.isnan(column), column == np.inf, column == -np.inf)
+        nan, above, below = (
+            running_sum(touches, touches.sign * kind, start)
+            if kind.any() or start.any()
+            else np.zeros(len(column), np.int64)
+            for kind, start in zip(kinds, others, strict=True)
+        )
+        finite = np.where(np.isfinite(column), column, 0.0)
+        return finite * touches.sign, n, nan, above, below
+
+    def _read_all(self, sums: Iterable[Limbs], counts: Sequence[Ints]) -> pa.Array:
+        """The results from finite sums, some at a time, and all counts."""
+        n, nan, above, below = counts
+        divisor = np.where(n == 0, 1, n)
+        total = np.empty(len(n))
+        start = 0
+        for limbs in sums:
+            stop = start + limbs.rows.shape[1]
+            total[start:stop] = self._read(limbs, divisor[start:stop])
+            start = stop
+        if any(count.any() for count in (nan, above, below)):
+            total[above > 0] = np.inf
+            total[below > 0] = -np.inf
+            total[(nan > 0) | ((above > 0) & (below > 0))] = np.nan
+        return pa.array(total, mask=n == 0)
+
+    @abstractmethod
+    def _read(self, sums: Limbs, count: Ints) -> Floats:
+        """The results from finite sums and counts of 1 or more."""
+
+
+@dataclass(frozen=True)
+class FloatSum(_Float):
+    """The sum of floats or doubles: the double nearest to the exact one, infinite beyond the
+    largest. Zero is never negative.
+    """
+
+    def _read(self, sums: Limbs, count: Ints) -> Floats:
+        return to_nearest(sums)
+
+
+@dataclass(frozen=True)
+class FloatMean(_Float):
+    """The mean of floats or doubles: the double nearest to the quotient of the exact sum, even
+    where the sum itself is too large for one.
+    """
+
+    def _read(self, sums: Limbs, count: Ints) -> Floats:
+        return to_quotients(sums, count)
+
+
+def _stored(sums: list[Ints]) -> list[pa.Array]:
+    """A count and the limbs of a sum as the accumulator has them."""
+    return [pa.array(column) for column in (sums[0], *normal(sums[1:]))]

@@ -1,0 +1,261 @@
+"""Aggregates that users define by functions over Arrow columns.
+
+Each function works on many accumulators at once, row by row; an accumulator is a mapping from the
+names of its columns to arrays of one length:
+
+- ``init(n)``: n accumulators of no rows;
+- ``add(state, *values)``: each accumulator with one more row;
+- ``merge(a, b)``: the accumulators of both's rows, ``a``'s before ``b``'s;
+- ``retract(a, b)``: those of ``a``'s rows without ``b``'s;
+- ``finish(state)``: the results, one array.
+
+Their law: ``merge`` is associative, and what ``add`` makes of an accumulator is what ``merge``
+makes of it and the row alone. With ``retract``, taking ``c`` out of ``merge(a, b)`` is the same as
+merging ``b`` to ``a`` without ``c``, and taking out ``b``, then ``c``, the same as taking out
+``merge(b, c)``. As far as the functions keep to it, the answer does not depend on how the touches
+are cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.aggregates.aggregate import (
+    Aggregate,
+    AggregateError,
+    Columns,
+    Ints,
+    Mask,
+    Touches,
+    numbers,
+)
+from dovetail.errors import line_of
+
+State: TypeAlias = Mapping[str, pa.Array]
+
+
+@dataclass(frozen=True)
+class Functions:
+    """What a user gives: the functions, the columns of the accumulator, the type of the result.
+
+    ``finish`` is None where the accumulator's only column is the result.
+    """
+
+    init: Callable[[int], State]
+    add: Callable[..., State]
+    merge: Callable[[State, State], State]
+    retract: Callable[[State, State], State] | None
+    finish: Callable[[State], pa.Array] | None
+    columns: tuple[tuple[str, pa.DataType], ...]
+    returns: pa.DataType
+
+
+@dataclass(frozen=True)
+class UserDefined(Aggregate):
+    """An aggregate of any number of columns, nulls included.
+
+    Each row is made an accumulator of its own; those of a group are merged by a parallel prefix, in
+    as many calls of ``merge`` as its length has bits. Rows that are retracted are merged apart, and
+    taken out at the end. Accumulator: whether the group has begun, then the user's columns.
+    """
+
+    functions: Functions
+
+    @property
+    def state(self) -> tuple[pa.DataType, ...]:
+        """A flag, then the user's columns."""
+        return (pa.bool_(), *(type_ for _, type_ in self.functions.columns))
+
+    @property
+    def result(self) -> pa.DataType:
+        """The type the user names."""
+        return self.functions.returns
+
+    @property
+    def retracts(self) -> bool:
+        """Where the user says how."""
+        return self.functions.retract is not None
+
+    def running(self, touches: Touches, initial: Columns, values: Columns) -> pa.Array:
+        """The results of the accumulators after each touch."""
+        return self._finished(self._at(touches, initial, values, np.arange(len(touches))))
+
+    def after(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
+        """The accumulators after the last touches; any where there are none."""
+        state = self._at(touches, initial, values, touches.last)
+        row = np.zeros(touches.groups, dtype=np.int64)
+        row[touches.touched] = np.arange(len(touches.touched))
+        absent = np.ones(touches.groups, dtype=np.bool_)
+        absent[touches.touched] = False
+        columns = [column.take(pa.array(row, mask=absent)) for column in state]
+        return [pa.array(~absent), *columns]
+
+    def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
+        """The accumulators of both, the only one, or none."""
+        in_left, in_right = _begun(left), _begun(right)
+        both = pa.array(np.flatnonzero(in_left & in_right))
+        merged = self._combined(
+            "merge", [c.take(both) for c in left[1:]], [c.take(both) for c in right[1:]]
+        )
+        n = len(in_left)
+        index = np.where(in_left, np.arange(n), np.arange(n) + n)
+        index[in_left & in_right] = 2 * n + np.arange(len(both))
+        chosen = pa.array(index)
+        columns = [
+            pa.concat_arrays(parts).take(chosen)
+            for parts in zip(left[1:], right[1:], merged, strict=True)
+        ]
+        return [pa.array(in_left | in_right), *columns]
+
+    def results(self, state: Columns) -> pa.Array:
+        """What ``finish`` makes of each, of none what it makes of ``init``."""
+        begun = _begun(state)
+        columns = list(state[1:])
+        if not begun.all():
+            index = np.where(begun, np.arange(len(begun)), len(begun))
+            columns = _taken([columns, self._initial(1)], index)
+        return self._finished(columns)
+
+    def _at(
+        self, touches: Touches, initial: Columns, values: Columns, wanted: Ints
+    ) -> list[pa.Array]:
+        """The accumulators after the ``wanted`` touches: all, or each group's last one."""
+        every = len(wanted) == len(touches)
+        stored, begun = list(initial[1:]), _begun(initial)
+        added = self._prefix(touches, values, ~touches.retracted, every=every)
+        group = touches.group[wanted]
+        upto = _latest(touches, ~touches.retracted, wanted)
+        at = np.flatnonzero((upto >= 0) & begun[group])
+        over = self._combined("merge", _taken([stored], group[at]), _taken([added], upto[at]))
+        n, m = touches.groups, touches.groups + len(touches) - int(touches.retracted.sum())
+        index = np.where(upto >= 0, n + upto, np.where(begun[group], group, m))
+        index[at] = m + 1 + np.arange(len(at))
+        state = _taken([stored, added, self._initial(1), over], index)
+        if not touches.retracted.any():
+            return state
+        gone = self._prefix(touches, values, touches.retracted, every=every)
+        upto = _latest(touches, touches.retracted, wanted)
+        at = np.flatnonzero(upto >= 0)
+        left = self._combined("retract", _taken([state], at), _taken([gone], upto[at]))
+        index = np.arange(len(wanted))
+        index[at] = len(wanted) + np.arange(len(at))
+        return _taken([state, left], index)
+
+    def _prefix(
+        self, touches: Touches, values: Columns, kept: Mask, *, every: bool
+    ) -> list[pa.Array]:
+        """The accumulators of a group's ``kept`` rows up to each of them or, not ``every``, up to
+        the last one only, merged in the same order (other rows are then of no use).
+        """
+        chosen = np.flatnonzero(kept)
+        group = touches.group[chosen]
+        start = np.searchsorted(group, group)
+        offset = np.arange(len(group)) - start
+        before_end = np.searchsorted(group, group, side="right") - 1 - np.arange(len(group))
+        state = self._lifted(_taken([values], chosen) if values else [], len(chosen))
+        step = 1
+        while step <= offset.max(initial=0):
+            needed = (offset >= step) & (every | (before_end % (2 * step) == 0))
+            at = np.flatnonzero(needed)
+            longer = self._combined("merge", _taken([state], at - step), _taken([state], at))
+            index = np.arange(len(group))
+            index[at] = len(group) + np.arange(len(at))
+            state = _taken([state, longer], index)
+            step *= 2
+        return state
+
+    def _lifted(self, values: Columns, rows: int) -> list[pa.Array]:
+        """An accumulator per row."""
+        if rows == 0:
+            return self._none()
+        state = self._called("add", self._named(self._initial(rows)), *values)
+        return self._checked("add", state, rows)
+
+    def _initial(self, rows: int) -> list[pa.Array]:
+        return self._checked("init", self._called("init", rows), rows)
+
+    def _combined(self, name: str, left: Columns, right: Columns) -> list[pa.Array]:
+        """``merge`` or ``retract``, which are not called without rows."""
+        rows = len(left[0])
+        if rows == 0:
+            return self._none()
+        made = self._called(name, self._named(left), self._named(right))
+        return self._checked(name, made, rows)
+
+    def _finished(self, state: Columns) -> pa.Array:
+        if self.functions.finish is None:
+            return state[0]
+        if len(state[0]) == 0:
+            return pa.nulls(0, self.result)
+        finished = self._called("finish", self._named(state))
+        return _array("finish", "its result", finished, self.result, len(state[0]))
+
+    def _called(self, function: str, *given: Any) -> Any:
+        """What a function returns; ``AggregateError`` where it raises."""
+        try:
+            return getattr(self.functions, function)(*given)
+        except Exception as error:
+            raise AggregateError(
+                f"{function} of a user-defined aggregate raised {line_of(error)}",
+                "Correct the function, or keep the rows from it on which it fails",
+            ) from error
+
+    def _named(self, columns: Columns) -> State:
+        names = (name for name, _ in self.functions.columns)
+        return dict(zip(names, columns, strict=True))
+
+    def _none(self) -> list[pa.Array]:
+        return [pa.nulls(0, type_) for _, type_ in self.functions.columns]
+
+    def _checked(self, function: str, state: Any, rows: int) -> list[pa.Array]:
+        """What a function returned as columns; raises ``AggregateError`` where it is no state."""
+        names = [name for name, _ in self.functions.columns]
+        if not isinstance(state, Mapping) or set(state) != set(names):
+            found = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
+            raise AggregateError(
+                f"{function} of a user-defined aggregate returned {found}",
+                f"Return a mapping with an Arrow array for each of {', '.join(names)}",
+            )
+        return [
+            _array(function, f"column {name!r}", state[name], type_, rows)
+            for name, type_ in self.functions.columns
+        ]
+
+
+def _array(function: str, what: str, found: Any, type_: pa.DataType, rows: int) -> pa.Array:
+    if isinstance(found, pa.ChunkedArray):
+        found = found.combine_chunks()
+    told = f"{found.type}[{len(found)}]" if isinstance(found, pa.Array) else type(found).__name__
+    if not isinstance(found, pa.Array) or found.type != type_ or len(found) != rows:
+        raise AggregateError(
+            f"{function} of a user-defined aggregate returned {told} for {what}",
+            f"Return an Arrow array of type {type_} with as many elements as it was given, {rows}",
+        )
+    return found
+
+
+def _begun(state: Columns) -> Mask:
+    return numbers(state[0].cast(pa.int8())) > 0
+
+
+def _taken(parts: list[Columns], index: Ints) -> list[pa.Array]:
+    """Rows of some tables one after the other, by their place in the whole."""
+    chosen = pa.array(index)
+    return [
+        (columns[0] if len(columns) == 1 else pa.concat_arrays(columns)).take(chosen)
+        for columns in zip(*parts, strict=True)
+    ]
+
+
+def _latest(touches: Touches, kept: Mask, wanted: Ints) -> Ints:
+    """The last of the ``kept`` touches up to each ``wanted`` one, by its number among those; -1
+    where its group has none yet.
+    """
+    upto = np.cumsum(kept)
+    before = np.append(0, upto)[touches.bounds[touches.group[wanted]]]
+    return np.where(upto[wanted] > before, upto[wanted] - 1, -1)

@@ -1,0 +1,1 @@
+"""Facts about columns, rows and keys as arrays: no Spark, no clock, no I/O."""

@@ -1,0 +1,102 @@
+"""Values as int64 keys in Spark's order, and back.
+
+Numbers are ordered by value, with -0.0 below 0.0 and NaN above all, all NaNs being one; false is
+below true; dates and times by time; texts and binaries by their bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.arrays.timeline import Ints, Mask
+
+_LOWER_BITS = np.int64(0x7FFFFFFFFFFFFFFF)
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """Some arrays of one type as int64 keys: their values compare as the keys do.
+
+    ``keys``: int64[n] per array, anything where an element is null; ``distinct``: what a key
+    stands for where keys are ranks, None where they are computed from the values.
+    """
+
+    type: pa.DataType
+    keys: list[Ints]
+    distinct: pa.Array | None
+
+    def values(self, keys: Ints, present: Mask) -> pa.Array:
+        """The values of some keys, null where not ``present``."""
+        if self.distinct is None:
+            return _value(keys, self.type, ~present)
+        return self.distinct.take(pa.array(keys, mask=~present))
+
+
+def is_ordered(type_: pa.DataType) -> bool:
+    """Whether values of a type have keys."""
+    return _is_computed(type_) or pa.types.is_decimal(type_) or type_ in _BYTES
+
+
+def keyed(arrays: Sequence[pa.Array]) -> Keyed:
+    """The keys of all values of some arrays of one ordered type."""
+    type_ = arrays[0].type
+    if _is_computed(type_):
+        return Keyed(type_, [_key(array) for array in arrays], None)
+    encoded = pa.concat_arrays(arrays).dictionary_encode()
+    order = pc.sort_indices(encoded.dictionary)
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order.to_numpy()] = np.arange(len(order))
+    index = encoded.indices.fill_null(0).to_numpy()
+    keys = rank[index] if len(rank) else np.zeros(len(index), dtype=np.int64)
+    cuts = np.cumsum([len(array) for array in arrays])[:-1]
+    return Keyed(type_, np.split(keys, cuts), encoded.dictionary.take(order))
+
+
+def canonical(values: pa.Array) -> pa.Array:
+    """The same values with one NaN for all."""
+    if not pa.types.is_floating(values.type):
+        return values
+    return pc.if_else(pc.is_nan(values), pa.scalar(np.nan, values.type), values)
+
+
+_BYTES = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
+
+
+def _is_computed(type_: pa.DataType) -> bool:
+    kinds = ("integer", "boolean", "floating", "temporal")
+    return any(getattr(pa.types, f"is_{kind}")(type_) for kind in kinds)
+
+
+def _key(values: pa.Array) -> Ints:
+    type_ = values.type
+    if pa.types.is_temporal(type_):
+        values = values.view(_integer(type_))
+    elif pa.types.is_floating(type_):
+        values = canonical(values).cast(pa.float64()).view(pa.int64())
+    keys = values.fill_null(False if pa.types.is_boolean(type_) else 0)
+    ints = keys.to_numpy(zero_copy_only=False).astype(np.int64)
+    return _in_float_order(ints) if pa.types.is_floating(type_) else ints
+
+
+def _value(keys: Ints, type_: pa.DataType, null: Mask) -> pa.Array:
+    if pa.types.is_floating(type_):
+        floats = _in_float_order(keys).view(np.float64)
+        return pa.array(floats.astype(type_.to_pandas_dtype()), mask=null)
+    if pa.types.is_temporal(type_):
+        integer = _integer(type_)
+        return pa.array(keys.astype(integer.to_pandas_dtype()), mask=null).view(type_)
+    return pa.array(keys.astype(type_.to_pandas_dtype()), mask=null)
+
+
+def _in_float_order(bits: Ints) -> Ints:
+    """The bits of a double as an int64 that compares as the double does; its own inverse."""
+    return bits ^ ((bits >> 63) & _LOWER_BITS)  # type: ignore[no-any-return]
+
+
+def _integer(type_: pa.DataType) -> pa.DataType:
+    return pa.int32() if type_.bit_width == 32 else pa.int64()

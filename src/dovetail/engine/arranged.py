@@ -1,0 +1,135 @@
+"""What pack says of the arrival of some rows: their clocks, and what all buckets hear of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.arrays.timeline import NO_TIME, Ints, Mask
+from dovetail.columns import (
+    CLOCK,
+    EVENT_TIME,
+    FILE,
+    FILE_BLOCK,
+    FILE_PATH,
+    FILE_TIME,
+    FIRST,
+    HIGH,
+    LAST,
+    LOG_PARTITION,
+    ORDER,
+    POSITION,
+    SEQUENCE,
+    STREAM_TIME,
+)
+from dovetail.engine.pieces import RUNS, STAIRS
+from dovetail.laws.arrival import Stairs, running_clock
+from dovetail.physical.source import SourceSpec
+
+_GAPS_MAX = 64
+"""At so many gaps, the widest, what a task reads of a log is parted into runs."""
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """``high_us``: the largest stream time of some rows; ``runs``, ``stairs``: as in
+    ``pieces.Piece``.
+    """
+
+    high_us: int
+    runs: pa.Table | None = None
+    stairs: pa.Table | None = None
+
+
+def arranged(source: SourceSpec, rows: pa.Table, counted: Mask | None) -> tuple[pa.Table, Arrived]:
+    """Rows of one input partition, read one after the other, with the columns of ``wire_schema``.
+
+    ``rows``: of ``travel_schema``; ``counted``: those that move stream time, None for all.
+    """
+    if not source.clocked:
+        return rows, _brought(source, rows)
+    if source.sequence:
+        rows, counted = _in_log_order(source, rows, counted)
+    time_us = rows.column(EVENT_TIME).to_numpy()
+    if counted is not None:
+        time_us = np.where(counted, time_us, NO_TIME)
+    log, first = _logs(source, rows)
+    clock_us = running_clock(log, time_us)
+    last = np.append(first[1:], len(rows)) - 1
+    runs = None
+    if source.files or source.log_partition:
+        runs = _runs(source, rows, first, last, clock_us[last])
+    columns = {CLOCK: clock_us, ORDER: np.arange(len(rows)), FILE: log}
+    stairs = _stairs(source, rows, clock_us, clock_us) if source.stairs else None
+    if source.files:
+        rows = rows.drop_columns([FILE_TIME, FILE_PATH, FILE_BLOCK])
+    for name in source.wire_schema.names[len(rows.schema) :]:
+        rows = rows.append_column(name, pa.array(columns[name]))
+    return rows, Arrived(int(clock_us[last].max()), runs, stairs)
+
+
+def _brought(source: SourceSpec, rows: pa.Table) -> Arrived:
+    """What rows of another stage say themselves."""
+    known = STREAM_TIME in source.carries
+    time_us = rows.column(STREAM_TIME if known else EVENT_TIME).to_numpy()
+    stairs = None
+    if source.stairs and known:
+        clock_us = time_us if source.ordered else rows.column(CLOCK).to_numpy()
+        stairs = _stairs(source, rows, clock_us, time_us)
+    return Arrived(int(time_us.max()), None, stairs)
+
+
+def _in_log_order(
+    source: SourceSpec, rows: pa.Table, counted: Mask | None
+) -> tuple[pa.Table, Mask | None]:
+    """The rows in the order of their logs, as most sources bring them."""
+    place = rows.column(SEQUENCE).to_numpy()
+    log = rows.column(LOG_PARTITION).to_numpy() if source.log_partition else np.zeros_like(place)
+    falls = log[1:] < log[:-1]
+    falls |= (log[1:] == log[:-1]) & (place[1:] < place[:-1])
+    if not falls.any():
+        return rows, counted
+    order = np.lexsort((place, log))
+    return rows.take(pa.array(order)), None if counted is None else counted[order]
+
+
+def _logs(source: SourceSpec, rows: pa.Table) -> tuple[Ints, Ints]:
+    """Per row the number of its run, and where each run begins."""
+    begins = np.zeros(len(rows), np.bool_)
+    begins[0] = True
+    names = (FILE_PATH, FILE_BLOCK) if source.files else (LOG_PARTITION,)
+    if source.files or source.log_partition:
+        for name in names:
+            column = rows.column(name).combine_chunks()
+            differs = pc.not_equal(column[1:], column[:-1]).fill_null(True)
+            begins[1:] |= differs.to_numpy(zero_copy_only=False).astype(np.bool_)
+    if source.log_partition:
+        # What lies between two of a log's rows another task may have read, such as a file that
+        # Spark has not put beside its neighbours.
+        gap = np.diff(rows.column(SEQUENCE).to_numpy())
+        gap[begins[1:]] = 0
+        wide = np.flatnonzero(gap > 1)
+        begins[1 + wide[np.argsort(-gap[wide], kind="stable")[:_GAPS_MAX]]] = True
+    return np.cumsum(begins) - 1, np.flatnonzero(begins)
+
+
+def _runs(source: SourceSpec, rows: pa.Table, first: Ints, last: Ints, high_us: Ints) -> pa.Table:
+    none = pa.array(np.zeros(len(first), np.int64))
+    columns = dict.fromkeys(RUNS.names, none) | {FILE_PATH: pa.nulls(len(first), pa.string())}
+    columns[HIGH] = pa.array(high_us)
+    names = (FILE_TIME, FILE_PATH, FILE_BLOCK) if source.files else (LOG_PARTITION,)
+    for name in names:
+        columns[name] = rows.column(name).take(pa.array(first)).combine_chunks()
+    if source.log_partition:
+        for name, at in ((FIRST, first), (LAST, last)):
+            columns[name] = rows.column(SEQUENCE).take(pa.array(at)).combine_chunks()
+    return pa.table(columns, schema=RUNS)
+
+
+def _stairs(source: SourceSpec, rows: pa.Table, clock_us: Ints, time_us: Ints) -> pa.Table:
+    position = rows.column(SEQUENCE).to_numpy() if source.ordered else clock_us
+    stairs = Stairs.of(position, time_us)
+    return pa.table({POSITION: stairs.position, STREAM_TIME: stairs.time_us}, schema=STAIRS)

@@ -1,0 +1,159 @@
+"""A micro-batch of one bucket that is too large to be worked on at once, in slices.
+
+**In order of arrival.** A slice is the next rows of all sources, and is processed as a micro-batch
+of its own would be, its clocks those of the last record that came. The kernels' answers do not
+depend on such cuts, so neither does the stage's, clocks across keys and rows that wait included;
+and no key is too large.
+
+**By key, where an answer is of the micro-batch**: the last change of each key (``emit="batch"``),
+and what a foreign-key join says of a left row that moves within it. There a slice is all rows of a
+range of key hashes, as if there were more buckets; only the last slice moves the clocks on, so that
+none drops what another may still ask for. A left row that moves from slice to slice is marked like
+one that moves from bucket to bucket. Operators whose rows wait in a queue, which is not kept by
+key, are cut by arrival even so.
+
+Of the rows that are not being worked on only what orders them is in memory; the rest is read where
+it lies (``engine.stock``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.timeline import Ints, arrival_keys
+from dovetail.columns import HASH, INSTRUCTION, PLACE
+from dovetail.engine.stock import AT, Stock
+from dovetail.laws.foreign_key_join import MOVED
+from dovetail.operators.job import Batch, Share
+from dovetail.physical.fragment import Fragment
+from dovetail.physical.operators import (
+    Final,
+    ForeignKeyJoin,
+    StreamJoin,
+    StreamTableJoin,
+    Subscribe,
+)
+
+
+@dataclass(frozen=True)
+class Slices:
+    """The slices of a batch. ``share``: its rows' order; ``stock``: the rows themselves."""
+
+    share: Share
+    stock: Stock
+    size_bytes: int
+
+    def shares(self) -> Iterator[tuple[Share, bool]]:
+        """The share of each slice but for what earlier ones left, and whether it is the last."""
+        by_key = _by_key(self.share.fragment)
+        parts = self._by_key() if by_key else self._by_arrival()
+        moved = (
+            self._moved(parts)
+            if isinstance(self.share.fragment.operators[0].law, ForeignKeyJoin)
+            else None
+        )
+        for number, part in enumerate(parts):
+            batches = [self._batch(source, which, moved) for source, which in enumerate(part)]
+            share, last = replace(self.share, batches=batches), number == len(parts) - 1
+            if not last:
+                reached_us = self.share.initial_us if by_key else self._reached_us(part)
+                share = replace(share, final_us=reached_us)
+            yield share, last
+
+    def _by_arrival(self) -> list[list[Ints]]:
+        """Per slice and source the numbers of its rows. What one record makes of one row, which may
+        leave a group and enter it again, stays together.
+        """
+        rows = [self.share.rows(source, keyed=False) for source in range(len(self.share.batches))]
+        keys = arrival_keys(rows)
+        order = np.lexsort(keys)
+        if all(of.tie is None for of in rows):
+            return self._cut(order, None)
+        arranged = (key[order] for key in keys)
+        differs = np.logical_or.reduce([key[1:] != key[:-1] for key in arranged])
+        return self._cut(order, np.append(0, np.cumsum(differs)))
+
+    def _reached_us(self, part: Sequence[Ints]) -> list[int]:
+        """Per source its stream time as the last of these rows comes."""
+        reached_us = []
+        for source, (initial_us, final_us) in enumerate(
+            zip(self.share.initial_us, self.share.final_us, strict=True)
+        ):
+            told = (self._clocks[source, by][rows] for by, rows in enumerate(part))
+            highest_us = max(int(clock_us.max(initial=initial_us)) for clock_us in told)
+            reached_us.append(min(highest_us, final_us))
+        return reached_us
+
+    @cached_property
+    def _clocks(self) -> Mapping[tuple[int, int], Ints]:
+        """Per source and asking source, the first's stream time as each row of the other comes."""
+        sources = range(len(self.share.batches))
+        return {(of, by): self.share.clock_of(of, by) for of in sources for by in sources}
+
+    def _by_key(self) -> list[list[Ints]]:
+        hash_ = np.concatenate([b.rows.column(HASH).to_numpy() for b in self.share.batches])
+        order = np.argsort(hash_, kind="stable")
+        return self._cut(order, hash_[order])
+
+    def _cut(self, order: Ints, together: Ints | None) -> list[list[Ints]]:
+        """The rows of all sources in this order, cut into slices; rows of neighbours that are equal
+        in ``together`` stay in one.
+        """
+        at = np.concatenate([_numbers(batch) for batch in self.share.batches])
+        filled = np.cumsum(self.stock.row_bytes(at[order])) // self.size_bytes
+        if together is not None:
+            begins = np.append(True, together[1:] != together[:-1])
+            filled = filled[np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))]
+        edges = np.flatnonzero(np.diff(filled)) + 1
+        first = np.cumsum([0, *(len(batch.rows) for batch in self.share.batches)])
+        parts = []
+        for part in np.split(order, edges):
+            row = np.sort(part)
+            ends = np.searchsorted(row, first)
+            parts.append(
+                [row[ends[s] : ends[s + 1]] - first[s] for s in range(len(self.share.batches))]
+            )
+        return parts
+
+    def _moved(self, parts: Sequence[Sequence[Ints]]) -> Ints:
+        """The primary keys' hashes that messages of several slices have, in order."""
+        place = self.share.batches[0].rows.column(PLACE).to_numpy()
+        slices = np.empty(len(place), np.int64)
+        for number, part in enumerate(parts):
+            slices[part[0]] = number
+        order = np.lexsort((slices, place))
+        place, slices = place[order], slices[order]
+        several = (place[1:] == place[:-1]) & (slices[1:] != slices[:-1])
+        return np.unique(place[1:][several])
+
+    def _batch(self, source: int, which: Ints, moved: Ints | None) -> Batch:
+        batch = self.share.batches[source]
+        schema = self.share.sources[source].wire_schema
+        rows = self.stock.fetch(_numbers(batch)[which], schema)
+        if moved is not None and source == 0:
+            found = np.isin(rows.column(PLACE).to_numpy(), moved)
+            said = rows.column(INSTRUCTION).to_numpy() | np.where(found, MOVED, 0)
+            number = rows.schema.get_field_index(INSTRUCTION)
+            rows = rows.set_column(number, INSTRUCTION, pa.array(said))
+        return batch.of(which, rows)
+
+
+def _numbers(batch: Batch) -> Ints:
+    """The numbers of a batch's rows in the stock."""
+    if AT not in batch.rows.schema.names:
+        return np.zeros(0, np.int64)
+    numbers: Ints = batch.rows.column(AT).to_numpy()
+    return numbers
+
+
+def _by_key(fragment: Fragment) -> bool:
+    first = fragment.operators[0]
+    if not first.reads and isinstance(first.law, (Subscribe, ForeignKeyJoin)):
+        return True
+    waits = any(isinstance(law, (Final, StreamJoin, StreamTableJoin)) for law in fragment.laws)
+    return fragment.last.emit == "batch" and not waits

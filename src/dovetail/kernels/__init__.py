@@ -1,1 +1,0 @@
-"""Pure functions on Arrow columns and index arrays: no Spark, no clock, no I/O."""

@@ -1,0 +1,1 @@
+"""The laws of joins, windows and order, as pure functions on index arrays."""

@@ -1,0 +1,255 @@
+"""Session windows: which sessions a key's records make, extend and merge.
+
+A session lies from its first record to its last, and no two of a key that are open lie within the
+gap of each other. The law, for a record at ``t`` that comes when stream time is ``clock``:
+
+- a session is closed when ``end + gap + grace < clock``; it takes no more records;
+- the record makes one session of itself and the open ones within the gap, both ends included;
+- where there are none, and a session of the record alone would be closed, it is late and dropped;
+- a session that becomes another, because a bound moves or because two merge, is deleted first.
+
+So a record has up to two sessions below it, and all sessions of a batch are a forest. It is found
+for all records at once. On the line of a key's records and stored sessions, by time, each place
+between two neighbours is *bridged* at some arrival: when the first two that lie within the gap are
+there on either side, which are a record and its nearest earlier one. The session that a record
+makes is what is bridged around it when it comes. A record that comes *behind*, when a session of
+it alone would be closed, bridges nothing: it only moves the first open session's start.
+
+Source: Kafka Streams join design, "Windowed Aggregate"; spec/windowed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dovetail.aggregates.scans import lowest_over
+from dovetail.arrays.search import bisect, first_below, last_below, least
+from dovetail.arrays.timeline import ABSENT, STORED, Ints, Mask
+
+_NEVER = int(np.iinfo(np.int64).max)
+_BLOCK = 1 << 10
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """Sessions by (group, end): int64[m] each; ``ref``: where the accumulators of each lie."""
+
+    group: Ints
+    start_us: Ints
+    end_us: Ints
+    ref: Ints
+
+    def where(self, kept: Mask | Ints) -> Sessions:
+        """Some of them."""
+        return Sessions(self.group[kept], self.start_us[kept], self.end_us[kept], self.ref[kept])
+
+
+@dataclass(frozen=True)
+class Forest:
+    """The n sessions that there are at some time in the batch, those that one is made of right
+    before it, the earlier in time first: the left one with all below it, the right one, itself.
+
+    ``event``: int64[n], the event that makes it, ABSENT for a stored one; ``ref``: int64[n], a
+    stored one's number, ABSENT for others; ``low``: int64[n], the first that is below it, itself
+    where none is; ``start_us``, ``end_us``: int64[n]. ``late``: how many events are dropped.
+    """
+
+    event: Ints
+    ref: Ints
+    low: Ints
+    start_us: Ints
+    end_us: Ints
+    late: int
+
+    @property
+    def below(self) -> tuple[Ints, Ints]:
+        """The sessions that each is made of, ABSENT for none: the one right before it, and the one
+        before all that is below that.
+        """
+        number = np.arange(len(self.low))
+        one = np.where(self.low < number, number - 1, ABSENT)
+        end = self.low[one]
+        return one, np.where((one != ABSENT) & (end > self.low), end - 1, ABSENT)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """The records that do not come behind and the bounds of stored sessions, by (group, time,
+    arrival): ``time_us``, ``arrival``: int64[n]; ``first``, ``end``: int64[groups], where a group's
+    lie; ``bridged``: int64[n], the arrival that bridges the place after each.
+    """
+
+    time_us: Ints
+    arrival: Ints
+    first: Ints
+    end: Ints
+    bridged: Ints
+
+    @property
+    def ends(self) -> Ints:
+        """The places after which nothing is ever bridged, the last of each group among them."""
+        return np.flatnonzero(self.bridged == _NEVER)
+
+    def around(self, group: Ints, place: Ints, arrival: Ints) -> tuple[Ints, Ints]:
+        """What is bridged around each place at an arrival: its first and last place."""
+        ends, closed = self.ends, -self.bridged
+        # As a rule it is all before the place that is ever bridged, and nothing after it.
+        number = np.searchsorted(ends, place)
+        low, high = np.append(0, ends + 1)[number], place.copy()
+        width = int(self.arrival.max(initial=0)) + 2
+        latest = np.minimum(self.bridged, width - 2) + 1
+        latest = np.maximum.accumulate(
+            latest + width * np.searchsorted(ends, np.arange(len(closed)))
+        )
+        far = np.flatnonzero((low < place) & (latest[place - 1] - width * number > arrival + 1))
+        first = self.first[group[far]]
+        found = last_below(closed, first, place[far], -arrival[far])
+        low[far] = np.where(found < 0, first, found + 1)
+        far = np.flatnonzero(self.bridged[place] <= arrival)
+        high[far] = first_below(closed, place[far], self.end[group[far]], -arrival[far])
+        return low, high
+
+
+def forest(
+    group: Ints,
+    time_us: Ints,
+    arrival: Ints,
+    closing_us: Ints,
+    stored: Sessions,
+    gap_us: int,
+) -> Forest:
+    """The sessions of events, which lie by (group, arrival).
+
+    ``closing_us``: int64[events], non-decreasing by arrival: a session that ends before it is
+    closed when the event comes.
+    """
+    groups = int(group.max(initial=-1)) + 1
+    behind = time_us < closing_us
+    fresh, late = np.flatnonzero(~behind), np.flatnonzero(behind)
+    begins = np.searchsorted(group, np.arange(groups))
+    kept = np.flatnonzero(stored.end_us >= closing_us[begins][stored.group])
+    held = stored.where(kept)
+    line, place = _line(
+        np.concatenate((group[fresh], held.group, held.group)),
+        np.concatenate((time_us[fresh], held.start_us, held.end_us)),
+        np.concatenate((arrival[fresh], np.full(2 * len(kept), STORED))),
+        closing_us[fresh],
+        groups,
+        gap_us,
+    )
+    own = place[: len(fresh)]
+    low, high = line.around(group[fresh], own, arrival[fresh])
+    joins, first, last = _behind(
+        line, group[late], time_us[late], arrival[late], closing_us[late], gap_us
+    )
+    dropped, late = len(late) - int(np.count_nonzero(joins)), late[joins]
+    held_first, held_last = np.split(place[len(fresh) :], 2)
+    low = np.concatenate((low, first[joins], held_first))
+    high = np.concatenate((high, last[joins], held_last))
+    none = np.full(len(kept), ABSENT)
+    event = np.concatenate((fresh, late, none))
+    order = np.lexsort((np.append(arrival, STORED)[event], high))
+    event, low, high = event[order], low[order], high[order]
+    start = line.time_us[low]
+    below = np.searchsorted(high, low)
+    if len(late):
+        own_start = np.where(event == ABSENT, start, time_us[event])
+        start = least(own_start, below, np.arange(len(order)) + 1)
+    ref = np.append(np.full(len(fresh) + len(late), ABSENT), kept)[order]
+    return Forest(event, ref, below, start, line.time_us[high], dropped)
+
+
+def _line(
+    group: Ints, time_us: Ints, arrival: Ints, closing_us: Ints, groups: int, gap_us: int
+) -> tuple[_Line, Ints]:
+    """The line of some records, then the starts, then the ends of stored sessions; the place of
+    each. ``closing_us``: of the records.
+    """
+    order = np.lexsort((arrival, time_us, group))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    time_us, arrival = time_us[order], arrival[order]
+    bounds = np.searchsorted(group[order], np.arange(groups + 1))
+    own = place[: len(closing_us)]
+    of = group[: len(closing_us)]
+    came = arrival[own]
+    left = _earlier(arrival, bounds[of], own, came)
+    right = first_below(arrival, own, bounds[of + 1], came)
+    near_left = (left >= 0) & (time_us[own] - time_us[left] <= gap_us)
+    near_left &= time_us[left] >= closing_us
+    near_right = (right >= 0) & (time_us[right] - time_us[own] <= gap_us)
+    starts, ends = np.split(place[len(closing_us) :], 2)
+    bridged = lowest_over(
+        np.concatenate((left[near_left], own[near_right], starts)),
+        np.concatenate((own[near_left], right[near_right], ends)),
+        np.concatenate((came[near_left], came[near_right], np.full(len(starts), STORED))),
+        len(order),
+        _NEVER,
+    )
+    return _Line(time_us, arrival, bounds[:-1], bounds[1:], bridged), place
+
+
+def _earlier(arrival: Ints, first: Ints, place: Ints, came: Ints) -> Ints:
+    """The last place before each whose arrival is before its own; as a rule its neighbour."""
+    found = place - 1
+    far = np.flatnonzero((found < first) | (arrival[found] >= came))
+    found[far] = last_below(arrival, first[far], place[far], came[far])
+    return found
+
+
+def _behind(
+    line: _Line, group: Ints, time_us: Ints, arrival: Ints, closing_us: Ints, gap_us: int
+) -> tuple[Mask, Ints, Ints]:
+    """Which of the records that come behind join the first session that is open then, and the first
+    and last place of that.
+
+    A round takes of each session's records, by arrival, those that join it up to the first that
+    does not, and those that do not up to the first that does. Rounds are of a block of records, so
+    however often these alternate it takes O(n log n).
+    """
+    first, end = line.first[group], line.end[group]
+    low = bisect(line.time_us, first, end, closing_us, right=False)
+    there = first_below(line.arrival, low, end, arrival)
+    joins = np.zeros(len(group), np.bool_)
+    some = np.flatnonzero(there >= 0)
+    low, high = np.zeros(len(group), np.int64), np.zeros(len(group), np.int64)
+    low[some], high[some] = line.around(group[some], there[some], arrival[some])
+    session = np.searchsorted(line.ends, there)
+    some = some[np.lexsort((arrival[some], session[some]))]
+    start = np.full(int(session.max(initial=0)) + 1, _NEVER)
+    for block in range(0, len(some), _BLOCK):
+        left = some[block : block + _BLOCK]
+        while len(left):
+            of, time = session[left], time_us[left]
+            new = np.append(True, of[1:] != of[:-1])
+            begins = np.flatnonzero(new)
+            number = np.cumsum(new) - 1
+            known = np.minimum(line.time_us[low[left]], start[of])
+            moved = np.append(_NEVER, time)[: len(time)]
+            moved[begins] = _NEVER
+            moved = _lowest(moved, number)
+            ends = np.append(begins, len(left))[1:]
+            stop = _first(np.minimum(known, moved) > time + gap_us, begins, ends)
+            taken = np.arange(len(left)) < stop[number]
+            joins[left[taken]] = True
+            np.minimum.at(start, of[taken], time[taken])
+            known = np.minimum(line.time_us[low[left]], start[of])
+            stop = _first((known <= time + gap_us) & ~taken, begins, ends)
+            left = left[np.arange(len(left)) >= stop[number]]
+    return joins, low, high
+
+
+def _lowest(values: Ints, number: Ints) -> Ints:
+    """The smallest value so far within each run of equal numbers, which do not decrease."""
+    distinct, rank = np.unique(values, return_inverse=True)
+    shift = -number * len(distinct)
+    return distinct[np.minimum.accumulate(rank + shift) - shift]
+
+
+def _first(flags: Mask, begins: Ints, ends: Ints) -> Ints:
+    """The first place in each range that has its flag, the range's end where none has."""
+    at = np.flatnonzero(flags)
+    found: Ints = np.append(at, len(flags))[np.searchsorted(at, begins)]
+    return np.minimum(found, ends)

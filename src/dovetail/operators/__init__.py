@@ -1,0 +1,1 @@
+"""Operators on one bucket: a law, over what is stored and what comes."""

@@ -1,0 +1,374 @@
+"""Rows gathered by key, and by window of time, on one bucket (``Aggregation``).
+
+Stored is each group's accumulators, never its rows. A record that comes for a window when it is
+closed is late: it is left out of that window.
+
+Source: Kafka Streams join design, "KTable Aggregate", "Windowed Aggregate"; spec/windowed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.aggregates.aggregate import Aggregate, AggregateError, Touches, Traced
+from dovetail.arrays.equality import rows_equal
+from dovetail.arrays.hashing import stable_hash
+from dovetail.arrays.timeline import (
+    ABSENT,
+    NO_TIME,
+    Ints,
+    Mask,
+    Rows,
+    Timeline,
+    arrival_order,
+    last_of_source,
+    timeline,
+)
+from dovetail.columns import DELETED, EVENT_TIME, HASH, INSTRUCTION
+from dovetail.errors import DataError
+from dovetail.laws.retract import SILENT
+from dovetail.laws.windows import assign, open_windows, running_max
+from dovetail.operators.job import Done, Job, minus, output, picked
+from dovetail.operators.parts import Parts, Read, parts_of
+from dovetail.operators.table_join import Pool
+from dovetail.physical.operators import WINDOW_TYPE, Aggregation
+from dovetail.state.table_state import TableState
+
+Columns: TypeAlias = Sequence[pa.Array]
+
+_TIME, _COUNT = "_time", "_count"
+
+
+def run(job: Job, law: Aggregation) -> Done:
+    """Every record's own result, or with ``emit="batch"`` each group's last one."""
+    store, parts = state_store(job, law), parts_of(job, law)
+    if not job.any_rows:
+        return Done(None, job.stores)
+    touched = _touched(job, law)
+    groups = Groups.of(job, law, touched, store, parts)
+    results = groups.net() if job.operator.emit == "batch" else groups.each()
+    groups.keep(store)
+    runs = {law.GROUPS: store.runs}
+    for part in parts:
+        runs |= part.runs
+    return Done(results, runs, counts=counted(job, law, touched.late))
+
+
+def counted(job: Job, law: Aggregation, late: int) -> Counter[str]:
+    """So many records came for windows when they were closed."""
+    return Counter(dict.fromkeys(law.counts(job.sources), late))
+
+
+@dataclass(frozen=True)
+class Touched:
+    """What a batch touches: ``events``, a row's touch of a group each; ``values``: per column what
+    the touches bring; ``told``: the touches after which a result is told, in the order in which
+    they are told; ``cause``: the batch's row for which; ``late``: how many windows were closed when
+    a record came for them.
+    """
+
+    events: Timeline
+    values: Sequence[Columns]
+    told: Ints
+    cause: Ints
+    late: int = 0
+
+
+def _touched(job: Job, law: Aggregation) -> Touched:
+    rows, table = job.rows(0), job.batches[0].rows
+    if law.windows is None:
+        events = timeline([rows])
+        tells = np.ones(len(events.row), np.bool_)
+        if law.retracts:
+            said = table.column(INSTRUCTION).to_numpy()[events.row]
+            tells = (said & SILENT) == 0
+        values = values_of(job, law, table, events.row)
+        return _each_told(events, values, events.row, tells)
+    windows = law.windows
+    order = arrival_order([rows])
+    time = rows.event_time_us[order]
+    clock_us = job.clock_of(0, 0)[order]
+    record, start = assign(time, windows.size_us, windows.advance_us)
+    open_ = open_windows(start + windows.size_us, clock_us[record], windows.grace_us)
+    late = len(open_) - int(np.count_nonzero(open_))
+    record, start = record[open_], start[open_]
+    row = order[record]
+    events = timeline_of_windows(
+        [key.take(pa.array(row)) for key in rows.keys],
+        rows.hash[row],
+        (start, start + windows.size_us),
+        rows.event_time_us[row],
+        np.arange(len(row)),
+    )
+    row = row[events.row]
+    values = values_of(job, law, table, row)
+    return _each_told(events, values, row, np.ones(len(row), np.bool_), late)
+
+
+def timeline_of_windows(
+    keys: Sequence[pa.Array],
+    hash_: Ints,
+    window: tuple[Ints, Ints],
+    event_time_us: Ints,
+    sequence: Ints,
+) -> Timeline:
+    """Rows of keys that each touch one window, given from start to end, in this ``sequence``."""
+    rows = Rows(
+        keys=[*keys, *bounds(*window)],
+        hash=stable_hash([pa.array(hash_), pa.array(window[0])]),
+        event_time_us=event_time_us,
+        deleted=np.zeros(len(hash_), np.bool_),
+        clock_us=sequence,
+        sequence=sequence,
+    )
+    return timeline([rows])
+
+
+def bounds(start: Ints, end: Ints) -> list[pa.Array]:
+    """The key columns of windows."""
+    return [pa.array(at, pa.int64()).cast(WINDOW_TYPE) for at in (start, end)]
+
+
+def _each_told(
+    events: Timeline, values: Sequence[Columns], row: Ints, tells: Mask, late: int = 0
+) -> Touched:
+    """Every touch that ``tells``, as it happens."""
+    told = np.flatnonzero(tells)
+    told = told[np.argsort(events.arrival[told])]
+    return Touched(events, values, told, row[told], late)
+
+
+@dataclass(frozen=True)
+class Before:
+    """What is stored of some groups: whether anything is; per column the accumulators, of long
+    lists what a batch needs; the groups' times and how many rows they have.
+    """
+
+    known: Mask
+    state: Sequence[Columns]
+    time_us: Ints
+    count: Ints
+
+    @classmethod
+    def of(cls, law: Aggregation, events: Timeline, store: TableState) -> Before:
+        """Of the groups of some events."""
+        located = store.locate(events.hash, events.keys)
+        held = Pool(store.schema.empty_table(), located, events.groups)
+        refs = np.where(located.present, np.arange(events.groups), ABSENT)
+        columns = iter(held.values(refs, store.value_columns))
+        time = next(columns).fill_null(NO_TIME).to_numpy()
+        count = next(columns).fill_null(0).to_numpy()
+        state = [[next(columns) for _ in column.kernel.state] for column in law.columns]
+        return cls(located.present, state, time, count)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The groups that a batch touches, by their number in ``events``.
+
+    ``state``: per column the accumulators after the batch; ``time_us``, ``count``: after each
+    touch, the group's time and how many rows it has; ``last``: each group's last touch; ``lists``:
+    of the columns whose lists may lie in parts, what was read and what is made of it.
+    """
+
+    job: Job
+    law: Aggregation
+    touched: Touched
+    before: Before
+    state: Sequence[Columns]
+    time_us: Ints
+    count: Ints
+    last: Ints
+    lists: Sequence[tuple[Parts, Read, Traced]] = ()
+
+    @classmethod
+    def of(
+        cls,
+        job: Job,
+        law: Aggregation,
+        touched: Touched,
+        store: TableState,
+        parts: Sequence[Parts],
+    ) -> Groups:
+        """The groups before and after the batch."""
+        events, values = touched.events, touched.values
+        touches = Touches(events.group, events.groups, events.deleted & law.retracts)
+        before = Before.of(law, events, store)
+        initial, reads = list(before.state), []
+        for part in parts:
+            came = values[part.column][0]
+            read = part.read(events, before.known, initial[part.column], touches, came)
+            initial[part.column] = read.initial
+            reads.append(read)
+        made: list[Traced] = aggregated(law, "traced", touches, initial, values)
+        total = np.cumsum(np.where(events.deleted & law.retracts, -1, 1))
+        total += (before.count - np.append(0, total)[events.start])[events.group]
+        return cls(
+            job=job,
+            law=law,
+            touched=touched,
+            before=replace(before, state=initial),
+            state=[traced.columns for traced in made],
+            time_us=_times(events, before.time_us, total, touched.told),
+            count=total,
+            last=last_of_source(events, 0),
+            lists=[
+                (part, read, made[part.column]) for part, read in zip(parts, reads, strict=True)
+            ],
+        )
+
+    def each(self) -> pa.Table | None:
+        """The result after each touch that tells."""
+        events, values, told = self.touched.events, self.touched.values, self.touched.told
+        touches = Touches(events.group, events.groups, events.deleted & self.law.retracts)
+        results = aggregated(self.law, "running", touches, self.before.state, values)
+        refs = np.where(self.count[told] > 0, told, ABSENT)
+        return self._output(told, picked(results, refs), self.touched.cause)
+
+    def net(self) -> pa.Table | None:
+        """Each group's result where it differs from the one before the batch, in the order in which
+        they are last told.
+        """
+        groups = np.arange(len(self.last))
+        present = self.count[self.last] > 0
+        known = self.before.known
+        now, then = (self._results(state) for state in (self.state, self.before.state))
+        both = np.flatnonzero(present & known)
+        differs = present | known
+        differs[both] = ~rows_equal(
+            *([column.take(pa.array(both)) for column in columns] for columns in (now, then))
+        )
+        if self.law.timed:
+            differs[both] |= self.time_us[self.last[both]] != self.before.time_us[both]
+        group = groups[differs]
+        place = np.full(len(groups), -1)
+        place[self.touched.events.group[self.touched.told]] = np.arange(len(self.touched.told))
+        group = group[np.argsort(place[group])]
+        refs = np.where(present[group], group, ABSENT)
+        return self._output(self.last[group], picked(now, refs), self.touched.cause[place[group]])
+
+    def keep(self, store: TableState) -> None:
+        """Store each group's accumulators."""
+        events, last, state = self.touched.events, self.last, list(self.state)
+        time_us = self.time_us[last]
+        for part, read, made in self.lists:
+            state[part.column] = part.keep(read, events, made, time_us)
+        expiry = time_us
+        if self.law.windows is not None:
+            expiry = events.keys[-1].cast(pa.int64()).to_numpy()
+        columns = [
+            pa.array(events.hash),
+            pa.array(expiry),
+            pa.array(self.count[last] == 0),
+            *events.keys,
+            pa.array(time_us),
+            pa.array(self.count[last]),
+            *(column for columns in state for column in columns),
+        ]
+        store.store(pa.table(columns, schema=store.schema))
+
+    def _results(self, state: Sequence[Columns]) -> list[pa.Array]:
+        return by_column(self.law, lambda kernel, number: kernel.results(state[number]))
+
+    def _output(self, touch: Ints, values: Sequence[pa.Array], cause: Ints) -> pa.Table | None:
+        if len(touch) == 0:
+            return None
+        events, operator = self.touched.events, self.job.operator
+        group = pa.array(events.group[touch])
+        present = self.count[touch] > 0
+        return output(
+            operator,
+            [key.take(group) for key in events.keys],
+            [values],
+            [np.where(present, touch, ABSENT)],
+            deleted=~present,
+            event_time_us=self.time_us[touch],
+            position=self.job.manifest.position,
+            cause=self.job.causes_of_rows(cause),
+        )
+
+
+def _times(events: Timeline, stored_us: Ints, count: Ints, told: Ints) -> Ints:
+    """Each group's time after each touch: the largest since it came to be. One without rows is
+    forgotten once that is told.
+    """
+    ends = np.zeros(len(count), np.bool_)
+    ends[told] = count[told] == 0
+    begins = np.append(True, ends[:-1])[: len(ends)]
+    begins[events.start] = True
+    start = np.flatnonzero(begins)
+    initial = np.full(len(start), NO_TIME)
+    initial[np.searchsorted(start, events.start)] = stored_us
+    return running_max(events.event_time_us, start, np.cumsum(begins) - 1, initial)
+
+
+def values_of(job: Job, law: Aggregation, rows: pa.Table, row: Ints) -> list[Columns]:
+    """Per column the values that it gathers, of the rows number ``row``."""
+    first = job.sources[0].value_columns.start
+    return [
+        picked([rows.column(first + number) for number in column.values], row)
+        for column in law.columns
+    ]
+
+
+def aggregated(
+    law: Aggregation,
+    what: Literal["running", "final", "traced"],
+    touches: Touches,
+    initial: Sequence[Columns],
+    values: Sequence[Columns],
+) -> list[Any]:
+    """Per column what its kernel makes of touches by ``values``: their results, or the accumulators
+    after them.
+    """
+
+    def run(kernel: Aggregate, number: int) -> Any:
+        return getattr(kernel, what)(touches, initial[number], values[number])
+
+    return by_column(law, run)
+
+
+def by_column(law: Aggregation, run: Callable[[Aggregate, int], Any]) -> list[Any]:
+    """What ``run`` makes of each column's kernel and its number."""
+    name = ""
+    try:
+        made = []
+        for number, column in enumerate(law.columns):
+            name = column.name
+            made.append(run(column.kernel, number))
+    except AggregateError as error:
+        raise DataError(law.name, f"{name}: {error.problem}", error.remedy) from error
+    return made
+
+
+def state_store(job: Job, law: Aggregation) -> TableState:
+    """The store of accumulators: ``_hash``; ``_event_time``, of a window its end; ``_deleted``; the
+    key; the group's time and how many rows it has; the accumulators.
+    """
+    windows = law.windows
+    horizon_us = NO_TIME if windows is None else minus(job.final_us[0], windows.wait_us)
+    key = job.operator.key
+    schema = pa.schema(
+        [
+            (HASH, pa.int64()),
+            (EVENT_TIME, pa.int64()),
+            (DELETED, pa.bool_()),
+            *key,
+            (_TIME, pa.int64()),
+            (_COUNT, pa.int64()),
+            *(
+                (f"_a{number}_{part}", type_)
+                for number, column in enumerate(law.columns)
+                for part, type_ in enumerate(column.kernel.state)
+            ),
+        ]
+    )
+    return TableState(
+        schema, len(key), job.runs(law.GROUPS), job.blobs, job.cache, horizon_us=horizon_us
+    )

@@ -1,0 +1,259 @@
+"""Lists that have grown long, in parts (``Parts``): what a batch reads and writes of them goes by
+what it touches.
+
+An accumulator that lists its group's values (``aggregates.multiset.Listing``) lies in the group's
+row while it is short. Of a longer one that row has null. The list lies in parts then, each a row of
+a store of its own, and another store is their index. A batch that touches few of a group's values
+reads the parts that they belong to, all if the result needs them, and writes those that have
+changed. One that touches many reads the whole list and cuts it anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.aggregates.aggregate import Columns, Touches, Traced, valid
+from dovetail.aggregates.multiset import Listing, lists_of, sizes
+from dovetail.aggregates.parts import Layout, cut, is_long
+from dovetail.arrays.ordering import keyed
+from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline
+from dovetail.columns import DELETED, EVENT_TIME, HASH
+from dovetail.laws.foreign_key_join import combined, combined_range
+from dovetail.operators.job import Job, whole
+from dovetail.physical.operators import Aggregation
+from dovetail.state.runs import Runs
+from dovetail.state.table_state import TableState
+
+_PART, _SIZE, _FIRST = "_part", "_size", "_first"
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a batch has of one column's lists.
+
+    ``initial``: a row per group, of those ``apart`` some parts only; ``apart``: bool[groups], which
+    are worked on by parts; ``layout``: all parts of the groups that have any; ``number``: int64[p],
+    their numbers; ``read``: bool[p], which are in ``initial``; ``home``: the part to which each
+    stored element belongs, then each value of the batch that is not null, ABSENT in groups that are
+    not apart.
+    """
+
+    initial: Columns
+    apart: Mask
+    layout: Layout
+    number: Ints
+    read: Mask
+    home: Ints
+
+
+class Parts:
+    """The long lists of one column. Both stores are ordered by the upper half of the group's hash,
+    then the part's number; their keys are the group's and that number. ``index``: how many values
+    each part has and, where they are ordered, the first; ``lists``: the parts.
+    """
+
+    def __init__(self, job: Job, law: Aggregation, column: int) -> None:
+        kernel = law.columns[column].kernel
+        assert isinstance(kernel, Listing)
+        key = job.operator.key
+        own = [(HASH, pa.int64()), (EVENT_TIME, pa.int64()), (DELETED, pa.bool_()), *key]
+        own.append((_PART, pa.int64()))
+        first = [(_FIRST, kernel.values)] * kernel.ordered
+        state = [(f"_a{number}", type_) for number, type_ in enumerate(kernel.state)]
+        self.column, self.kernel = column, kernel
+        self._names = law.lists(column)
+        held = ([(_SIZE, pa.int64()), *first], state)
+        self.index, self.lists = (
+            TableState(
+                pa.schema([*own, *values]), len(key) + 1, job.runs(name), job.blobs, job.cache
+            )
+            for name, values in zip(self._names, held, strict=True)
+        )
+
+    @property
+    def runs(self) -> dict[str, Runs]:
+        """What the manifest records of both stores."""
+        return dict(zip(self._names, (self.index.runs, self.lists.runs), strict=True))
+
+    def read(
+        self, events: Timeline, known: Mask, stored: Columns, touches: Touches, values: pa.Array
+    ) -> Read:
+        """What the touches by ``values`` need. ``known``: which groups are stored; ``stored``: the
+        lists in their rows.
+        """
+        large = np.flatnonzero(known & ~valid(stored[0]))
+        if not len(large):
+            none = np.zeros(0, np.int64)
+            layout = Layout.of(none, none, touches.groups)
+            nowhere = np.zeros(touches.groups, np.bool_)
+            return Read(stored, nowhere, layout, none, nowhere[:0], none)
+        low, high = combined_range(events.hash[large])
+        asked = pa.array(large)
+        found = self.index.scan(low, high, [key.take(asked) for key in events.keys])
+        columns = [self.index.key_columns[-1], *self.index.value_columns]
+        told = found.located.fetch(np.arange(len(found.query)), columns)
+        number, size = (told.column(name).to_numpy() for name in (_PART, _SIZE))
+        group = large[found.query]
+
+        order = np.lexsort((number, group))
+        layout = Layout.of(group[order], size[order], touches.groups)
+        taken = np.bincount(touches.group[touches.retracted], minlength=touches.groups)
+        apart = layout.apart(np.diff(touches.bounds), taken)
+        touch = np.flatnonzero(valid(values))
+        sought = np.flatnonzero(apart[touches.group[touch]])
+        asking = touches.group[touch[sought]]
+        if self.kernel.ordered:
+            keys = keyed([whole(told.column(_FIRST)), values.take(pa.array(touch[sought]))])
+            order = np.lexsort((keys.keys[0], group))
+            layout = Layout.of(group[order], size[order], touches.groups)
+            homes = layout.homes(keys.keys[0][order], asking, keys.keys[1])
+        else:
+            homes = layout.last(asking)
+
+        read = np.ones(len(order), np.bool_)
+        if self.kernel.reads != "all":
+            read = ~apart[layout.group] | layout.at_end(self.kernel.reads, taken)
+            read[homes] = True
+        part = np.flatnonzero(read)
+        lists = self._fetch(events, layout.group[part], number[order[part]])
+        initial = _spliced(stored, large, layout, part, lists)
+        home = np.full(len(touch), ABSENT)
+        home[sought] = homes
+        of_stored = _homes_of_stored(initial[0], layout, apart, part)
+        return Read(initial, apart, layout, number[order], read, np.append(of_stored, home))
+
+    def _fetch(self, events: Timeline, group: Ints, number: Ints) -> Columns:
+        """The lists of parts by group and number."""
+        hash_ = combined(events.hash[group], number)
+        order = np.argsort(hash_)
+        owner = pa.array(group[order])
+        keys = [*(key.take(owner) for key in events.keys), pa.array(number[order])]
+        found = self.lists.locate(hash_[order], keys)
+        assert found.present.all(), "a part is in the index but not in the store"
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        parts = found.fetch(place, self.lists.value_columns)
+        return [whole(column) for column in parts.columns]
+
+    def keep(self, read: Read, events: Timeline, made: Traced, time_us: Ints) -> Columns:
+        """Store what has changed in long lists; the lists that stay in their groups' rows, null for
+        the others. ``time_us``: the groups' times.
+        """
+        size = sizes(made.columns[0])
+        large = read.apart | is_long(size)
+        if not len(read.number) and not large.any():
+            return made.columns
+        layout, parts, groups = read.layout, len(read.number), np.arange(len(size))
+
+        # Runs of elements that are cut together: a part or, of a group that is not apart, all.
+        run = np.repeat(parts + groups, size)
+        by_part = np.repeat(read.apart, size)
+        run[by_part] = read.home[made.since[by_part]]
+        replaced = ~read.apart[layout.group] | (read.read & ~_unchanged(read, made, run))
+        written = np.append(replaced & read.apart[layout.group], large & ~read.apart)
+        element = np.flatnonzero(written[run])
+        run = run[element]
+        begin = np.flatnonzero(np.diff(run, prepend=-1))
+        of, ordinal, length = cut(np.diff(begin, append=len(run)))
+        run = run[begin][of]
+
+        # A part takes the number of one that it replaces, as long as there are such.
+        is_part = run < parts
+        group = run - parts
+        group[is_part] = layout.group[run[is_part]]
+        former = np.where(is_part, run, layout.start[group]) + ordinal
+        again = ordinal < np.where(is_part, 1, layout.parts[group])
+        number = _fresh(read, group)
+        number[again] = read.number[former[again]]
+        gone = replaced
+        gone[former[again]] = False
+        self._store(
+            events,
+            np.append(group, layout.group[gone]),
+            np.append(number, read.number[gone]),
+            length,
+            [column.flatten().take(pa.array(element)) for column in made.columns],
+            time_us,
+        )
+        kept = pa.array(groups, mask=large)
+        return [column.take(kept) for column in made.columns]
+
+    def _store(
+        self,
+        events: Timeline,
+        group: Ints,
+        number: Ints,
+        size: Ints,
+        lists: Columns,
+        time_us: Ints,
+    ) -> None:
+        """Store parts by group and number: those of these sizes, then others that are gone."""
+        hash_ = combined(events.hash[group], number)
+        order = np.argsort(hash_)
+        there = order < len(size)
+        row, owner = pa.array(order, mask=~there), pa.array(group[order])
+        own = [
+            pa.array(hash_[order]),
+            pa.array(time_us[group[order]]),
+            pa.array(~there),
+            *(key.take(owner) for key in events.keys),
+            pa.array(number[order]),
+        ]
+        index = [pa.array(size)]
+        if self.kernel.ordered:
+            index.append(lists[0].take(pa.array(np.cumsum(size) - size)))
+        parts = [lists_of(size, column) for column in lists]
+        for store, columns in ((self.index, index), (self.lists, parts)):
+            rows = [*own, *(column.take(row) for column in columns)]
+            store.store(pa.table(rows, schema=store.schema))
+
+
+def parts_of(job: Job, law: Aggregation) -> list[Parts]:
+    """Those of all columns that may have them."""
+    return [Parts(job, law, column) for column in law.listed]
+
+
+def _spliced(
+    stored: Columns, large: Ints, layout: Layout, part: Ints, lists: Columns
+) -> list[pa.Array]:
+    """The stored lists, those of the ``large`` groups put together from these parts."""
+    size = np.zeros(len(stored[0]), np.int64)
+    np.add.at(size, layout.group[part], layout.size[part])
+    joined = [lists_of(size[large], column.flatten()) for column in lists]
+    if len(large) == len(size):
+        return joined
+    index = np.arange(len(size))
+    index[large] = len(size) + np.arange(len(large))
+    return [
+        pa.concat_arrays([own, long]).take(pa.array(index))
+        for own, long in zip(stored, joined, strict=True)
+    ]
+
+
+def _homes_of_stored(lists: pa.Array, layout: Layout, apart: Mask, part: Ints) -> Ints:
+    """The part of each element of all lists, ABSENT where its group is not apart."""
+    home = np.full(len(lists.flatten()), ABSENT)
+    part = part[apart[layout.group[part]]]
+    home[np.repeat(apart, sizes(lists))] = np.repeat(part, layout.size[part])
+    return home
+
+
+def _unchanged(read: Read, made: Traced, run: Ints) -> Mask:
+    """Which parts have the elements that they had, untouched: bool[p]."""
+    parts, old = len(read.number), len(read.initial[0].flatten())
+    stood = made.latest < old
+    now, same = (np.bincount(which, minlength=parts)[:parts] for which in (run, run[stood]))
+    unchanged: Mask = (now == read.layout.size) & (same == now)
+    return unchanged
+
+
+def _fresh(read: Read, group: Ints) -> Ints:
+    """Numbers for new parts of these groups, non-decreasing, above all that they have."""
+    highest = np.full(len(read.layout.parts), -1)
+    np.maximum.at(highest, read.layout.group, read.number)
+    ordinal = np.arange(len(group)) - np.searchsorted(group, group)
+    fresh: Ints = highest[group] + 1 + ordinal
+    return fresh

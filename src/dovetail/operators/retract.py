@@ -1,0 +1,59 @@
+"""Before a table is gathered by other columns, on one bucket of its own keys: each change of a row
+becomes the old row, which leaves its group, and the new one, which enters its own (``Retract``).
+
+Stored is each key's last row: its group and the columns that are gathered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.equality import rows_equal
+from dovetail.arrays.grouping import any_null
+from dovetail.arrays.timeline import ABSENT
+from dovetail.columns import DELETED, EVENT_TIME, HASH, INSTRUCTION
+from dovetail.laws.retract import SILENT, moves
+from dovetail.operators.job import Done, Job
+from dovetail.operators.row_changes import RowChanges, told
+from dovetail.physical.operators import Retract
+
+
+def run(job: Job, law: Retract) -> Done:
+    """The rows that leave and enter groups, in the order of the records."""
+    source = job.sources[0]
+    store = job.table_store(0)
+    if not job.any_rows:
+        return Done(None, job.stores)
+    changes = RowChanges.of(job, store)
+    held = range(source.foreign_columns.start, len(source.schema))
+    former = changes.pool.values(changes.old, held)
+    present = changes.pool.values(changes.new, held)
+    group = slice(1, 1 + source.foreign)
+    nowhere = any_null(present[group], len(changes.event))
+    said = moves(
+        changes.old != ABSENT,
+        changes.new != ABSENT,
+        any_null(former[group], len(changes.event)),
+        nowhere,
+        rows_equal(former[group], present[group]),
+    )
+    change, enters = changes.in_order(said.leaves, said.enters)
+    event = changes.event[change]
+    hash_, *columns = told(former, present, change, enters)
+    names = [field.name for field in source.fields(held)][1:]
+    rows: dict[str, pa.Array] = {
+        HASH: hash_,
+        EVENT_TIME: pa.array(changes.events.event_time_us[event]),
+        DELETED: pa.array(~enters),
+        **dict(zip(names, columns, strict=True)),
+        INSTRUCTION: pa.array(np.where(said.silent[change] & ~enters, SILENT, 0)),
+    }
+    rows |= job.causes(changes.events).of(event).arrays
+    changes.keep(job, store)
+    (metric,) = law.counts(job.sources)
+    counts = Counter({metric: int(np.count_nonzero((changes.new != ABSENT) & nowhere))})
+    stores = {job.operator.names[0]: store.runs}
+    return Done(pa.table(rows) if len(event) else None, stores, counts=counts)

@@ -1,0 +1,289 @@
+"""Two streams joined within a window, on one bucket (``StreamJoin``).
+
+Stores: the history of each stream, as far back as its rows may still find a match; and per side,
+where it is preserved, the unmatched rows that wait for their window to close (a queue) and the
+numbers of those that have been joined in a later batch than their own (marks). A stream that is
+joined with itself has one history.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.arrays.grouping import any_null, by_group_and_time, rank_of_keys
+from dovetail.arrays.hashing import stable_hash
+from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, timeline
+from dovetail.columns import EVENT_TIME, HASH
+from dovetail.laws.stream_join import NEVER, Arrivals, Pairs, Window, stream_times
+from dovetail.operators.job import Cause, Done, Job, minus, output, picked
+from dovetail.operators.stream_join_side import Meeting, Side, Stores
+from dovetail.physical.operators import StreamJoin
+
+
+def run(job: Job, law: StreamJoin) -> Done:
+    """Each record's matches, and the unmatched rows that are due."""
+    window = law.window
+    stores = Stores.of(job, law)
+    events = timeline([job.rows(source) for source in range(len(job.sources))])
+    valued = ~events.deleted
+    null = any_null(events.keys, events.groups)[events.group]
+    roles = len(law.sides) // len(job.sources)
+    arrivals = [_arrivals(events, valued & ~null, law, side, roles) for side in (0, 1)]
+    seen_us = np.empty(roles * len(null), np.int64)
+    for role in range(roles):
+        seen_us[_arrival(events, role, roles)] = job.stream_us(events)
+    stream_us = stream_times(seen_us, max(job.initial_us), max(job.final_us))
+    sides = [
+        Side.of(job, law, stores, side, events, *arrivals[side], window, stream_us)
+        for side in (0, 1)
+    ]
+    for side in (0, 1):
+        sides[side].meet(events, sides[1 - side])
+    meeting = Meeting(*sides)
+    told = _Results()
+    for own in sides:
+        told.add_null_keys(own, events, null & valued, roles)
+        if own.waits:
+            told.add_closed(own)
+        else:
+            told.add_at_once(own, np.flatnonzero(own.alone))
+        if law.unmatched == "retract":
+            told.add_withdrawn(own)
+    _keep(job, law, stores, events, valued & ~null, sides, window, stream_us)
+    tables = told.tables(job, meeting, sides, events, roles)
+    first = next(tables, None)
+    count = told.count + meeting.made
+    return Done(
+        first,
+        {name: store.runs for name, store in stores.by_name.items()},
+        job.manifest.rows + len(events.row),
+        chunks=tables,
+        later=count - (0 if first is None else len(first)),
+        counts=Counter(dict.fromkeys(law.counts(job.sources), meeting.too_late)),
+    )
+
+
+def _arrival(events: Timeline, side: int, roles: int) -> Ints:
+    """When each event arrives on a side. Where a stream is both sides, each record arrives twice,
+    first on the left.
+    """
+    return roles * events.arrival + side % roles
+
+
+def _arrivals(
+    events: Timeline, keyed: Mask, law: StreamJoin, side: int, roles: int
+) -> tuple[Ints, Arrivals]:
+    """A side's events and what the kernel knows of them."""
+    event = np.flatnonzero(keyed & (events.source == law.sides[side]))
+    arrival = _arrival(events, side, roles)
+    event = event[by_group_and_time(events.group[event], events.event_time_us[event])]
+    return event, Arrivals(events.group[event], events.event_time_us[event], arrival[event])
+
+
+class _Results:
+    """Results as they are found, each with its place in the order in which they are emitted: by
+    arrival; what is due before what the arriving record joins; then by keys of their own.
+    """
+
+    def __init__(self) -> None:
+        none = np.zeros(0, np.int64)
+        self._parts: list[list[Ints]] = [[none] * 9]
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return sum(len(part[0]) for part in self._parts)
+
+    def _add(
+        self,
+        own: Side,
+        arrival: Ints,
+        keys: Sequence[Ints | int],
+        number: Ints,
+        other: Ints | int,
+        time: Ints,
+        *,
+        withdrawn: bool = False,
+    ) -> None:
+        sides = (number, other) if own.side == 0 else (other, number)
+        columns = (arrival, *keys, *sides, time, int(withdrawn))
+        self._parts.append([np.broadcast_to(column, arrival.shape) for column in columns])
+
+    def add_pairs(self, own: Side, other: Side, pairs: Pairs) -> None:
+        """What these of a side's records join."""
+        time = np.maximum(own.arrivals.time_us[pairs.row], pairs.other_time_us)
+        order = (1, pairs.other_time_us, other.identity[pairs.other], 1)
+        number = own.numbers[pairs.row]
+        self._add(own, own.arrivals.arrival[pairs.row], order, number, pairs.other, time)
+
+    def add_null_keys(self, own: Side, events: Timeline, null: Mask, roles: int) -> None:
+        """The records of a preserved side that have a null in their key, as they come."""
+        if own.preserved:
+            event = np.flatnonzero(null & (events.source == own.source))
+            arrival = _arrival(events, own.side, roles)[event]
+            number = own.base + events.row[event]
+            time = events.event_time_us[event]
+            self._add(own, arrival, (1, 0, 0, 0), number, ABSENT, time)
+
+    def add_at_once(self, own: Side, rows: Ints) -> None:
+        """These of the side's records, unmatched, when they arrive."""
+        arrival, time = own.arrivals.arrival[rows], own.arrivals.time_us[rows]
+        self._add(own, arrival, (1, 0, 0, 0), own.numbers[rows], ABSENT, time)
+
+    def add_closed(self, own: Side) -> None:
+        """The side's unmatched rows that close in this batch: when they are due, before what the
+        arriving record does, or, where they came later than that, when they come.
+        """
+        number = own.closing()
+        keys = picked(own.pool.columns[: own.keys], number)
+        rank = rank_of_keys(keys, own.identity[number])
+        came = np.full(own.base + len(own.batch), -1)
+        came[own.numbers] = own.arrivals.arrival
+        arrival = np.maximum(own.closes[number], came[number])
+        late = (arrival == came[number]).astype(np.int64)
+        time = own.time_us[number]
+        # On a tie the right side comes first, as in Kafka Streams.
+        self._add(own, arrival, (late, time, 1 - own.side, rank), number, ABSENT, time)
+
+    def add_withdrawn(self, own: Side) -> None:
+        """The rows that were emitted unmatched and now, for the first time, are joined."""
+        number = np.flatnonzero(own.was_alone() & (own.first_match != NEVER))
+        time = own.time_us[number]
+        order = (1, time, own.identity[number], 0)
+        self._add(own, own.first_match[number], order, number, ABSENT, time, withdrawn=True)
+
+    def tables(
+        self,
+        job: Job,
+        meeting: Meeting,
+        sides: Sequence[Side],
+        events: Timeline,
+        roles: int,
+    ) -> Iterator[pa.Table]:
+        """These and the pairs, in order, some arrivals at a time."""
+        caused = _Caused.of(job, sides, events)
+        ours = self._whole()
+        ours = ours[:, np.argsort(ours[0], kind="stable")]
+        position = job.manifest.position
+        for cut in meeting.cuts:
+            part = _Results()
+            part._parts.append([*ours[:, slice(*np.searchsorted(ours[0], cut))]])
+            for own, other, pairs in meeting.pairs(cut):
+                part.add_pairs(own, other, pairs)
+            if part.count:
+                yield part._table(job, sides, caused, roles, position)
+                position += part.count
+
+    def _whole(self) -> Ints:
+        """All columns."""
+        return np.array([np.concatenate(column) for column in zip(*self._parts, strict=True)])
+
+    def _table(
+        self, job: Job, sides: Sequence[Side], caused: _Caused, roles: int, position: int
+    ) -> pa.Table:
+        """All results, in order."""
+        arrival, *keys, left, right, time, withdrawn = self._whole()
+        order = np.lexsort((*reversed(keys), arrival))
+        references = left[order], right[order]
+        operator = job.operator
+        found = [
+            picked(side.pool.columns, refs) for side, refs in zip(sides, references, strict=True)
+        ]
+        return output(
+            operator,
+            [pc.coalesce(*both) for both in zip(*(f[: operator.keys] for f in found), strict=True)],
+            [values[operator.keys :] for values in found],
+            references,
+            deleted=withdrawn[order].astype(np.bool_),
+            event_time_us=time[order],
+            position=position,
+            cause=caused.by(arrival[order] // roles, keys[0][order], references),
+        )
+
+
+@dataclass(frozen=True)
+class _Caused:
+    """Which records cause the results: ``causes``, of each event; ``event``: which arrives when."""
+
+    job: Job
+    sides: Sequence[Side]
+    causes: Cause
+    event: Ints
+
+    @classmethod
+    def of(cls, job: Job, sides: Sequence[Side], events: Timeline) -> _Caused:
+        """Of all events."""
+        return cls(job, sides, job.causes(events), np.append(np.argsort(events.arrival), 0))
+
+    def by(self, arrival: Ints, order: Ints, references: tuple[Ints, Ints]) -> Cause:
+        """The record that arrives; where a result's ``order`` is 0, it comes because a window
+        closes, whichever record comes next.
+        """
+        operator = self.job.operator
+        if not operator.feeds:
+            return Cause({})
+        event = self.event[np.minimum(arrival, len(self.event) - 1)]
+        if len(self.event) > 1:
+            cause = self.causes.of(event)
+        else:
+            cause = Cause(dict.fromkeys(operator.feeds, event))
+        side = (references[0] == ABSENT).astype(np.int64)
+        number = np.where(side == 1, references[1], references[0])
+        due, hash_ = np.empty(len(number), np.int64), np.empty(len(number), np.int64)
+        for own in self.sides:
+            mine = side == own.side
+            keys = picked(own.pool.columns[: own.keys], number[mine])
+            due[mine] = own.window.limit(own.side, own.time_us[number[mine]]) + 1
+            hash_[mine] = stable_hash(keys)
+        return cause.due(order == 0, due, hash_, operator.law.holds_us)
+
+
+def _keep(
+    job: Job,
+    law: StreamJoin,
+    stores: Stores,
+    events: Timeline,
+    keyed: Mask,
+    sides: Sequence[Side],
+    window: Window,
+    stream_us: Ints,
+) -> None:
+    """Store the batch's rows, those that wait, and which stored ones were joined; drop the old."""
+    pending = [np.zeros(side.base + len(side.batch), np.bool_) for side in sides]
+    for side, unmatched in zip(sides, pending, strict=True):
+        if law.unmatched != "eager":
+            alone = side.numbers[side.alone]
+            unmatched[alone] = side.first_match[alone] == NEVER
+            side.mark_joined()
+        if side.waits:
+            side.wait(np.flatnonzero(unmatched & (side.closes == NEVER)))
+    for source, history in enumerate(stores.histories):
+        horizon_us = history.horizon_us = minus(int(stream_us[-1]), window.retention_us)
+        event = np.flatnonzero(keyed & (events.source == source))
+        event = event[events.event_time_us[event] >= horizon_us]
+        hash_ = events.hash[events.group[event]]
+        event = event[by_group_and_time(hash_, events.event_time_us[event])]
+        rows = job.batches[source].rows.take(pa.array(events.row[event]))
+        bits = np.zeros(len(event), np.int64)
+        for side in sides:
+            if side.source == source:
+                bits |= (
+                    pending[side.side][side.base + events.row[event]].astype(np.int64) << side.side
+                )
+        columns = [
+            rows.column(HASH),
+            rows.column(EVENT_TIME),
+            pa.array(job.manifest.rows + events.arrival[event]),
+            pa.array(bits),
+            *rows.select(history.schema.names[4:]).columns,
+        ]
+        history.store(pa.table(columns, schema=history.schema))
+        history.expire(horizon_us)
+    for side in sides:
+        side.forget_marks()

@@ -1,0 +1,238 @@
+"""A stream joined with tables, on one bucket (``StreamTableJoin``).
+
+Only the stream's records are answered, each with the tables as they stand when it is processed; of
+a versioned table, with the version of the record's own time. With a grace period a record waits in
+a queue until stream time has passed its own by so much, and is processed then.
+
+Source: KIP-77 "KStream-KTable"; KIP-914 "Stream-table joins"; spec/stream_table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.grouping import any_null, rank_of_keys
+from dovetail.arrays.timeline import (
+    ABSENT,
+    NO_TIME,
+    Ints,
+    Timeline,
+    arrival_order,
+    timeline,
+    versions,
+)
+from dovetail.columns import DUE, EVENT_TIME, HASH, ROW
+from dovetail.laws.arrival import before_all
+from dovetail.laws.stream_join import NEVER
+from dovetail.laws.table_join import Changes, look_up
+from dovetail.laws.versioning import LATEST, as_of, batch_versions
+from dovetail.operators.job import Batch, Done, Job, output, picked, whole
+from dovetail.operators.table_join import Pool, TableStore, counts, keep
+from dovetail.physical.operators import StreamTableJoin
+from dovetail.state.history import HistoryState
+from dovetail.state.queue import QueueState
+
+
+def run(job: Job, law: StreamTableJoin) -> Done:
+    """Each stream record's result, in the order in which the records are processed."""
+    sources = range(len(job.sources))
+    stream = law.leaves[0]
+    names, runs, numbered = job.operator.names, dict(job.stores), job.manifest.rows
+    order = None
+    if law.grace_us is not None:
+        released = _release(job, stream, law.grace_us)
+        job, order, numbered = released.job, released.order, released.numbered
+        runs[names[stream]] = released.queue.runs
+    if not job.any_rows:
+        return Done(None, runs, numbered)
+    events = timeline([job.rows(source) for source in sources], order)
+    asked = np.flatnonzero(events.source == stream)
+    reference = {stream: events.row[asked]}
+    pools: dict[int, Pool] = {}
+    stores = {source: job.table_store(source) for source in sources if source != stream}
+    null = any_null(events.keys, events.groups)[events.group[asked]]
+    for source, store in stores.items():
+        found, pools[source] = _find(job, source, store, events, asked)
+        reference[source] = np.where(null, ABSENT, found)
+    changes = look_up(law.tree, events, asked, reference)
+    told = _output(job, law, events, pools, changes) if len(changes.event) else None
+    for source, store in stores.items():
+        keep(job, source, store, events, counts(job, events, source))
+        runs[names[source]] = store.runs
+    return Done(told, runs, numbered)
+
+
+def _find(
+    job: Job, source: int, store: TableStore, events: Timeline, asked: Ints
+) -> tuple[Ints, Pool]:
+    """What each of the ``asked`` events finds in a table, and where the references lead."""
+    rows = job.batches[source].rows
+    if not isinstance(store, HistoryState):
+        located = store.locate(events.hash, events.keys)
+        refs = versions(events, source, located.present)[1][asked]
+        return refs, Pool(rows, located, events.groups)
+    retention_us = job.sources[source].versioned_us
+    assert retention_us is not None
+    group, arrival, time = (a[asked] for a in (events.group, events.arrival, events.event_time_us))
+    clock_us = job.clocks_of(source, events)[asked]
+    past = (time < clock_us - retention_us) & (clock_us != NO_TIME)
+    sought = np.where(past, LATEST, time)
+    keys = [key.take(pa.array(group)) for key in events.keys]
+    located = store.as_of(events.hash[group], keys, sought)
+    made = batch_versions(events, counts(job, events, source))
+    fresh = as_of(made, group, sought, arrival)
+    fresh_time = np.where(fresh == ABSENT, NO_TIME, events.event_time_us[fresh])
+    newer = (fresh != ABSENT) & (fresh_time >= located.event_time_us)
+    old = np.where(located.present, np.arange(len(asked)), ABSENT)
+    new = np.where(events.deleted[fresh], ABSENT, len(asked) + events.row[fresh])
+    stood = np.where(newer, fresh_time, located.event_time_us) <= time
+    refs = np.where(stood, np.where(newer, new, old), ABSENT)
+    return refs, Pool(rows, located, len(asked))
+
+
+def _output(
+    job: Job, law: StreamTableJoin, events: Timeline, pools: Mapping[int, Pool], changes: Changes
+) -> pa.Table:
+    stream = law.leaves[0]
+    group = pa.array(events.group[changes.event])
+    values = job.batches[stream].rows.select(job.sources[stream].value_columns).columns
+    return output(
+        job.operator,
+        [key.take(group) for key in events.keys],
+        [
+            picked(values, refs)
+            if source == stream
+            else pools[source].values(refs, job.sources[source].value_columns)
+            for source, refs in zip(law.leaves, changes.reference, strict=True)
+        ],
+        changes.reference,
+        deleted=~changes.present,
+        event_time_us=changes.event_time_us,
+        position=job.manifest.position,
+        cause=job.causes(events).of(changes.event),
+    )
+
+
+@dataclass(frozen=True)
+class _Released:
+    """The job with the stream rows that are processed in this batch in place of those that came,
+    the order of all its rows, the queue of those that wait, and how many rows are numbered.
+    """
+
+    job: Job
+    order: Ints
+    queue: QueueState
+    numbered: int
+
+
+def _release(job: Job, stream: int, grace_us: int) -> _Released:
+    """Let each record of the stream wait until its side's clock has passed it by the grace period.
+
+    The released come when the record arrives that moves the clock there, of whatever bucket, in
+    order of time, then of key; a record later than that at its arrival, or with a null in its key,
+    does not wait. Tables' rows keep their places.
+    """
+    sources = [job.rows(source) for source in range(len(job.sources))]
+    own, batch = sources[stream], job.batches[stream]
+    arranged = arrival_order(sources)
+    place = 2 * np.argsort(arranged) + 1
+    first = np.cumsum([0, *(len(rows) for rows in sources)])
+    own_place = place[first[stream] : first[stream + 1]]
+    null = any_null(own.keys, len(own))
+    clock_us = job.clock_of(stream, stream)
+    at_once = null | (own.event_time_us < clock_us - grace_us)
+    queue = _queue(job, stream)
+    waiting = queue.take(job.final_us[stream])
+    numbers = job.manifest.rows + np.argsort(np.argsort(own_place))
+    fresh = _queued(batch.rows, queue.schema, own.event_time_us + grace_us, numbers)
+    everything = pa.concat_tables([waiting, fresh]).combine_chunks()
+    at_once = np.append(np.zeros(len(waiting), np.bool_), at_once)
+    limit = everything.column(DUE).to_numpy()
+    # Where the record is that moves the clock, of whatever bucket: released rows come before it.
+    positions = np.concatenate([job.position(n) for n in range(len(sources))])[arranged]
+    moves = limit if batch.stairs is None else batch.stairs.first(limit)
+    moves = np.where(limit <= job.initial_us[stream], NO_TIME, moves)
+    trigger = 2 * np.searchsorted(positions, moves, side="left")
+    trigger = np.where(limit <= job.final_us[stream], trigger, NEVER)
+    came_at = np.append(np.zeros(len(waiting), np.int64), own_place)
+    trigger = np.where(at_once, came_at, np.maximum(trigger, came_at))
+    came = np.append(np.full(len(waiting), NO_TIME), job.position(stream))
+    moves = np.where(at_once, came, np.maximum(moves, came))
+    rest = np.flatnonzero(trigger == NEVER)
+    queue.store(everything.take(pa.array(rest[np.argsort(limit[rest], kind="stable")])))
+    chosen = np.flatnonzero(trigger != NEVER)
+    rank = rank_of_keys(
+        [whole(everything.column(i)) for i in job.operator.key_columns],
+        everything.column(HASH).to_numpy(),
+    )
+    number = everything.column(ROW).to_numpy()
+    event_time = everything.column(EVENT_TIME).to_numpy()
+    chosen = chosen[
+        np.lexsort(
+            (
+                number[chosen],
+                rank[chosen],
+                event_time[chosen],
+                ~at_once[chosen],
+                moves[chosen],
+                trigger[chosen],
+            )
+        )
+    ]
+    batches, order = (
+        list(job.batches),
+        [place[first[s] : first[s + 1]] for s in range(len(sources))],
+    )
+    batches[stream] = Batch(
+        _as_read(everything.take(pa.array(chosen)), batch.rows.schema, moves[chosen]),
+        clock_us=moves[chosen],
+        stream_us=np.where(at_once, np.append(np.zeros(len(waiting), np.int64), clock_us), limit)[
+            chosen
+        ],
+        order=np.where(
+            at_once[chosen],
+            np.append(np.zeros(len(waiting), np.int64), own.order)[chosen],
+            before_all(everything.column(HASH).to_numpy()[chosen]),
+        )
+        if own.order is not None
+        else None,
+        tie=None if own.tie is None else everything.column(HASH).to_numpy()[chosen],
+    )
+    order[stream] = trigger[chosen]
+    return _Released(
+        replace(job, batches=batches),
+        np.argsort(np.concatenate(order), kind="stable"),
+        queue,
+        job.manifest.rows + len(own),
+    )
+
+
+def _queue(job: Job, stream: int) -> QueueState:
+    """The records that wait; one is due when its side's clock is a grace period past it."""
+    return QueueState(
+        _queue_schema(job.sources[stream].schema),
+        job.runs(job.operator.names[stream]),
+        job.blobs,
+        job.cache,
+        taken_us=job.initial_us[stream],
+    )
+
+
+def _queue_schema(schema: pa.Schema) -> pa.Schema:
+    return schema.append(pa.field(DUE, pa.int64())).append(pa.field(ROW, pa.int64()))
+
+
+def _queued(rows: pa.Table, schema: pa.Schema, due_us: Ints, numbers: Ints) -> pa.Table:
+    columns = [*rows.select(range(len(schema) - 2)).columns, pa.array(due_us), pa.array(numbers)]
+    return pa.table(columns, schema=schema)
+
+
+def _as_read(rows: pa.Table, schema: pa.Schema, position: Ints) -> pa.Table:
+    """Queued rows with the columns of a batch, each at the place where it is answered."""
+    answered = pa.array(position)
+    columns = [rows.column(n) if n in rows.schema.names else answered for n in schema.names]
+    return pa.table(columns, schema=schema)

@@ -1,0 +1,173 @@
+"""Tables joined by key, on one bucket: kernels over the stored last rows (``TableJoin``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.equality import rows_equal
+from dovetail.arrays.grouping import by_group_and_time
+from dovetail.arrays.timeline import (
+    ABSENT,
+    NO_TIME,
+    Ints,
+    Mask,
+    Timeline,
+    last_of_source,
+    timeline,
+    versions,
+)
+from dovetail.columns import EVENT_TIME
+from dovetail.laws.table_join import Changes, Stored, join_tables, net_changes
+from dovetail.laws.versioning import (
+    LATEST,
+    batch_versions,
+    newest,
+    within_retention,
+)
+from dovetail.operators.job import Done, Job, output, picked
+from dovetail.physical.fragment import Operator
+from dovetail.physical.operators import TableJoin
+from dovetail.state.history import HistoryState
+from dovetail.state.run_state import Located
+from dovetail.state.table_state import TableState
+
+TableStore = TableState | HistoryState
+
+
+def run(job: Job, law: TableJoin) -> Done:
+    """Every record's own result, or with ``emit="batch"`` each key's last one."""
+    operator = job.operator
+    sources = range(len(job.sources))
+    stores = [job.table_store(source) for source in sources]
+    if not job.any_rows:
+        return Done(None, job.stores)
+    events = timeline([job.rows(source) for source in sources])
+    located = [latest(store, events) for store in stores]
+    counted = {source: counts(job, events, source) for source in sources}
+    current = {
+        source: newest(events, counted[source], time_of(located[source]))
+        for source in sources
+        if job.sources[source].versioned_us is not None
+    }
+    stored = {
+        source: Stored(found.present, found.event_time_us) for source, found in enumerate(located)
+    }
+    times = {i: batch.rows.column(EVENT_TIME).to_numpy() for i, batch in enumerate(job.batches)}
+    changes = join_tables(law.tree, events, stored, times, current)
+    pools = [Pool(job.batches[source].rows, located[source], events.groups) for source in sources]
+    if operator.emit == "batch":
+        changes, before = net_changes(law.tree, events, stored, changes)
+        changes = _differing(operator, law, pools, changes, before)
+    elif law.distinct:
+        changes, before = _with_previous(events, stored[0], changes)
+        changes = _differing(operator, law, pools, changes, before)
+    told = _output(job, law, pools, events, changes) if len(changes.event) else None
+    for source in sources:
+        keep(job, source, stores[source], events, counted[source])
+    return Done(told, {n: s.runs for n, s in zip(operator.names, stores, strict=True)})
+
+
+def latest(store: TableStore, events: Timeline) -> Located:
+    """The stored last row of each group."""
+    if isinstance(store, TableState):
+        return store.locate(events.hash, events.keys)
+    return store.as_of(events.hash, events.keys, np.full(events.groups, LATEST))
+
+
+def counts(job: Job, events: Timeline, source: int) -> Mask:
+    """Which events are records of ``source`` that it takes."""
+    retention_us = job.sources[source].versioned_us
+    if retention_us is None:
+        return events.source == source  # type: ignore[no-any-return]
+    return within_retention(events, source, job.clocks_of(source, events), retention_us)
+
+
+def keep(job: Job, source: int, store: TableStore, events: Timeline, counted: Mask) -> None:
+    """Store a table's last row per key or, of a versioned one, each version."""
+    if isinstance(store, TableState):
+        kept = last_of_source(events, source)
+    else:
+        kept = batch_versions(events, counted).event
+        hash_ = events.hash[events.group[kept]]
+        kept = kept[by_group_and_time(hash_, events.event_time_us[kept])]
+    rows = job.batches[source].rows.select(range(len(store.schema)))
+    store.store(rows.take(pa.array(events.row[kept])))
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Where a source's references lead: below ``base`` to the row located for that query, from
+    there on to the rows of the batch.
+    """
+
+    rows: pa.Table
+    located: Located
+    base: int
+
+    def values(self, refs: Ints, columns: Sequence[int]) -> list[pa.Array]:
+        """Some columns for these references, null where ABSENT."""
+        old = refs < self.base
+        used = np.zeros(self.base + 1, dtype=np.bool_)
+        used[refs[old]] = True
+        stored = np.flatnonzero(used[: self.base])
+        rows = self.rows.select(columns)
+        index = refs - self.base
+        if len(stored):
+            found, place = self.located.gathered(stored, columns)
+            index[~old] += len(found)
+            index[old] = np.append(place, ABSENT)[(np.cumsum(used) - 1)[refs[old]]]
+            rows = pa.concat_tables([found, rows])
+        index[refs == ABSENT] = ABSENT
+        return picked(rows.columns, index)
+
+
+def time_of(located: Located) -> Ints:
+    """When what was located was written, ``NO_TIME`` where there is nothing."""
+    return np.where(located.segment >= 0, located.event_time_us, NO_TIME)
+
+
+def _output(
+    job: Job, law: TableJoin, pools: Sequence[Pool], events: Timeline, changes: Changes
+) -> pa.Table:
+    group = pa.array(events.group[changes.event])
+    return output(
+        job.operator,
+        [key.take(group) for key in events.keys],
+        [
+            pools[source].values(refs, job.sources[source].value_columns)
+            for source, refs in zip(law.leaves, changes.reference, strict=True)
+        ],
+        changes.reference,
+        deleted=~changes.present,
+        event_time_us=changes.event_time_us,
+        position=job.manifest.position,
+        cause=job.causes(events).of(changes.event),
+    )
+
+
+def _with_previous(events: Timeline, stored: Stored, changes: Changes) -> tuple[Changes, Changes]:
+    """A single table's changes beside the row that each replaces, where there is either."""
+    previous = versions(events, 0, stored.present)[0][changes.event]
+    before = replace(changes, present=previous != ABSENT, reference=(previous,))
+    visible = changes.present | before.present
+    return changes.where(visible), before.where(visible)
+
+
+def _differing(
+    operator: Operator, law: TableJoin, pools: Sequence[Pool], changes: Changes, before: Changes
+) -> Changes:
+    """The changes whose row differs from the one before, in presence or in any value."""
+    equal = changes.present & before.present
+    at = np.flatnonzero(equal)
+    for leaf, source in enumerate(law.leaves):
+        now, then = changes.reference[leaf][at], before.reference[leaf][at]
+        equal[at] &= (now == ABSENT) == (then == ABSENT)
+        values = operator.sources[source].value_columns
+        equal[at] &= rows_equal(
+            pools[source].values(now, values), pools[source].values(then, values)
+        )
+    return changes.where(~equal)

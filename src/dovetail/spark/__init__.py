@@ -1,0 +1,1 @@
+"""The way through Spark: frames, tasks, queries and checkpoints."""

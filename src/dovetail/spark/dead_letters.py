@@ -1,0 +1,47 @@
+"""The rows that a topology leaves out because an expression fails on them."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from dovetail.columns import TIMESTAMP, quoted
+from dovetail.errors import PlanError
+from dovetail.plan.nodes import Derived, ForeignKeyJoin, Node, joins, origins
+from dovetail.spark import query, static
+from dovetail.spark.wire import read_of, with_foreign_key
+
+
+def dead_letters(node: Node) -> DataFrame:
+    """Every row on which the foreign key of a join fails."""
+    failing = [join for join in joins(node) if isinstance(join, ForeignKeyJoin) and join.fallible]
+    if not failing:
+        raise PlanError(
+            node.name,
+            "no join of it has an expression in on=, so none can fail on a row",
+            "Leave dead_letters() out",
+        )
+    return reduce(DataFrame.unionByName, map(_letters, failing))
+
+
+def _letters(join: ForeignKeyJoin) -> DataFrame:
+    left = join.left
+    read = read_of(left, _changelog(left) if isinstance(left, Derived) else None)
+    frame, _, failed = with_foreign_key(read.frame, join.on, read.deleted)
+    names = [*left.key.names, *left.values.names]
+    return frame.filter(failed).select(
+        F.lit(join.name).alias("_operator"),
+        F.lit(f"on= fails on a row of {left.name}").alias("_problem"),
+        read.timestamp.alias(TIMESTAMP),
+        F.to_json(F.struct(*(F.col(quoted(name)) for name in names))).alias("row"),
+    )
+
+
+def _changelog(node: Derived) -> DataFrame:
+    frame = origins(node)[0].frame
+    assert frame is not None
+    if frame.isStreaming:
+        return query.changelog(node, emit="change", buckets=None)
+    return static.changelog(node, emit="change", buckets=None)

@@ -1,0 +1,208 @@
+"""Delta joins on Spark: both sides are shuffled by join key, then joined per micro-batch.
+
+There is no stateful operator in the plan; what a checkpoint holds is the sources' offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructField, StructType
+
+from dovetail.columns import CLOCK, DELETED, FILE, HASH, LOG_PARTITION, ORDER, quoted
+from dovetail.engine.blame import blamed
+from dovetail.engine.pack import PACKED, Tag, packed, unpack_piece
+from dovetail.engine.pieces import batch_of, high_time_us
+from dovetail.errors import PlanError
+from dovetail.lookup.pool import opened
+from dovetail.lookup.source import Found
+from dovetail.operators.delta_join import join, last_rows
+from dovetail.operators.lookup_cache import CacheFile, SideCache
+from dovetail.physical.fragment import Fragment, Operator
+from dovetail.physical.operators import DeltaJoin, Settle
+from dovetail.physical.output import Output
+from dovetail.spark import task
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_GIVEN = (CLOCK, ORDER, FILE, LOG_PARTITION)
+_COUNTS = (
+    "_left_hits",
+    "_left_misses",
+    "_left_unfit",
+    "_right_hits",
+    "_right_misses",
+    "_right_unfit",
+)
+
+
+def by_primary_key(
+    rows: DataFrame, fragment: Fragment, labels: Sequence[int], partitions: int
+) -> DataFrame:
+    """The last change per primary key of a fragment's input, packed by join key, from what is
+    packed by primary key.
+    """
+    (source,), law = fragment.sources, fragment.last.law
+    assert isinstance(law, Settle)
+
+    @task.mapping
+    @_placed(fragment)
+    def settle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        pieces = [unpack_piece(row) for row in _packed(batches)]
+        batch = batch_of(source, pieces, 0)
+        clocked = batch.rows.drop_columns([n for n in _GIVEN if n in batch.rows.schema.names])
+        batch = replace(batch, rows=clocked.append_column(CLOCK, pa.array(batch.clock_us)))
+        table = last_rows(source, law.primary, batch).select(list(law.columns))
+        yield packed(table, labels, Tag(0, task.partition(), 0, high_time_us(pieces)), by=HASH)
+
+    return rows.repartition(partitions, "bucket").mapInArrow(settle, PACKED)
+
+
+def _placed(fragment: Fragment) -> Callable[[task.BatchFunction], task.BatchFunction]:
+    """What fails in a function for ``mapInArrow`` names the join and its tables."""
+
+    def placed(function: task.BatchFunction) -> task.BatchFunction:
+        def batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            where = f"in {fragment.title}, of {' and '.join(s.title for s in fragment.sources)}"
+            with blamed(fragment.title, lambda _: where):
+                yield from function(given)
+
+        return batches
+
+    return placed
+
+
+def joined(
+    rows: DataFrame,
+    fragment: Fragment,
+    output: Output,
+    schema: pa.Schema,
+    *,
+    partitions: int,
+    metric: str,
+) -> DataFrame:
+    """The rows that a delta join sends out, from its packed inputs; ``schema``: ``output.schema``
+    in the session's time zone.
+
+    Counts of join keys are observed under ``metric``: ``left_hits``, found in the caches,
+    ``left_misses``, looked up, of these ``left_unfit``, which the store could not have; and so for
+    the right side.
+    """
+    live, query = rows.isStreaming, uuid4().hex
+    operator, sources = fragment.last, fragment.sources
+    if live and operator.emit == "batch":
+        raise PlanError(
+            metric.removesuffix(".lookups"),
+            "emit='batch' leaves out what has not changed, which a delta join does not know",
+            "Use emit='change', which gives each key at most one change per micro-batch",
+        )
+
+    @task.mapping
+    @_placed(fragment)
+    def changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        heard = list(_packed(batches))
+        pieces = [unpack_piece(row) for row in heard]
+        buckets = [row.bucket for row in heard]
+        asking = Asking(operator, query, buckets) if live else None
+        own = [batch_of(source, pieces, number) for number, source in enumerate(sources)]
+        caches = _empty(operator) if asking is None else asking.caches()
+        ask, batch = (None, 0) if asking is None else (asking.ask, asking.batch)
+        done = join(operator, own, caches, ask, batch)
+        for table in done.changes:
+            told = output.rows(table if live else _upserts(table)).cast(schema)
+            yield from _with_counts(told, None).to_batches()
+        counts = [count for of_side in done.counts for count in of_side]
+        yield from _with_counts(_blank(schema, output.columns), counts).to_batches()
+        if asking is not None:
+            asking.leave(done.caches)
+
+    counted = StructType(
+        [*output.columns.fields, *(StructField(name, LongType()) for name in _COUNTS)]
+    )
+    out = rows.repartition(partitions, "bucket").mapInArrow(changes, counted)
+    if live:
+        sums = (F.coalesce(F.sum(name), F.lit(0)).alias(name[1:]) for name in _COUNTS)
+        out = out.observe(metric, *sums)
+    own = (F.col(quoted(name)) for name in output.columns.names)
+    return out.where(F.col(_COUNTS[0]).isNull()).select(*own)
+
+
+class Asking:
+    """A task of a streaming query in its micro-batch: its caches, and the stores it asks.
+
+    ``buckets``: those that it has. They name its caches, for the same buckets meet in one task in
+    each micro-batch, whatever its number: where other inputs are read besides, that depends on how
+    many partitions these have. All hear of each micro-batch in which the join has any input; in one
+    without, nothing is left.
+    """
+
+    def __init__(self, operator: Operator, query: str, buckets: Collection[int]) -> None:
+        assert isinstance(operator.law, DeltaJoin)
+        self._operator = operator
+        self._sides = operator.law.sides
+        self.batch = task.micro_batch()
+        name = f"{query}-{task.run()}-{min(buckets, default=None)}"
+        self._file = CacheFile(task.directory("dovetail-look-ups"), name)
+        self._caching = bool(buckets) and any(side.cache for side in self._sides)
+
+    def caches(self) -> list[SideCache]:
+        """What the batch before this one left, if it ran on this machine."""
+        left = self._file.read(self.batch) if self._caching else None
+        return _empty(self._operator) if left is None else left
+
+    def ask(self, side: int, by: Sequence[str], keys: pa.Table) -> Found:
+        """Look rows of a side up."""
+        return opened(self._sides[side].lookup, _carried(self._operator, side)).rows(by, keys)
+
+    def leave(self, caches: Sequence[SideCache]) -> None:
+        """Leave the caches to the next batch."""
+        if self._caching:
+            self._file.write(self.batch, caches)
+
+
+def _carried(operator: Operator, side: int) -> pa.Schema:
+    source = operator.sources[side]
+    return pa.schema(source.fields(source.user_columns))
+
+
+def _empty(operator: Operator) -> list[SideCache]:
+    return [SideCache.empty(_carried(operator, side), operator.keys) for side in (0, 1)]
+
+
+def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[SimpleNamespace]:
+    """Rows of ``PACKED``."""
+    for batch in batches:
+        for row in batch.to_pylist():
+            yield SimpleNamespace(**row)
+
+
+def _upserts(table: pa.Table) -> pa.Table:
+    """The rows of a table that had none before: nothing is taken back."""
+    return table.filter(pc.invert(table.column(DELETED)))
+
+
+def _with_counts(table: pa.Table, counts: Sequence[int] | None) -> pa.Table:
+    """Changes with the columns of the counts, which only one row has that is no change."""
+    for number, name in enumerate(_COUNTS):
+        column = pa.nulls(len(table), pa.int64()) if counts is None else pa.array([counts[number]])
+        table = table.append_column(name, column)
+    return table
+
+
+def _blank(schema: pa.Schema, columns: StructType) -> pa.Table:
+    """A row that stands for none."""
+    values = [
+        pa.nulls(1, field.type)
+        if declared.nullable
+        else pa.array([0]).cast(pa.int64()).cast(field.type)
+        for field, declared in zip(schema, columns, strict=True)
+    ]
+    return pa.table(values, schema=schema)
