@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from bench import truth_tables
 from bench.families import tables
-from bench.models.tables import Cells, names, row
-from bench.records import Result, cut
+from bench.models.tables import names, static_join
+from bench.records import add_up, cut, flat
 from bench.truth_tables import Column, TruthTable, per_column
 
 from dovetail.plan.spec import Emit
@@ -52,29 +52,9 @@ def test_every_transition_has_a_row(text: str) -> None:
 @pytest.mark.parametrize(("table", "column"), per_column(TABLES))
 def test_the_changes_add_up_to_the_join(table: TruthTable, column: Column) -> None:
     """After each record (or batch) the changes so far make the table that a static join gives."""
-    topology = column.join
-    inputs: dict[str, dict[Any, Any]] = {name: {} for name in names(topology)}
-    keys = {record.key for record in table.records}
-    made: dict[Any, Cells] = {}
+    made: dict[Any, Any] = {}
     parts = cut(table.records, 1) if column.emit == "change" else table.batches
-    for part, results in zip(parts, column.results, strict=True):
-        for record in part:
-            if record.table not in inputs:
-                continue
-            if record.deleted:
-                inputs[record.table].pop(record.key, None)
-            else:
-                inputs[record.table][record.key] = (((record.value,),), record.time)
-        made = shown(made, results)
-        rows = {key: row(topology, inputs, key) for key in keys}
-        expected = {
-            key: tuple(c and c[0] for c in found[0]) for key, found in rows.items() if found
-        }
-        assert made == expected
-
-
-def shown(made: dict[Any, Any], results: list[Result]) -> dict[Any, Any]:
-    made = dict(made)
-    for result in results:
-        made[result.key] = result.values
-    return {key: values for key, values in made.items() if values is not None}
+    for number, results in enumerate(column.results, 1):
+        add_up(made, results)
+        assert made == static_join(column.join, flat(parts[:number]))
+    assert number == len(parts)
