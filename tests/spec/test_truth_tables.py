@@ -319,7 +319,7 @@ QUERIES = queries()
 
 @pytest.mark.parametrize("query", QUERIES)
 def test_a_streaming_query(query: Query, spark: Any, tmp_path: Path) -> None:
-    """Started anew between batches."""
+    """Started anew half way."""
     batches = query.batches
     answers = runners.stream(
         spark, tmp_path, query.family, query.join, batches, emit=query.emit, restart=True
