@@ -19,11 +19,21 @@ RECORDING_CHANGES = {
 
 
 def builder() -> SparkSession.Builder:
-    """Two cores; no plan is worth compiling."""
+    """Two cores; no plan is worth compiling, none is kept once it has run, and columns do not note
+    the line that made them.
+
+    With one compiler alone, Java's code cache is too small for Spark, and is swept without end.
+    """
+    java = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
     return (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.ui.retainedJobs", "10")
+        .config("spark.ui.retainedStages", "10")
+        .config("spark.sql.ui.retainedExecutions", "10")
+        .config("spark.driver.memory", "2g")
+        .config("spark.python.sql.dataFrameDebugging.enabled", "false")
+        .config("spark.driver.extraJavaOptions", java)
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     )

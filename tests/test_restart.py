@@ -24,7 +24,7 @@ import small_session
 from bench import runners
 from bench.families import tables as family
 from bench.models import foreign_keys as fk_model
-from bench.models import tables as naive
+from bench.models.tables import static_join
 from bench.records import Record, cut, flat
 from pyspark import SparkFiles
 from pyspark.errors import StreamingQueryException
@@ -135,17 +135,6 @@ def expected(kind: str, records: Sequence[Record]) -> list[tuple[str, object, in
     ]
 
 
-def static_join(records: Sequence[Record]) -> dict[str, tuple[object, ...]]:
-    """The join of the three tables as they stand after these records."""
-    tables: dict[str, dict[str, naive.Row]] = {name: {} for name in TABLES}
-    for record in records:
-        tables[record.table].pop(record.key, None)
-        if not record.deleted:
-            tables[record.table][record.key] = (((record.value,),), record.time)
-    rows = {key: naive.row(TOPOLOGY, tables, key) for key in KEYS}
-    return {k: tuple(c and c[0] for c in found[0]) for k, found in rows.items() if found}
-
-
 def put(content: bytes) -> Callable[[Path], None]:
     """Puts another file in the place of one, as a new one: what is mapped stays as it was."""
 
@@ -204,7 +193,7 @@ def test_every_batch_is_a_consistent_snapshot(spark: SparkSession, tmp_path: Pat
     seen: list[Record] = []
     for records, snapshot in zip(given, snapshots, strict=True):
         seen += records
-        assert snapshot == static_join(seen)
+        assert snapshot == static_join(TOPOLOGY, seen)
     assert [len(attempts[number]) for number in range(7)] == [1, 1, 1, 2, 1, 1, 1]
     failed, repeated = attempts[3]
     assert failed == repeated != []
@@ -248,7 +237,7 @@ def test_local_copies_may_be_spoiled_between_and_within_micro_batches(
         key: (row["c0"], row["c1"], row["c2"])
         for key, row in last.items()
         if row["_change"] == "upsert"
-    } == static_join([record for records in given for record in records])
+    } == static_join(TOPOLOGY, [record for records in given for record in records])
     assert len(told) == len(expected("tree", [r for records in given for r in records]))
 
 

@@ -9,7 +9,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from bench.models.aggregates import Touch, bits, by_group, check, check_merged, cuts, run, scripts
+from bench.models.aggregates import (
+    Held,
+    Touch,
+    bits,
+    by_group,
+    check,
+    check_merged,
+    cuts,
+    rank,
+    run,
+    scripts,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,25 +57,9 @@ class EndModel:
         return self.values[self.place] if self.values else None
 
 
-class ListModel:
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-
-    def touch(self, retracted: bool, *values: Any) -> None:
-        for value in values:
-            if value is not None and retracted:
-                del self.values[[repr(bits(v)) for v in self.values].index(repr(bits(value)))]
-            elif value is not None:
-                self.values.append(value)
-
+class ListModel(Held):
     def result(self) -> list[Any]:
         return list(self.values)
-
-
-def rank(value: Any) -> Any:
-    if isinstance(value, float):
-        return (math.isnan(value), 0 if math.isnan(value) else value, math.copysign(1, value))
-    return value.encode() if isinstance(value, str) else value
 
 
 class SetModel:

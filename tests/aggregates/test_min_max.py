@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from bench.models.aggregates import Touch, bits, check, check_merged, cuts, run, scripts
+from bench.models.aggregates import Held, Touch, bits, check, check_merged, cuts, rank, run, scripts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,26 +41,10 @@ VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
 }
 
 
-def rank(value: Any) -> Any:
-    """What values are compared by: NaN is the largest, -0.0 below 0.0, texts by their bytes."""
-    if isinstance(value, float):
-        return (math.isnan(value), 0 if math.isnan(value) else value, math.copysign(1, value))
-    return value.encode() if isinstance(value, str) else value
-
-
-class ExtremeModel:
-    """All values of a group."""
-
+class ExtremeModel(Held):
     def __init__(self, largest: bool) -> None:
+        super().__init__()
         self.choose: Callable[..., Any] = max if largest else min
-        self.values: list[Any] = []
-
-    def touch(self, retracted: bool, *values: Any) -> None:
-        for value in values:
-            if value is not None and retracted:
-                del self.values[[bits(other) for other in self.values].index(bits(value))]
-            elif value is not None:
-                self.values.append(value)
 
     def result(self) -> Any:
         return self.choose(self.values, key=rank) if self.values else None

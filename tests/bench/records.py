@@ -73,6 +73,15 @@ def accumulate(rows: dict[Any, Any], changes: Iterable[Any]) -> None:
             rows[change.key] = change.cells
 
 
+def add_up(rows: dict[Any, Any], results: Iterable[Result]) -> None:
+    """Apply a changelog to the table of values that it describes."""
+    for result in results:
+        if result.values is None:
+            rows.pop(result.key, None)
+        else:
+            rows[result.key] = result.values
+
+
 def per_batch(results: Iterable[Sequence[T]], batches: Batches) -> list[list[T]]:
     """The results of single records, batch by batch."""
     left = iter(results)

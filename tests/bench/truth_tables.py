@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from bench.families import foreign_keys, streams, tables, windows
 from bench.family import Family, value_of
 from bench.records import Record, Result
+from dovetail.physical.fragment import Emit
 
 SPEC = Path(__file__).parents[2] / "spec"
 FAMILIES: dict[str, Family] = {
@@ -20,24 +22,34 @@ FAMILIES: dict[str, Family] = {
     for folder in family.FOLDERS
 }
 """By the folder of their tables."""
+BORDER, END = "---", "==="
+
+
+@dataclass(frozen=True)
+class Column:
+    """A join in one mode, and what is expected of it.
+
+    ``results``: per record, or per micro-batch where it emits by batch. ``at_end``: what a batch
+    run adds.
+    """
+
+    join: Any
+    emit: Emit
+    results: list[list[Result]] = field(default_factory=list)
+    at_end: list[Result] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class TruthTable:
-    """One file.
+    """One file: a list of records, and per join a column.
 
-    ``batches``: the records between borders, or all as one where the emission is ``change``.
-    ``expected``: per join, per record (``change``) or per batch (``batch``), its results.
-    ``at_end``: per join what a batch run adds.
+    ``batches``: the records between borders, or all as one where no column emits by batch.
     """
 
     name: str
     source: str
-    emission: str
-    joins: dict[str, Any]
+    columns: dict[str, Column]
     batches: list[list[Record]]
-    expected: dict[str, list[list[Result]]]
-    at_end: dict[str, list[Result]]
 
     @property
     def records(self) -> list[Record]:
@@ -54,6 +66,10 @@ class TruthTable:
         """What knows of its joins."""
         return FAMILIES[self.folder]
 
+    def emitting(self, emit: Emit) -> dict[str, Column]:
+        """The columns of this mode."""
+        return {name: column for name, column in self.columns.items() if column.emit == emit}
+
 
 def read(*folders: str) -> list[TruthTable]:
     """Every file of these folders, or of all."""
@@ -63,12 +79,13 @@ def read(*folders: str) -> list[TruthTable]:
     return [parse(f"{p.parent.name}/{p.stem}", p.read_text(encoding="utf-8")) for p in paths]
 
 
-def per_join(given: list[TruthTable]) -> list[Any]:
-    """Parameters: each table with each of its joins."""
+def per_column(given: list[TruthTable], *emits: Emit) -> list[Any]:
+    """Parameters: each table with each of its columns, or with those of these modes."""
     return [
-        pytest.param(table, join, id=f"{table.name}-{join}")
+        pytest.param(table, column, id=f"{table.name}-{name}")
         for table in given
-        for join in table.joins
+        for name, column in table.columns.items()
+        if column.emit in (emits or ("change", "batch"))
     ]
 
 
@@ -78,85 +95,106 @@ def parse(name: str, text: str) -> TruthTable:
     """
     table = _header(name, text)
     ended = False
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.startswith("#"):
-            continue
+    for number, line in _lines(text):
+        where = f"{name}.txt, line {number}"
+        if ended:
+            raise ValueError(f"{where}: a line after the end: {line}")
         try:
-            if ended:
-                raise ValueError("a line after the end")
             ended = _read_line(line, table)
         except (ValueError, IndexError) as error:
-            raise ValueError(f"{name}.txt, line {number}: {error!r}: {line}") from error
-    if table.emission == "batch" and table.batches.pop():
-        raise ValueError(f"{name}.txt: the last batch has no border ---")
+            raise ValueError(f"{where}: {error!r}: {line}") from error
+    if table.emitting("batch") and table.batches.pop():
+        raise ValueError(f"{name}.txt: the last batch has no border {BORDER}")
     return table
 
 
 def _header(name: str, text: str) -> TruthTable:
     """A table without its records."""
-    header = {"source": "", "emission": "change"}
+    source = ""
     windows_: dict[str, str] = {}
-    joins: dict[str, Any] = {}
-    folder = name.split("/", maxsplit=1)[0]
+    columns: dict[str, Column] = {}
     for line in text.splitlines():
-        if found := re.match(r"# (source|emission): (.*)", line):
-            header[found[1]] = found[2].strip()
+        if found := re.match(r"# source: (.*)", line):
+            source = found[1].strip()
         elif found := re.match(r"# windows (\S+) *= *(.*)", line):
             windows_ |= dict.fromkeys(found[1].split(","), found[2])
         elif found := re.match(r"# join (\S+) *= *(.*)", line):
-            joins[found[1]] = FAMILIES[folder].read_join(folder, found[2], windows_)
-    if header["emission"] not in ("change", "batch"):
-        raise ValueError(f"{name}.txt: unknown emission {header['emission']}")
-    expected: dict[str, list[list[Result]]] = {join: [] for join in joins}
-    at_end: dict[str, list[Result]] = {join: [] for join in joins}
-    return TruthTable(name, header["source"], header["emission"], joins, [[]], expected, at_end)
+            column = _column(name.split("/", maxsplit=1)[0], found[2], windows_)
+            if column in columns.values() or found[1] in columns:
+                raise ValueError(f"{name}.txt: twice the same: {line}")
+            columns[found[1]] = column
+    return TruthTable(name, source, columns, [[]])
+
+
+def _column(folder: str, text: str, windows_: dict[str, str]) -> Column:
+    """``L left R, emit batch``, without its results."""
+    text = text.strip()
+    join = re.sub(r",? emit batch$", "", text)
+    made = FAMILIES[folder].read_join(folder, join, windows_)
+    return Column(made, "change" if join == text else "batch")
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """With their numbers; a line that begins with a bar belongs to the one before it."""
+    held: tuple[int, str] | None = None
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        if held and line.lstrip().startswith("|"):
+            held = (held[0], held[1] + line)
+            continue
+        if held:
+            yield held
+        held = (number, line)
+    if held:
+        yield held
 
 
 def _read_line(line: str, table: TruthTable) -> bool:
     """Whether the line ends the input."""
-    first, *columns = (part.strip() for part in line.split("|"))
+    first, *cells = (part.strip() for part in line.split("|"))
     record = None
-    border = first == "---"
-    if border and table.emission == "batch":
-        table.batches.append([])
-    elif not border:
+    if first not in (BORDER, END):
         record = _record(first, table)
         table.batches[-1].append(record)
-        if table.emission == "batch":
-            if columns:
-                raise ValueError("results belong on the border")
-            return False
-    given = dict(column.split(None, 1) for column in columns)
-    if given.keys() != table.joins.keys():
-        raise ValueError(f"results for {sorted(given)}, the joins are {sorted(table.joins)}")
-    ended = border and table.emission == "change"
-    for join, cell in given.items():
-        results = [_result(table, join, record, t) for t in cell.split(", ") if t != "-"]
-        if ended:
-            table.at_end[join].extend(results)
+    columns = table.emitting("batch" if first == BORDER else "change")
+    given = dict(cell.split(None, 1) for cell in cells)
+    if given.keys() != columns.keys() or (record is None and not columns):
+        raise ValueError(f"results for {sorted(given)}, not for {sorted(columns)}")
+    for name, cell in given.items():
+        column = columns[name]
+        results = [_result(table.family, column.join, record, t) for t in _results(cell)]
+        if first == END:
+            column.at_end.extend(results)
         else:
-            table.expected[join].append(results)
-    return ended
+            column.results.append(results)
+    if first == BORDER:
+        table.batches.append([])
+    return first == END
+
+
+def _results(cell: str) -> list[str]:
+    return [] if cell == "-" else cell.split(", ")
 
 
 def _record(text: str, table: TruthTable) -> Record:
     """``1 L k 3 A``."""
     _, name, key, time, word = text.split()
-    if not any(name in table.family.sources(join) for join in table.joins.values()):
+    if not any(name in table.family.sources(column.join) for column in table.columns.values()):
         raise ValueError(f"no join reads {name}")
     value = None if word == "∅" else table.family.read_value(name, word)
     return Record(name, value_of(key), int(time), value, word == "∅")
 
 
-def _result(table: TruthTable, join: str, record: Record | None, text: str) -> Result:
+def _result(family: Family, join: Any, record: Record | None, text: str) -> Result:
     """``A+a@4`` of the record's own key, ``k A+a@4`` of another, ``-A+null@3`` withdrawn."""
     withdrawn = re.match(r"-(?!\d+-)", text) is not None  # not a window that begins before 0
     *words, text = (text[1:] if withdrawn else text).split()
-    key = table.family.read_key(table.joins[join], words, record)
+    key = family.read_key(join, words, record)
     values, _, time = text.rpartition("@")
     if values == "∅":
         return Result(key, None, int(time))
     found = tuple(map(value_of, values.split("+")))
-    if len(found) != table.family.width(table.joins[join]):
+    if len(found) != family.width(join):
         raise ValueError(f"{len(found)} values")
     return Result(key, found, int(time), withdrawn)

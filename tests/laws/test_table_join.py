@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from bench import runners
 from bench.families import tables as family
-from bench.models.tables import Topology, each_batch, each_record, names, row, seen
-from bench.records import Record, Result, cut, one_hash
+from bench.models.tables import Topology, each_batch, each_record, names, seen, static_join
+from bench.records import Record, add_up, cut, flat, one_hash
 
 kernel = partial(runners.kernel, family)
 SEEDS = range(int(os.environ.get("DOVETAIL_CASES", "60")))
@@ -49,10 +49,6 @@ def draw(seed: int) -> tuple[Topology, list[list[Record]]]:
     return topology, batches
 
 
-def flat(parts: Any) -> list[Any]:
-    return [element for part in parts for element in part]
-
-
 @pytest.mark.parametrize("key_hash", [None, one_hash], ids=["hashed", "colliding"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_record_gives_its_own_results(seed: int, key_hash: Any) -> None:
@@ -76,29 +72,11 @@ def test_each_batch_gives_its_net_results(seed: int) -> None:
 def test_adding_up_and_joining_commute(seed: int, emit: Any) -> None:
     """After every micro-batch, not only at the end: each commit is a consistent snapshot."""
     topology, batches = draw(seed)
-    inputs: dict[str, dict[Any, Any]] = {name: {} for name in names(topology)}
     made: dict[Any, Any] = {}
-    for batch, results in zip(batches, kernel(topology, batches, emit=emit), strict=True):
-        for record in batch:
-            if record.deleted:
-                inputs[record.table].pop(record.key, None)
-            else:
-                inputs[record.table][record.key] = (((record.value,),), record.time)
+    for number, results in enumerate(kernel(topology, batches, emit=emit), 1):
         add_up(made, results)
-        joined = {key: row(topology, inputs, key) for key in "xyz"}
-        assert made == {
-            key: tuple(cell and cell[0] for cell in found[0])
-            for key, found in joined.items()
-            if found is not None
-        }
-
-
-def add_up(made: dict[Any, Any], results: list[Result]) -> None:
-    for result in results:
-        if result.values is None:
-            made.pop(result.key, None)
-        else:
-            made[result.key] = result.values
+        assert made == static_join(topology, flat(batches[:number]))
+    assert number == len(batches)
 
 
 def test_many_keys_in_small_batches() -> None:

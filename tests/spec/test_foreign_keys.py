@@ -27,8 +27,6 @@ from bench.models.streams import Cell, Table
 from bench.records import Record, cut
 
 TABLES = truth_tables.read(*foreign_keys.FOLDERS)
-CHANGE = [table for table in TABLES if table.emission == "change"]
-BATCH = [table for table in TABLES if table.emission == "batch"]
 
 Situation: TypeAlias = "tuple[Any, ...]"
 
@@ -135,15 +133,16 @@ def kind_of(join: ForeignKeyJoin) -> tuple[str, str]:
 @pytest.mark.parametrize("how", HOWS)
 def test_every_kind_of_join_meets_every_situation(how: str, versioned: str) -> None:
     met: set[Situation] = set()
-    for table in CHANGE:
-        for join in table.joins.values():
-            if kind_of(join) == (how, versioned):
-                met.update(situations(join, table.records))
+    for table in TABLES:
+        for column in table.emitting("change").values():
+            if kind_of(column.join) == (how, versioned):
+                met.update(situations(column.join, table.records))
     assert not wanted(versioned, how) - met
 
 
-def test_every_join_has_tables_of_batches() -> None:
-    assert {join.how for table in BATCH for join in table.joins.values()} == set(HOWS)
+def test_every_join_emits_by_batch() -> None:
+    columns = [column for table in TABLES for column in table.emitting("batch").values()]
+    assert {column.join.how for column in columns} == set(HOWS)
 
 
 # The laws.

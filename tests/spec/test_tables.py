@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from bench import truth_tables
 from bench.families import tables
-from bench.models.tables import Cells, names, row
-from bench.records import Result, cut
-from bench.truth_tables import TruthTable, per_join
+from bench.models.tables import names, static_join
+from bench.records import add_up, cut, flat
+from bench.truth_tables import Column, TruthTable, per_column
+
+from dovetail.physical.fragment import Emit
 
 TABLES = truth_tables.read(*tables.FOLDERS)
-CHANGE = [table for table in TABLES if table.emission == "change"]
 JOINS = ["L inner R", "L left R", "L outer R"]
 
 
-@pytest.mark.parametrize("emission", ["change", "batch"])
-def test_every_mode_has_tables(emission: str) -> None:
-    own = [table for table in TABLES if table.emission == emission]
-    covered = {topology for table in own for topology in table.joins.values()}
+@pytest.mark.parametrize("emit", ["change", "batch"])
+def test_every_mode_has_tables(emit: Emit) -> None:
+    covered = {column.join for table in TABLES for column in table.emitting(emit).values()}
     wanted = {parsed(text) for text in JOINS}
     assert wanted <= covered
     assert any(not isinstance(t[0], str) or not isinstance(t[2], str) for t in covered - wanted)
@@ -38,8 +38,8 @@ def test_every_transition_has_a_row(text: str) -> None:
     """Side, own row there, other row there, tombstone or not: all sixteen."""
     topology = parsed(text)
     met = set()
-    for table in CHANGE:
-        if topology in table.joins.values():
+    for table in TABLES:
+        if topology in [column.join for column in table.emitting("change").values()]:
             rows: set[tuple[str, str]] = set()
             for record in table.records:
                 own = (record.table, record.key)
@@ -49,32 +49,12 @@ def test_every_transition_has_a_row(text: str) -> None:
     assert met == set(product("LR", (False, True), (False, True), (False, True)))
 
 
-@pytest.mark.parametrize(("table", "join"), per_join(TABLES))
-def test_the_changes_add_up_to_the_join(table: TruthTable, join: str) -> None:
+@pytest.mark.parametrize(("table", "column"), per_column(TABLES))
+def test_the_changes_add_up_to_the_join(table: TruthTable, column: Column) -> None:
     """After each record (or batch) the changes so far make the table that a static join gives."""
-    topology = table.joins[join]
-    inputs: dict[str, dict[Any, Any]] = {name: {} for name in names(topology)}
-    keys = {record.key for record in table.records}
-    made: dict[Any, Cells] = {}
-    parts = cut(table.records, 1) if table.emission == "change" else table.batches
-    for part, results in zip(parts, table.expected[join], strict=True):
-        for record in part:
-            if record.table not in inputs:
-                continue
-            if record.deleted:
-                inputs[record.table].pop(record.key, None)
-            else:
-                inputs[record.table][record.key] = (((record.value,),), record.time)
-        made = shown(made, results)
-        rows = {key: row(topology, inputs, key) for key in keys}
-        expected = {
-            key: tuple(c and c[0] for c in found[0]) for key, found in rows.items() if found
-        }
-        assert made == expected
-
-
-def shown(made: dict[Any, Any], results: list[Result]) -> dict[Any, Any]:
-    made = dict(made)
-    for result in results:
-        made[result.key] = result.values
-    return {key: values for key, values in made.items() if values is not None}
+    made: dict[Any, Any] = {}
+    parts = cut(table.records, 1) if column.emit == "change" else table.batches
+    for number, results in enumerate(column.results, 1):
+        add_up(made, results)
+        assert made == static_join(column.join, flat(parts[:number]))
+    assert number == len(parts)

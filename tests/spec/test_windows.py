@@ -12,10 +12,9 @@ from bench import runners, truth_tables
 from bench.families import windows
 from bench.models.windows import View, has_windows, inputs_of
 from bench.records import cut, parts
-from bench.truth_tables import TruthTable, per_join
+from bench.truth_tables import Column, TruthTable, per_column
 
 TABLES = truth_tables.read(*windows.FOLDERS)
-CHANGE = [table for table in TABLES if table.emission == "change"]
 
 # The grid.
 
@@ -53,23 +52,27 @@ def wanted() -> set[tuple[str, str, str]]:
 
 def test_every_kind_has_a_table() -> None:
     met = {
-        ("final" if view.final else table.emission, kind_of(view), matter_of(view))
+        (
+            "final" if column.join.final else column.emit,
+            kind_of(column.join),
+            matter_of(column.join),
+        )
         for table in TABLES
-        for view in table.joins.values()
+        for column in table.columns.values()
     }
     assert not wanted() - met
 
 
 @pytest.mark.parametrize(
-    ("table", "join"),
-    [p for p in per_join(CHANGE) if has_windows(p.values[0].joins[p.values[1]].topology)],
+    ("table", "column"),
+    [p for p in per_column(TABLES, "change") if has_windows(p.values[1].join.topology)],
 )
-def test_windows_that_leave_as_a_stream(table: TruthTable, join: str) -> None:
+def test_windows_that_leave_as_a_stream(table: TruthTable, column: Column) -> None:
     """The same changes, under the key alone; what is deleted is a record without a value."""
 
     def build(view: View, inputs: Any) -> Any:
         return windows.windowed(view, inputs).to_stream(emit="final" if view.final else "change")
 
     batches = cut(table.records, 3)
-    answers = runners.driver(windows, table.joins[join], batches, build=build)
-    assert answers == parts(table.expected[join], 3)
+    answers = runners.driver(windows, column.join, batches, build=build)
+    assert answers == parts(column.results, 3)

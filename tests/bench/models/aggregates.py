@@ -6,6 +6,7 @@ values. The kernel sees them in batches, by group; its answers are put back in o
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,20 @@ class Model(Protocol):
     def touch(self, retracted: bool, *values: Any) -> None: ...
 
     def result(self) -> Any: ...
+
+
+class Held:
+    """The values of a group but nulls; of equal ones the first is retracted."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+
+    def touch(self, retracted: bool, *values: Any) -> None:
+        for value in values:
+            if value is not None and retracted:
+                del self.values[[bits(held) for held in self.values].index(bits(value))]
+            elif value is not None:
+                self.values.append(value)
 
 
 @st.composite
@@ -133,6 +148,13 @@ def bits(value: Any) -> Any:
     if isinstance(value, dict):
         return sorted((key, bits(element)) for key, element in value.items())
     return value
+
+
+def rank(value: Any) -> Any:
+    """What values are compared by: NaN is the largest, -0.0 below 0.0, texts by their bytes."""
+    if isinstance(value, float):
+        return (math.isnan(value), 0 if math.isnan(value) else value, math.copysign(1, value))
+    return value.encode() if isinstance(value, str) else value
 
 
 def same(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> bool:

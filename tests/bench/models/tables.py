@@ -42,6 +42,19 @@ def names(topology: Topology) -> list[str]:
     return names(left) + names(right)
 
 
+def static_join(topology: Topology, records: Iterable[Record]) -> dict[Any, tuple[Any, ...]]:
+    """By key the values of a static join of the tables that these records leave."""
+    tables: dict[str, dict[Any, Row]] = {name: {} for name in names(topology)}
+    for record in records:
+        if record.deleted:
+            tables.get(record.table, {}).pop(record.key, None)
+        elif record.table in tables:
+            tables[record.table][record.key] = (((record.value,),), record.time)
+    keys = {key for rows in tables.values() for key in rows}
+    found = {key: row(topology, tables, key) for key in keys}
+    return {key: tuple(c and c[0] for c in made[0]) for key, made in found.items() if made}
+
+
 def row(topology: Topology, tables: Tables, key: Any) -> Row | None:
     """The row a static join would give for this key."""
     if isinstance(topology, str):
