@@ -237,12 +237,12 @@ def test_the_stage_by_itself(table: TruthTable, column: Column, name: str) -> No
 def test_slices_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests in slices would pass without any: there are."""
     made = []
-    jobs = slices.Slices.shares
+    shares = slices.Slices.shares
 
     def counted(self: slices.Slices) -> Iterator[Any]:
-        for made_job in shares(self):
-            made.append(made_job)
-            yield made_job
+        for share in shares(self):
+            made.append(share)
+            yield share
 
     monkeypatch.setattr(slices.Slices, "shares", counted)
     table, column = CHANGE[0].values
