@@ -1,4 +1,4 @@
-"""What a changed left row says, as a whole truth table; the other kernels against plain loops."""
+"""What a changed left row says, as a whole truth table; the other functions against plain loops."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A micro-batch of one bucket that is too large to be worked on at once, in slices.
 
 **In order of arrival.** A slice is the next rows of all sources, and is processed as a micro-batch
-of its own would be, its clocks those of the last record that came. The kernels' answers do not
+of its own would be, its clocks those of the last record that came. The laws' answers do not
 depend on such cuts, so neither does the stage's, clocks across keys and rows that wait included;
 and no key is too large.
 

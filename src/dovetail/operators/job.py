@@ -86,7 +86,7 @@ class Work:
         return any(batch.rows.num_rows for batch in self.batches)
 
     def rows(self, source: int, *, keyed: bool = True) -> Rows:
-        """What the kernels know of a source's rows; without the keys if not ``keyed``."""
+        """What the laws know of a source's rows; without the keys if not ``keyed``."""
         spec, batch = self.sources[source], self.batches[source]
         table = batch.rows
         return Rows(

@@ -1,4 +1,4 @@
-"""Tables joined by key, on one bucket: kernels over the stored last rows (``TableJoin``)."""
+"""Tables joined by key, on one bucket: its law over the stored last rows (``TableJoin``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joins of tables by definition: slow, obvious, and independent of the kernels.
+"""Joins of tables by definition: slow, obvious, and independent of the laws.
 
 A topology is a table's name or a tuple (left, how, right). A table is a dict from key to row; a
 row is (cells, time), a cell per table: ``(value,)``, or None where the table contributes no row.
