@@ -147,7 +147,7 @@ def test_as_spark_aggregates(answers: dict[str, Any], function: str, name: str) 
             }
             continue
         assert field.dataType == types[function].dataType
-        found = kernel.results(kernel.final(touches, nulls(kernel.state, 3), values)).to_pylist()
+        found = kernel.results(kernel.fold(touches, nulls(kernel.state, 3), values)).to_pylist()
         spark = expected.column(function).to_pylist()
         if function == "collect_set":
             found, spark = (
@@ -173,7 +173,7 @@ def test_decimals_round_as_in_spark(spark: SparkSession, function: str) -> None:
         groups = int(group.max()) + 1
         _, kernel = agg.resolve("agg", "x", getattr(agg, function)("x"), schema, retracts=False)
         touches = Touches(group, groups, np.zeros(len(group), np.bool_))
-        state = kernel.final(
+        state = kernel.fold(
             touches, nulls(kernel.state, groups), [table.column("x").combine_chunks()]
         )
         assert kernel.results(state).to_pylist() == expected.toArrow().column("x").to_pylist()
@@ -245,7 +245,7 @@ def test_own_aggregates() -> None:
         assert field == StructField("x", DoubleType(), True)
         kernel = cloudpickle.loads(cloudpickle.dumps(kernel))
         touches = Touches(np.zeros(2, np.int64), 1, np.zeros(2, np.bool_))
-        told = kernel.running(touches, nulls(kernel.state, 1), [pa.array([1.5, 2.0])])
+        told = kernel.scan(touches, nulls(kernel.state, 1), [pa.array([1.5, 2.0])])
         assert told.to_pylist() == [1.5, 3.5]
 
 
@@ -298,4 +298,4 @@ def test_overflow_says_what_to_cast_to() -> None:
         touches = Touches(np.zeros(2, np.int64), 1, np.zeros(2, np.bool_))
         column = pa.array(values, pa.int64() if name == "long" else pa.decimal128(38, 10))
         with pytest.raises(AggregateOverflowError, match=told):
-            kernel.running(touches, nulls(kernel.state, 1), [column])
+            kernel.scan(touches, nulls(kernel.state, 1), [column])

@@ -223,7 +223,7 @@ def test_sessions_are_merged_together(
 ) -> None:
     """However many there are of one key, and in whatever order its records come."""
     calls = 0
-    for name in ("running", "final", "merged"):
+    for name in ("scan", "fold", "merged"):
         method = getattr(Count, name)
 
         def counted(*given: Any, method: Any = method) -> Any:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from bench.models.aggregates import (
     Held,
-    Touch,
+    Update,
     bits,
     by_group,
     check,
@@ -25,7 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.aggregates import multiset
-from dovetail.aggregates.aggregate import AggregateError, Touches, nulls
+from dovetail.aggregates.aggregate import AggregateError, Updates, nulls
 from dovetail.aggregates.collect import CollectList, CollectSet
 from dovetail.aggregates.first_last import End
 from dovetail.aggregates.multiset import list_of
@@ -50,7 +50,7 @@ class EndModel:
         self.place, self.ignore_nulls = (-1 if last else 0), ignore_nulls
         self.values: list[Any] = []
 
-    def touch(self, retracted: bool, *values: Any) -> None:
+    def update(self, retracted: bool, *values: Any) -> None:
         self.values += [v for v in values if not (v is None and self.ignore_nulls)]
 
     def result(self) -> Any:
@@ -69,7 +69,7 @@ class SetModel:
         self.ordered = ordered
         self.counts: dict[str, tuple[Any, int]] = {}
 
-    def touch(self, retracted: bool, *values: Any) -> None:
+    def update(self, retracted: bool, *values: Any) -> None:
         for value in values:
             if value is None:
                 continue
@@ -119,13 +119,13 @@ def test_collections(data: st.DataObject, type_: pa.DataType, retracts: bool) ->
 def test_a_list_of_a_map() -> None:
     """Growing groups compare nothing, so any type will do."""
     type_ = pa.map_(pa.string(), pa.int64())
-    script = [Touch(0, False, (value,)) for value in ([("a", 1)], None, [])]
+    script = [Update(0, False, (value,)) for value in ([("a", 1)], None, [])]
     told, _ = run(CollectList(type_), script, [type_], [1])
     assert told == [[[("a", 1)]], [[("a", 1)]], [[("a", 1)], []]]
 
 
 def test_a_retracted_row_takes_the_first_equal_value() -> None:
-    script = [Touch(0, at == 3, (value,)) for at, value in enumerate(["a", "b", "a", "a", "c"])]
+    script = [Update(0, at == 3, (value,)) for at, value in enumerate(["a", "b", "a", "a", "c"])]
     for cut in ([], [1], [3], [2, 4]):
         told, _ = run(CollectList(pa.string()), script, [pa.string()], cut)
         assert told[3:] == [["b", "a"], ["b", "a", "c"]]
@@ -133,8 +133,8 @@ def test_a_retracted_row_takes_the_first_equal_value() -> None:
 
 def test_a_value_that_went_and_came_is_last_of_an_unordered_set() -> None:
     x, y = [{"a": number, "b": None} for number in (1, 0)]
-    touches = [(x, False), (y, False), (x, False), (x, True), (x, True), (x, False)]
-    script = [Touch(0, retracted, (value,)) for value, retracted in touches]
+    updates = [(x, False), (y, False), (x, False), (x, True), (x, True), (x, False)]
+    script = [Update(0, retracted, (value,)) for value, retracted in updates]
     for cut in ([], [1], [4], [5]):
         told, _ = run(CollectSet(PAIR, retractable=True), script, [PAIR], cut)
         assert told == [[x], [x, y], [x, y], [x, y], [y], [y, x]]
@@ -142,7 +142,7 @@ def test_a_value_that_went_and_came_is_last_of_an_unordered_set() -> None:
 
 def test_collections_too_large_for_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiset, "_LIST_END_MAX", 9)
-    script = [Touch(0, False, (number,)) for number in range(4)]
+    script = [Update(0, False, (number,)) for number in range(4)]
     for aggregate in (CollectList(pa.int64()), CollectSet(pa.int64(), retractable=False)):
         with pytest.raises(AggregateError, match=r"10 elements.*Emit once per batch"):
             run(aggregate, script, [pa.int64()])
@@ -153,15 +153,17 @@ def test_slices_and_chunks_of_stored_lists() -> None:
     """State is read in slices of stored columns: offsets do not begin at 0."""
     stored = pa.array([["z"], ["x", "y"], None, ["b"]], list_of(pa.string())).slice(1)
     counts = pa.array([[5], [1, 2], None, [1]], list_of(pa.int64())).slice(1)
-    touches, _ = by_group([Touch(0, True, ("x",)), Touch(0, False, ("w",)), Touch(1, False, ("",))])
-    touches = Touches(touches.group, 3, touches.retracted)
+    updates, _ = by_group(
+        [Update(0, True, ("x",)), Update(0, False, ("w",)), Update(1, False, ("",))]
+    )
+    updates = Updates(updates.group, 3, updates.retracted)
     values = [pa.array(["q", "x", "w", ""]).slice(1)]
-    assert CollectList(pa.string()).final(touches, [stored], values)[0].to_pylist() == [
+    assert CollectList(pa.string()).fold(updates, [stored], values)[0].to_pylist() == [
         ["y", "w"],
         [""],
         ["b"],
     ]
-    state = CollectSet(pa.string(), retractable=True).final(touches, [stored, counts], values)
+    state = CollectSet(pa.string(), retractable=True).fold(updates, [stored, counts], values)
     assert [column.to_pylist() for column in state] == [
         [["w", "y"], [""], ["b"]],
         [[1, 2], [1], [1]],
@@ -173,12 +175,12 @@ def test_slices_and_chunks_of_stored_lists() -> None:
     [CollectList(PAIR), CollectSet(PAIR, retractable=True), End(PAIR, False, False)],
     ids=["list", "set", "first"],
 )
-def test_no_groups_and_no_touches(aggregate: CollectList | CollectSet | End) -> None:
+def test_no_groups_and_no_updates(aggregate: CollectList | CollectSet | End) -> None:
     for groups in (0, 2):
-        touches = Touches(np.zeros(0, np.int64), groups, np.zeros(0, np.bool_))
+        updates = Updates(np.zeros(0, np.int64), groups, np.zeros(0, np.bool_))
         initial = nulls(aggregate.state, groups)
-        assert len(aggregate.running(touches, initial, [pa.nulls(0, PAIR)])) == 0
-        state = aggregate.final(touches, initial, [pa.nulls(0, PAIR)])
+        assert len(aggregate.scan(updates, initial, [pa.nulls(0, PAIR)])) == 0
+        state = aggregate.fold(updates, initial, [pa.nulls(0, PAIR)])
         empty = None if isinstance(aggregate, End) else []
         assert aggregate.results(state).to_pylist() == [empty] * groups
         assert len(aggregate.merged(state, state)[0]) == groups

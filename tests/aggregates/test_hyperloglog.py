@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from bench.models.aggregates import Touch, check_merged, cuts, run, same, scripts
+from bench.models.aggregates import Update, check_merged, cuts, run, same, scripts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.aggregates.aggregate import Touches, nulls
+from dovetail.aggregates.aggregate import Updates, nulls
 from dovetail.aggregates.hyperloglog import ApproxCountDistinct
 
 SKETCH = ApproxCountDistinct()
@@ -23,11 +23,11 @@ def estimates(distinct: int, groups: int, *, repeats: int = 1) -> np.ndarray:
     """The estimates for groups of so many values each, none in two groups."""
     group = np.repeat(np.arange(groups), distinct * repeats)
     values = np.repeat(np.arange(groups * distinct), repeats) * 7919
-    touches = Touches(group, groups, np.zeros(len(group), np.bool_))
+    updates = Updates(group, groups, np.zeros(len(group), np.bool_))
     initial = nulls(SKETCH.state, groups)
-    running = SKETCH.running(touches, initial, [pa.array(values)])
-    found = SKETCH.results(SKETCH.final(touches, initial, [pa.array(values)])).to_numpy()
-    assert running.to_numpy()[touches.last].tolist() == found.tolist()
+    running = SKETCH.scan(updates, initial, [pa.array(values)])
+    found = SKETCH.results(SKETCH.fold(updates, initial, [pa.array(values)])).to_numpy()
+    assert running.to_numpy()[updates.last].tolist() == found.tolist()
     return found
 
 
@@ -64,9 +64,9 @@ def test_pieces_and_merges(data: st.DataObject) -> None:
     told, state = run(SKETCH, script, [LONG])
     seen: dict[int, set[Any]] = {}
     expected = []
-    for touch in script:
-        seen.setdefault(touch.group, set()).update(set(touch.values) - {None})
-        expected.append(len(seen[touch.group]))
+    for update in script:
+        seen.setdefault(update.group, set()).update(set(update.values) - {None})
+        expected.append(len(seen[update.group]))
     assert told == expected
     told_in_pieces, state_of_pieces = run(SKETCH, script, [LONG], data.draw(cuts(script)))
     assert told_in_pieces == told
@@ -88,13 +88,13 @@ def test_pieces_and_merges(data: st.DataObject) -> None:
     ids=str,
 )
 def test_what_is_distinct(type_: pa.DataType, values: list[Any], distinct: int) -> None:
-    told, _ = run(SKETCH, [Touch(0, False, (value,)) for value in values], [type_], [2])
+    told, _ = run(SKETCH, [Update(0, False, (value,)) for value in values], [type_], [2])
     assert told[-1] == distinct
 
 
 def test_registers_stay_what_they_are() -> None:
     """Stored sketches outlive a release: which value sets which register is part of the format."""
-    script = [Touch(0, False, (value,)) for value in (0, 1, 2**40, -1)]
+    script = [Update(0, False, (value,)) for value in (0, 1, 2**40, -1)]
     _, state = run(SKETCH, script, [LONG])
     registers = np.frombuffer(state[0][0].as_py(), np.uint8)
     at = np.flatnonzero(registers)

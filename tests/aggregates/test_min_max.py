@@ -11,11 +11,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from bench.models.aggregates import Held, Touch, bits, check, check_merged, cuts, rank, run, scripts
+from bench.models.aggregates import (
+    Held,
+    Update,
+    bits,
+    check,
+    check_merged,
+    cuts,
+    rank,
+    run,
+    scripts,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.aggregates.aggregate import Touches, nulls
+from dovetail.aggregates.aggregate import Updates, nulls
 from dovetail.aggregates.min_max import ChangingExtreme, Extreme
 from dovetail.aggregates.scans import lowest_over
 from dovetail.arrays.ordering import is_ordered, keyed
@@ -69,32 +79,32 @@ def test_extremes(data: st.DataObject, type_: pa.DataType, largest: bool) -> Non
 def test_long_groups(largest: bool) -> None:
     """Many levels of painting, and many values in the stored multiset."""
     random = np.random.default_rng(2)
-    script: list[Touch] = []
+    script: list[Update] = []
     present: list[int] = []
     for value in random.integers(0, 200, 3000).tolist():
         if present and random.random() < 0.49:
-            script.append(Touch(0, True, (present.pop(random.integers(len(present))),)))
+            script.append(Update(0, True, (present.pop(random.integers(len(present))),)))
         else:
             present.append(value)
-            script.append(Touch(0, False, (value,)))
+            script.append(Update(0, False, (value,)))
     aggregate = ChangingExtreme(pa.int64(), largest)
     check(aggregate, lambda: ExtremeModel(largest), script, [pa.int64()], [1000, 1001, 2500])
 
 
 def test_a_multiset_keeps_what_a_group_has() -> None:
     """Distinct values ascending, with counts; none that are gone."""
-    touches = [(2, False), (1, False), (2, False), (None, False), (3, False), (1, True)]
-    script = [Touch(0, retracted, (value,)) for value, retracted in touches]
+    updates = [(2, False), (1, False), (2, False), (None, False), (3, False), (1, True)]
+    script = [Update(0, retracted, (value,)) for value, retracted in updates]
     told, state = run(ChangingExtreme(pa.int64(), largest=False), script, [pa.int64()])
     assert told == [2, 1, 1, 1, 1, 2]
     assert [column[0].as_py() for column in state] == [[2, 3], [2, 1]]
 
 
 def test_a_row_of_a_growing_group_is_not_retracted() -> None:
-    touches = Touches(np.zeros(1, np.int64), 1, np.ones(1, np.bool_))
+    updates = Updates(np.zeros(1, np.int64), 1, np.ones(1, np.bool_))
     aggregate = Extreme(pa.int64(), largest=False)
     with pytest.raises(AssertionError, match="cannot be retracted"):
-        aggregate.final(touches, nulls(aggregate.state, 1), [pa.array([1])])
+        aggregate.fold(updates, nulls(aggregate.state, 1), [pa.array([1])])
 
 
 @settings(max_examples=200, deadline=None)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from bench.models.aggregates import (
-    Touch,
+    Update,
     bits,
     by_group,
     check,
@@ -32,7 +32,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.aggregates import exact_floats
-from dovetail.aggregates.aggregate import Aggregate, AggregateOverflowError, Touches, nulls
+from dovetail.aggregates.aggregate import Aggregate, AggregateOverflowError, Updates, nulls
 from dovetail.aggregates.exact import limbs_of, normal, quotients
 from dovetail.aggregates.exact_floats import loaded, sums_at_the_end, to_quotients
 from dovetail.aggregates.scans import any_so_far, running_sum, scan
@@ -82,7 +82,7 @@ class CountModel:
     def __init__(self) -> None:
         self.count = 0
 
-    def touch(self, retracted: bool, *values: Any) -> None:
+    def update(self, retracted: bool, *values: Any) -> None:
         self.count += 0 if None in values else -1 if retracted else 1
 
     def result(self) -> int:
@@ -96,7 +96,7 @@ class ExactModel:
         self.read = read
         self.values: list[int] = []
 
-    def touch(self, retracted: bool, *values: Any) -> None:
+    def update(self, retracted: bool, *values: Any) -> None:
         for value in values:
             if value is not None:
                 (self.values.remove if retracted else self.values.append)(unscaled(value))
@@ -120,7 +120,7 @@ class FloatModel:
         self.mean = mean
         self.values: list[float] = []
 
-    def touch(self, retracted: bool, *values: Any) -> None:
+    def update(self, retracted: bool, *values: Any) -> None:
         for value in values:
             if value is None:
                 continue
@@ -146,7 +146,7 @@ def test_count(data: st.DataObject) -> None:
     script = data.draw(scripts(integers(64), retracts=True))
     cut = data.draw(cuts(script))
     check(Count(), CountModel, script, [LONG], cut)
-    rows = [Touch(touch.group, touch.retracted, ()) for touch in script]
+    rows = [Update(update.group, update.retracted, ()) for update in script]
     check(Count(), CountModel, rows, [], cut)
     check_merged(Count(), script[: len(script) // 2], script[len(script) // 2 :], [LONG])
 
@@ -207,7 +207,7 @@ def _named(of: Any) -> str:
 def test_exact(
     data: st.DataObject, aggregate: Aggregate, type_: pa.DataType, read: Callable[[list[int]], Any]
 ) -> None:
-    """Sums and means are exact; where one does not fit, the touch raises, and the end of a batch
+    """Sums and means are exact; where one does not fit, the update raises, and the end of a batch
     only if it is the last.
     """
     if pa.types.is_decimal(type_):
@@ -217,27 +217,27 @@ def test_exact(
     script = data.draw(scripts(values, retracts=True))
     groups: dict[int, ExactModel] = {}
     fits, last_fits = True, {}
-    for touch in script:
-        group = groups.setdefault(touch.group, ExactModel(read))
-        group.touch(touch.retracted, *touch.values)
+    for update in script:
+        group = groups.setdefault(update.group, ExactModel(read))
+        group.update(update.retracted, *update.values)
         try:
             group.result()
-            last_fits[touch.group] = True
+            last_fits[update.group] = True
         except TooLargeError:
-            fits, last_fits[touch.group] = False, False
+            fits, last_fits[update.group] = False, False
     if fits:
         check(aggregate, lambda: ExactModel(read), script, [type_], data.draw(cuts(script)))
         half = len(script) // 2
         check_merged(aggregate, script[:half], script[half:], [type_])
         return
-    touches, order = by_group(script)
+    updates, order = by_group(script)
     ordered = [column.take(pa.array(order)) for column in columns(script, [type_])]
-    initial = nulls(aggregate.state, touches.groups)
+    initial = nulls(aggregate.state, updates.groups)
     with pytest.raises(AggregateOverflowError, match="does not fit its type"):
-        aggregate.running(touches, initial, ordered)
-    state = aggregate.final(touches, initial, ordered)
+        aggregate.scan(updates, initial, ordered)
+    state = aggregate.fold(updates, initial, ordered)
     if all(last_fits.values()):
-        expected = [groups[g].result() if g in groups else None for g in range(touches.groups)]
+        expected = [groups[g].result() if g in groups else None for g in range(updates.groups)]
         assert bits(aggregate.results(state).to_pylist()) == bits(expected)
     else:
         with pytest.raises(AggregateOverflowError, match="decimal"):
@@ -250,7 +250,7 @@ def test_a_sum_that_fits_to_the_last_digit(type_: pa.DataType) -> None:
     top = HIGHEST if type_ == LONG else 10**38 - 1
     for sign in (1, -1):
         number = top if sign > 0 or type_ != LONG else LOWEST + 1
-        script = [Touch(0, False, (value,)) for value in (sign * abs(number), sign, -sign)]
+        script = [Update(0, False, (value,)) for value in (sign * abs(number), sign, -sign)]
         plain = [script[0], script[2]]
         told, _ = run(ExactSum(type_), plain, [type_])
         assert told == [sign * abs(number), sign * (abs(number) - 1)]
@@ -310,11 +310,11 @@ def test_every_running_sum_is_what_fsum_gives() -> None:
         else:
             rows.append(float(value[row]))
         expected.append(math.fsum(rows) if rows else None)
-    touches = Touches(group, 4, retracted)
+    updates = Updates(group, 4, retracted)
     initial = nulls(FloatSum().state, 4)
     for block in (7, 1000, 2**15):
         with mock.patch.object(exact_floats, "_BLOCK", block):
-            told = FloatSum().running(touches, initial, [pa.array(value)])
+            told = FloatSum().scan(updates, initial, [pa.array(value)])
             assert bits(told.to_pylist()) == bits(expected)
 
 
@@ -334,18 +334,18 @@ def test_what_has_left_leaves_nothing_behind(come: list[float], go: list[float])
     """The faults of adding up in doubles, each in one batch and in as many as there are rows."""
     stays = collections.Counter(map(bits, come)) - collections.Counter(map(bits, go))
     left = math.fsum(struct.unpack("<d", value)[0] for value in stays.elements())
-    script = [Touch(0, False, (value,)) for value in come]
-    script += [Touch(0, True, (value,)) for value in go]
+    script = [Update(0, False, (value,)) for value in come]
+    script += [Update(0, True, (value,)) for value in go]
     for cut in ([], [*range(len(script))]):
         told, state = run(FloatSum(), script, [DOUBLE], cut)
         assert bits(told[-1]) == bits(left)
-        fresh = final(FloatSum(), [Touch(0, False, (left,))], [DOUBLE])
+        fresh = final(FloatSum(), [Update(0, False, (left,))], [DOUBLE])
         if len(come) - len(go) == 1:
             assert same([column.slice(0, 1) for column in state], [c.slice(0, 1) for c in fresh])
 
 
 def test_a_mean_of_what_is_too_large_to_be_summed() -> None:
-    told, _ = run(FloatMean(), [Touch(0, False, (1.5e308,))] * 3, [DOUBLE])
+    told, _ = run(FloatMean(), [Update(0, False, (1.5e308,))] * 3, [DOUBLE])
     assert told == [1.5e308] * 3
 
 
@@ -365,7 +365,7 @@ def test_quotients_of_floats(cases: list[tuple[float, int]]) -> None:
     """The doubles nearest to them, subnormal ones included."""
     values = [value for value, _ in cases]
     stored = sums_at_the_end(
-        Touches(np.arange(len(values)), len(values), np.zeros(len(values), np.bool_)),
+        Updates(np.arange(len(values)), len(values), np.zeros(len(values), np.bool_)),
         nulls(exact_floats.STORED, len(values)),
         np.array(values),
     )
@@ -379,8 +379,8 @@ def test_quotients_of_floats(cases: list[tuple[float, int]]) -> None:
 def test_a_stored_float_sum_is_short() -> None:
     """Four words of 32 bits at most for amounts of money, however many there were."""
     amounts = np.round(np.random.default_rng(2).lognormal(3, 2, 20_000), 2)
-    touches = Touches(np.zeros(len(amounts), np.int64), 1, np.zeros(len(amounts), np.bool_))
-    state = FloatSum().final(touches, nulls(FloatSum().state, 1), [pa.array(amounts)])
+    updates = Updates(np.zeros(len(amounts), np.int64), 1, np.zeros(len(amounts), np.bool_))
+    state = FloatSum().fold(updates, nulls(FloatSum().state, 1), [pa.array(amounts)])
     assert len(state[2][0]) <= 4
     assert FloatSum().results(state).to_pylist() == [math.fsum(amounts)]
 
@@ -395,13 +395,13 @@ def test_scans() -> None:
 
 
 @pytest.mark.parametrize("aggregate", [Count(), ExactSum(LONG), ExactMean(LONG), FloatSum()])
-def test_no_groups_and_no_touches(aggregate: Aggregate) -> None:
+def test_no_groups_and_no_updates(aggregate: Aggregate) -> None:
     values = [pa.array([], aggregate.result)]
     for groups in (0, 3):
-        touches = Touches(np.zeros(0, np.int64), groups, np.zeros(0, np.bool_))
+        updates = Updates(np.zeros(0, np.int64), groups, np.zeros(0, np.bool_))
         initial = nulls(aggregate.state, groups)
-        assert len(aggregate.running(touches, initial, values)) == 0
-        assert [len(column) for column in aggregate.final(touches, initial, values)] == [
+        assert len(aggregate.scan(updates, initial, values)) == 0
+        assert [len(column) for column in aggregate.fold(updates, initial, values)] == [
             groups
         ] * len(aggregate.state)
 
@@ -437,28 +437,28 @@ def test_quotients(cases: list[tuple[int, int]], places: int) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(scripts(st.integers(LOWEST, HIGHEST), retracts=False), st.integers(LOWEST, HIGHEST))
-def test_running_sums_wrap_only_where_they_must(script: list[Touch], initial: int) -> None:
-    touches, order = by_group(script)
+def test_running_sums_wrap_only_where_they_must(script: list[Update], initial: int) -> None:
+    updates, order = by_group(script)
     values = np.array([script[row].values[0] for row in order], dtype=np.int64)
-    sums = dict.fromkeys(range(touches.groups), initial)
+    sums = dict.fromkeys(range(updates.groups), initial)
     expected = []
-    for group, value in zip(touches.group.tolist(), values.tolist(), strict=True):
+    for group, value in zip(updates.group.tolist(), values.tolist(), strict=True):
         sums[group] += value
         expected.append((sums[group] + 2**63) % 2**64 - 2**63)
-    start = np.full(touches.groups, initial, dtype=np.int64)
-    assert running_sum(touches, values, start).tolist() == expected
+    start = np.full(updates.groups, initial, dtype=np.int64)
+    assert running_sum(updates, values, start).tolist() == expected
     flags = values % 3 == 0
     seen = [
-        bool(flags[touches.bounds[group] : touch + 1].any())
-        for touch, group in enumerate(touches.group)
+        bool(flags[updates.bounds[group] : update + 1].any())
+        for update, group in enumerate(updates.group)
     ]
-    assert any_so_far(touches, flags, np.zeros(touches.groups, np.bool_)).tolist() == seen
+    assert any_so_far(updates, flags, np.zeros(updates.groups, np.bool_)).tolist() == seen
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(LOWEST, HIGHEST), min_size=1, max_size=30))
 def test_a_mean_of_longs_is_near_the_true_one(values: list[int]) -> None:
     """Spark adds doubles up, each addition rounding; here sum and quotient round once each."""
-    told, _ = run(ExactMean(LONG), [Touch(0, False, (value,)) for value in values], [LONG])
+    told, _ = run(ExactMean(LONG), [Update(0, False, (value,)) for value in values], [LONG])
     true = Fraction(sum(values), len(values))
     assert abs(Fraction(told[-1]) - true) <= abs(true) * Fraction(1, 2**52)

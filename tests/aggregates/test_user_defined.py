@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from bench.models.aggregates import Touch, check, check_merged, cuts, run, scripts
+from bench.models.aggregates import Update, check, check_merged, cuts, run, scripts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
 
-from dovetail.aggregates.aggregate import AggregateError, Touches, nulls
+from dovetail.aggregates.aggregate import AggregateError, Updates, nulls
 from dovetail.aggregates.user_defined import Functions, State, UserDefined
 
 TEXT, LONG = pa.string(), pa.int64()
@@ -59,7 +59,7 @@ class TextModel:
     def __init__(self) -> None:
         self.text = ""
 
-    def touch(self, retracted: bool, *values: Any) -> None:
+    def update(self, retracted: bool, *values: Any) -> None:
         self.text += "".join("-" if value is None else value for value in values)
 
     def result(self) -> str:
@@ -70,7 +70,7 @@ class WeightedModel:
     def __init__(self) -> None:
         self.rows: Counter[tuple[int, int]] = Counter()
 
-    def touch(self, retracted: bool, *values: Any) -> None:
+    def update(self, retracted: bool, *values: Any) -> None:
         x, y = values
         self.rows[x or 0, y] += -1 if retracted else 1
 
@@ -112,7 +112,7 @@ def test_a_function_is_called_as_often_as_the_longest_group_has_bits() -> None:
         return call
 
     functions = replace(TEXTS, **{name: counted(name) for name in ("init", "add", "merge")})
-    script = [Touch(number % 2, False, ("a",)) for number in range(200)]
+    script = [Update(number % 2, False, ("a",)) for number in range(200)]
     told, _ = run(UserDefined(functions), script, [TEXT])
     assert told[-1] == "a" * 100
     assert calls["add"] == 2  # for running and for final
@@ -124,7 +124,7 @@ def test_it_travels_to_workers() -> None:
         return {"text": joined(a["text"], b["text"])}
 
     sent = cloudpickle.dumps(UserDefined(replace(TEXTS, merge=merge)))
-    script = [Touch(0, False, (value,)) for value in "abc"]
+    script = [Update(0, False, (value,)) for value in "abc"]
     assert run(pickle.loads(sent), script, [TEXT])[0] == ["a", "ab", "abc"]
 
 
@@ -133,8 +133,8 @@ def test_a_new_group_is_what_init_says() -> None:
     state = nulls(aggregate.state, 2)
     assert aggregate.results(state).to_pylist() == ["", ""]
     assert aggregate.results(aggregate.merged(state, state)).to_pylist() == ["", ""]
-    nothing = Touches(np.zeros(0, np.int64), 2, np.zeros(0, np.bool_))
-    assert len(aggregate.running(nothing, state, [pa.nulls(0, TEXT)])) == 0
+    nothing = Updates(np.zeros(0, np.int64), 2, np.zeros(0, np.bool_))
+    assert len(aggregate.scan(nothing, state, [pa.nulls(0, TEXT)])) == 0
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_new_group_is_what_init_says() -> None:
 )
 def test_what_functions_must_return(name: str, function: Callable[..., Any], told: str) -> None:
     aggregate = UserDefined(replace(TEXTS, **{name: function}))
-    script = [Touch(0, False, (value,)) for value in "abc"]
+    script = [Update(0, False, (value,)) for value in "abc"]
     with pytest.raises(AggregateError, match=told) as raised:
         run(aggregate, script, [TEXT])
     assert "Return " in raised.value.remedy
@@ -166,5 +166,5 @@ def test_chunked_columns_are_taken() -> None:
     chunked = replace(
         TEXTS, merge=lambda a, b: {"text": pa.chunked_array([TEXTS.merge(a, b)["text"]])}
     )
-    script = [Touch(0, False, (value,)) for value in "abc"]
+    script = [Update(0, False, (value,)) for value in "abc"]
     assert run(UserDefined(chunked), script, [TEXT])[0] == ["a", "ab", "abc"]

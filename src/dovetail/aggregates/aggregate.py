@@ -1,10 +1,10 @@
 """What an aggregate over changing groups is.
 
-A group is touched by rows, one after the other: a row is added to it or, where it was there before
+A group is updated by rows, one after the other: a row is added to it or, where it was there before
 and is replaced or deleted, taken out again (retracted). An aggregate keeps an *accumulator* per
 group, some Arrow columns, from which its result is read; the accumulator alone crosses batches.
 
-The law of all aggregates: the answer does not depend on how the touches are cut into batches, bit
+The law of all aggregates: the answer does not depend on how the updates are cut into batches, bit
 for bit, nor on rows that have left again. So all sums are exact, those of floats too
 (``exact_floats``), and rounded only when a result is read.
 
@@ -48,8 +48,8 @@ class AggregateOverflowError(AggregateError, ArithmeticError):
 
 
 @dataclass(frozen=True)
-class Touches:
-    """n touches of groups, side by side by group and in each in the order in which they happen: a
+class Updates:
+    """n updates of groups, side by side by group and in each in the order in which they happen: a
     row is added to its group or, where ``retracted``, taken out of it, having been added before.
 
     ``group``: int64[n], non-decreasing, 0..groups-1 (a group may have none); ``retracted``:
@@ -65,29 +65,29 @@ class Touches:
 
     @cached_property
     def bounds(self) -> Ints:
-        """int64[groups + 1]: where each group's touches begin, and the end."""
+        """int64[groups + 1]: where each group's updates begin, and the end."""
         bounds = np.zeros(self.groups + 1, dtype=np.int64)
         np.cumsum(np.bincount(self.group, minlength=self.groups), out=bounds[1:])
         return bounds
 
     @cached_property
-    def touched(self) -> Ints:
-        """The groups that have touches, ascending."""
+    def updated(self) -> Ints:
+        """The groups that have updates, ascending."""
         return np.flatnonzero(np.diff(self.bounds))
 
     @cached_property
     def last(self) -> Ints:
-        """The last touch of each group that has one."""
-        return self.bounds[self.touched + 1] - 1
+        """The last update of each group that has one."""
+        return self.bounds[self.updated + 1] - 1
 
     @cached_property
     def sign(self) -> Ints:
         """int64[n]: 1 for a row that is added, -1 for one that is retracted."""
         return 1 - 2 * self.retracted.astype(np.int64)
 
-    def where(self, kept: Mask) -> Touches:
-        """Some of the touches, of the same groups."""
-        return Touches(self.group[kept], self.groups, self.retracted[kept])
+    def where(self, kept: Mask) -> Updates:
+        """Some of the updates, of the same groups."""
+        return Updates(self.group[kept], self.groups, self.retracted[kept])
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Traced:
     where it is from.
 
     ``since``, ``latest``: int64[m], what brought the element into its group to stay, and what
-    touched it last: a place among the stored elements of all groups or, from their number on, among
+    updated it last: a place among the stored elements of all groups or, from their number on, among
     the batch's values that are not null.
     """
 
@@ -109,8 +109,8 @@ class Aggregate(ABC):
     """One aggregate, as an operator runs it: a frozen dataclass that can be pickled.
 
     ``state``: the types of the accumulator's columns; ``result``: the type of its result;
-    ``retracts``: whether rows can be taken out again (otherwise no touch is retracted). ``values``
-    are the aggregate's columns, a row per touch; ``initial`` is the stored accumulator per group,
+    ``retracts``: whether rows can be taken out again (otherwise no update is retracted). ``values``
+    are the aggregate's columns, a row per update; ``initial`` is the stored accumulator per group,
     null in all columns where the group is new.
     """
 
@@ -135,16 +135,16 @@ class Aggregate(ABC):
         return False
 
     @abstractmethod
-    def running(self, touches: Touches, initial: Columns, values: Columns) -> pa.Array:
-        """The result after each touch: n rows.
+    def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
+        """The result after each update: n rows.
 
-        Equals ``results`` of the accumulators after each touch. (Those are not made: of a
-        collection there would be one for each touch, each as large as its group.)
+        Equals ``results`` of the accumulators after each update. (Those are not made: of a
+        collection there would be one for each update, each as large as its group.)
         """
 
     @abstractmethod
-    def after(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
-        """The accumulators after the last touch: one row per group, any where it has none."""
+    def after(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
+        """The accumulators after the last update: one row per group, any where it has none."""
 
     @abstractmethod
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
@@ -154,46 +154,46 @@ class Aggregate(ABC):
     def results(self, state: Columns) -> pa.Array:
         """The result of each accumulator; ``AggregateOverflowError`` where one does not fit."""
 
-    def final(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
-        """The accumulators after each group's last touch, ``initial`` where it has none: a row per
-        group. Their ``results`` are what ``running`` gives at these touches.
+    def fold(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
+        """The accumulators after each group's last update, ``initial`` where it has none: a row per
+        group. Their ``results`` are what ``scan`` gives at these updates.
         """
-        assert self.retracts or not touches.retracted.any(), "a row cannot be retracted"
-        computed = self.after(touches, initial, values)
-        if len(touches.touched) == touches.groups:
+        assert self.retracts or not updates.retracted.any(), "a row cannot be retracted"
+        computed = self.after(updates, initial, values)
+        if len(updates.updated) == updates.groups:
             return computed
-        index = np.arange(touches.groups)
-        index[touches.touched] += touches.groups
+        index = np.arange(updates.groups)
+        index[updates.updated] += updates.groups
         chosen = pa.array(index)
         return [
             pa.concat_arrays([old, new]).take(chosen)
             for old, new in zip(initial, computed, strict=True)
         ]
 
-    def traced(self, touches: Touches, initial: Columns, values: Columns) -> Traced:
-        """The accumulators after the last touch; each group has one."""
-        return Traced(self.final(touches, initial, values))
+    def traced(self, updates: Updates, initial: Columns, values: Columns) -> Traced:
+        """The accumulators after the last update; each group has one."""
+        return Traced(self.fold(updates, initial, values))
 
 
 class Accumulating(Aggregate):
-    """An aggregate whose accumulators are small, so that they can be made for each touch."""
+    """An aggregate whose accumulators are small, so that they can be made for each update."""
 
     @abstractmethod
-    def accumulated(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
-        """The accumulators after each touch: n rows."""
+    def accumulated(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
+        """The accumulators after each update: n rows."""
 
-    def running(self, touches: Touches, initial: Columns, values: Columns) -> pa.Array:
-        """The results of the accumulators after each touch."""
-        return self.results(self.accumulated(touches, initial, values))
+    def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
+        """The results of the accumulators after each update."""
+        return self.results(self.accumulated(updates, initial, values))
 
-    def after(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
-        """The accumulators at the last touches."""
-        index = np.zeros(touches.groups, dtype=np.int64)
-        index[touches.touched] = touches.last
-        if len(touches) == 0:
+    def after(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
+        """The accumulators at the last updates."""
+        index = np.zeros(updates.groups, dtype=np.int64)
+        index[updates.updated] = updates.last
+        if len(updates) == 0:
             return list(initial)
         last = pa.array(index)
-        return [c.take(last) for c in self.accumulated(touches, initial, values)]
+        return [c.take(last) for c in self.accumulated(updates, initial, values)]
 
 
 def nulls(types: Sequence[pa.DataType], rows: int) -> list[pa.Array]:

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Columns, Ints, Mask, Touches, Traced, valid
+from dovetail.aggregates.aggregate import Columns, Ints, Mask, Traced, Updates, valid
 from dovetail.aggregates.multiset import (
     Listing,
     Spans,
@@ -31,8 +31,8 @@ class CollectList(Listing):
     """The values that are not null, in the order in which they came; empty where there are none.
     A row that is retracted takes the first value with it that is equal to its own.
 
-    ``values``: the type of the column. Accumulator: the list. ``running`` makes a list for each
-    touch, so what it returns grows with the square of a group's touches.
+    ``values``: the type of the column. Accumulator: the list. ``scan`` makes a list for each
+    update, so what it returns grows with the square of a group's updates.
     """
 
     values: pa.DataType
@@ -57,24 +57,24 @@ class CollectList(Listing):
         """A list of the column's type."""
         return list_of(self.values)
 
-    def running(self, touches: Touches, initial: Columns, values: Columns) -> pa.Array:
-        """The list after each touch."""
-        held = _held(touches, initial[0], values[0])
-        if touches.retracted.any():
-            which, touch = expand(held.first, held.end)
-            which = which[stable_argsort(touch)]
-            size = np.bincount(touch, minlength=len(touches))
+    def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
+        """The list after each update."""
+        held = _held(updates, initial[0], values[0])
+        if updates.retracted.any():
+            which, update = expand(held.first, held.end)
+            which = which[stable_argsort(update)]
+            size = np.bincount(update, minlength=len(updates))
         else:
             added = valid(values[0]).astype(np.int64)
-            size = running_sum(touches, added, sizes(initial[0]))
-            start = np.searchsorted(held.group, np.arange(touches.groups))[touches.group]
+            size = running_sum(updates, added, sizes(initial[0]))
+            start = np.searchsorted(held.group, np.arange(updates.groups))[updates.group]
             which = expand(start, start + size)[1]
         return lists_of(size, held.pool.take(pa.array(held.row[which])))
 
-    def traced(self, touches: Touches, initial: Columns, values: Columns) -> Traced:
-        """The lists after the last touches."""
-        held = _held(touches, initial[0], values[0])
-        size = np.bincount(held.group[held.stays], minlength=touches.groups)
+    def traced(self, updates: Updates, initial: Columns, values: Columns) -> Traced:
+        """The lists after the last updates."""
+        held = _held(updates, initial[0], values[0])
+        size = np.bincount(held.group[held.stays], minlength=updates.groups)
         row = held.row[held.stays]
         return Traced([lists_of(size, held.pool.take(pa.array(row)))], row, row)
 
@@ -83,8 +83,8 @@ class CollectList(Listing):
         of the left's would have gone in their place: the values are the same, the order is not.)
         """
         group, added = elements(right[0])
-        touches = Touches(group, len(left[0]), np.zeros(len(group), dtype=np.bool_))
-        return self.after(touches, left, [added])
+        updates = Updates(group, len(left[0]), np.zeros(len(group), dtype=np.bool_))
+        return self.after(updates, left, [added])
 
     def results(self, state: Columns) -> pa.Array:
         """The lists."""
@@ -94,7 +94,7 @@ class CollectList(Listing):
 @dataclass(frozen=True)
 class _Held:
     """The elements of all lists, by (group, time): ``row``: int64[m], the element in ``pool``;
-    ``first``, ``end``: int64[m], the touches during which its list has it; ``stays``: bool[m],
+    ``first``, ``end``: int64[m], the updates during which its list has it; ``stays``: bool[m],
     whether it is there after the last one.
     """
 
@@ -106,14 +106,14 @@ class _Held:
     stays: Mask
 
 
-def _held(touches: Touches, stored: pa.Array, values: pa.Array) -> _Held:
+def _held(updates: Updates, stored: pa.Array, values: pa.Array) -> _Held:
     old_group, old = elements(stored)
-    touch = np.flatnonzero(valid(values))
-    pool = pa.concat_arrays([old, values.take(pa.array(touch))])
-    group = np.concatenate([old_group, touches.group[touch]])
-    first = np.concatenate([touches.bounds[old_group], touch])
-    end = touches.bounds[group + 1]
-    gone = np.append(np.zeros(len(old), dtype=np.bool_), touches.retracted[touch])
+    update = np.flatnonzero(valid(values))
+    pool = pa.concat_arrays([old, values.take(pa.array(update))])
+    group = np.concatenate([old_group, updates.group[update]])
+    first = np.concatenate([updates.bounds[old_group], update])
+    end = updates.bounds[group + 1]
+    gone = np.append(np.zeros(len(old), dtype=np.bool_), updates.retracted[update])
     stays = ~gone
     if gone.any():
         value = classes(canonical(pool))
@@ -145,8 +145,8 @@ class CollectSet(Listing):
     where their bits are; all NaNs are one.
 
     ``values``: the type of the column; ``retractable``: whether rows may leave. Accumulator: the
-    values and, where rows may leave, their counts (``aggregates.multiset``). ``running`` makes a
-    list for each touch, so what it returns grows with the square of a group's touches.
+    values and, where rows may leave, their counts (``aggregates.multiset``). ``scan`` makes a
+    list for each update, so what it returns grows with the square of a group's updates.
     """
 
     values: pa.DataType
@@ -182,25 +182,25 @@ class CollectSet(Listing):
         """Where the values are in their own order."""
         return is_ordered(self.values)
 
-    def running(self, touches: Touches, initial: Columns, values: Columns) -> pa.Array:
-        """The set after each touch: the values whose spans hold it."""
-        found = spans(touches, [initial], values[0])
+    def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
+        """The set after each update: the values whose spans hold it."""
+        found = spans(updates, [initial], values[0])
         found = found.where((found.count > 0) & (found.first < found.end))
         if not is_ordered(self.values):
             found = found.where(np.argsort(found.since, kind="stable"))
-        which, touch = expand(found.first, found.end)
-        which = which[stable_argsort(touch)]
-        size = np.bincount(touch, minlength=len(touches))
+        which, update = expand(found.first, found.end)
+        which = which[stable_argsort(update)]
+        size = np.bincount(update, minlength=len(updates))
         return lists_of(size, found.pool.take(pa.array(found.row[which])))
 
-    def traced(self, touches: Touches, initial: Columns, values: Columns) -> Traced:
-        """The sets after the last touches."""
-        return self._stored(spans(touches, [initial], values[0]), touches.groups)
+    def traced(self, updates: Updates, initial: Columns, values: Columns) -> Traced:
+        """The sets after the last updates."""
+        return self._stored(spans(updates, [initial], values[0]), updates.groups)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """The values of both, the left's first."""
         rows = len(left[0])
-        none = Touches(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
+        none = Updates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
         return self._stored(spans(none, [left, right], pa.nulls(0, self.values)), rows).columns
 
     def results(self, state: Columns) -> pa.Array:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Columns, Ints, Mask, Touches, numbers
+from dovetail.aggregates.aggregate import Columns, Ints, Mask, Updates, numbers
 from dovetail.aggregates.exact import long_division
 from dovetail.aggregates.multiset import list_of, lists_of, sizes
 from dovetail.arrays.search import expand
@@ -66,14 +66,14 @@ class Limbs:
         return Limbs(self.lowest, self.rows[:, -1:].copy())
 
 
-def sums_after_each(touches: Touches, stored: Columns, summands: Floats) -> Iterator[Limbs]:
-    """The sum of each group's summands up to each touch, over its ``stored`` one, some touches at a
-    time.
+def sums_after_each(updates: Updates, stored: Columns, summands: Floats) -> Iterator[Limbs]:
+    """The sum of each group's summands up to each update, over its ``stored`` one, some updates at
+    a time.
     """
     carried = None
-    for block in _blocks(touches):
-        start = block.initial(touches, stored, carried)
-        made = _split(summands[block.touches])
+    for block in _blocks(updates):
+        start = block.initial(updates, stored, carried)
+        made = _split(summands[block.updates])
         lowest, highest = _range(start, made)
         sums = np.zeros((highest - lowest, len(block.group)), np.int64)
         for base, total, number in zip(start.within(lowest, highest), sums, count(lowest)):
@@ -87,13 +87,13 @@ def sums_after_each(touches: Touches, stored: Columns, summands: Floats) -> Iter
         yield made
 
 
-def sums_at_the_end(touches: Touches, stored: Columns, summands: Floats) -> list[pa.Array]:
-    """The stored sums after the last touch of each group that has one."""
+def sums_at_the_end(updates: Updates, stored: Columns, summands: Floats) -> list[pa.Array]:
+    """The stored sums after the last update of each group that has one."""
     parts: list[list[pa.Array]] = []
     carried = None
-    for block in _blocks(touches):
-        start = block.initial(touches, stored, carried)
-        made = _split(summands[block.touches])
+    for block in _blocks(updates):
+        start = block.initial(updates, stored, carried)
+        made = _split(summands[block.updates])
         made = Limbs(made.lowest, np.add.reduceat(made.rows, block.first, axis=1))
         ended = _added(start, made)
         carried = ended.last()
@@ -139,13 +139,13 @@ def to_quotients(limbs: Limbs, divisor: Ints) -> Floats:
 
 @dataclass(frozen=True)
 class _Block:
-    """Some touches, ``touches``, of ``groups`` groups, one after the other of those that have any,
-    the first of them ``number``. ``group``: of each, from 0; ``first``: each group's first touch
-    here; ``began``: whether the first group has touches before it; ``ends``: how many of the groups
+    """Some updates, ``updates``, of ``groups`` groups, one after the other of those that have any,
+    the first of them ``number``. ``group``: of each, from 0; ``first``: each group's first update
+    here; ``began``: whether the first group has updates before it; ``ends``: how many of the groups
     have none after it.
     """
 
-    touches: slice
+    updates: slice
     group: Ints
     first: Ints
     number: int
@@ -156,14 +156,14 @@ class _Block:
     def groups(self) -> int:
         return len(self.first)
 
-    def initial(self, touches: Touches, stored: Columns, carried: Limbs | None) -> Limbs:
+    def initial(self, updates: Updates, stored: Columns, carried: Limbs | None) -> Limbs:
         """What its groups' sums begin with, ``carried`` that of the first if it ``began``."""
-        touched = touches.touched[self.number : self.number + self.groups]
-        begin, end = int(touched[0]), int(touched[-1]) + 1
-        if end - begin == len(touched):
-            own = _load(*(column.slice(begin, len(touched)) for column in stored))
+        updated = updates.updated[self.number : self.number + self.groups]
+        begin, end = int(updated[0]), int(updated[-1]) + 1
+        if end - begin == len(updated):
+            own = _load(*(column.slice(begin, len(updated)) for column in stored))
         else:
-            own = _load(*(column.take(pa.array(touched)) for column in stored))
+            own = _load(*(column.take(pa.array(updated)) for column in stored))
         if not self.began:
             return own
         assert carried is not None
@@ -173,19 +173,19 @@ class _Block:
         return Limbs(lowest, rows)
 
 
-def _blocks(touches: Touches) -> Iterator[_Block]:
-    """The touches, some at a time."""
+def _blocks(updates: Updates) -> Iterator[_Block]:
+    """The updates, some at a time."""
     number = -1
-    for start in range(0, len(touches), _BLOCK):
-        stop = min(start + _BLOCK, len(touches))
-        group = touches.group[start:stop]
+    for start in range(0, len(updates), _BLOCK):
+        stop = min(start + _BLOCK, len(updates))
+        group = updates.group[start:stop]
         new = group[1:] != group[:-1]
-        began = start > 0 and bool(touches.group[start - 1] == group[0])
+        began = start > 0 and bool(updates.group[start - 1] == group[0])
         number += not began
         first = np.append(0, np.flatnonzero(new) + 1)
-        goes_on = stop < len(touches) and bool(touches.group[stop] == group[-1])
+        goes_on = stop < len(updates) and bool(updates.group[stop] == group[-1])
         yield _Block(
-            touches=slice(start, stop),
+            updates=slice(start, stop),
             group=np.append(0, np.cumsum(new)),
             first=first,
             number=number,

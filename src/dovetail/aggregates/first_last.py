@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Accumulating, Columns, Ints, Mask, Touches, valid
+from dovetail.aggregates.aggregate import Accumulating, Columns, Ints, Mask, Updates, valid
 from dovetail.aggregates.scans import any_so_far, lowest_over
 
 
@@ -38,16 +38,16 @@ class End(Accumulating):
         """The row next to the end is not kept."""
         return False
 
-    def accumulated(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
-        """The first or last value up to each touch."""
-        eligible = valid(values[0]) if self.ignore_nulls else np.ones(len(touches), np.bool_)
-        return self._chosen(touches, initial, values[0], eligible)
+    def accumulated(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
+        """The first or last value up to each update."""
+        eligible = valid(values[0]) if self.ignore_nulls else np.ones(len(updates), np.bool_)
+        return self._chosen(updates, initial, values[0], eligible)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """The left's first value, the right's last one, or the only one."""
         row = np.arange(len(left[0]))
-        touches = Touches(row, len(row), np.zeros(len(row), dtype=np.bool_))
-        return self._chosen(touches, left, right[0], _flags(right[1]))
+        updates = Updates(row, len(row), np.zeros(len(row), dtype=np.bool_))
+        return self._chosen(updates, left, right[0], _flags(right[1]))
 
     def results(self, state: Columns) -> pa.Array:
         """The values."""
@@ -70,32 +70,32 @@ class End(Accumulating):
         return [values[0].take(pa.array(index, mask=~present)), pa.array(present)]
 
     def _chosen(
-        self, touches: Touches, initial: Columns, values: pa.Array, eligible: Mask
+        self, updates: Updates, initial: Columns, values: pa.Array, eligible: Mask
     ) -> list[pa.Array]:
-        """The stored value or that of the touch at the end of the ``eligible`` ones."""
+        """The stored value or that of the update at the end of the ``eligible`` ones."""
         stored = _flags(initial[1])
-        present = any_so_far(touches, eligible, stored)
-        found = _latest(eligible) if self.last else _first(touches, eligible)
-        use_stored = ~any_so_far(touches, eligible, np.zeros_like(stored))
+        present = any_so_far(updates, eligible, stored)
+        found = _latest(eligible) if self.last else _first(updates, eligible)
+        use_stored = ~any_so_far(updates, eligible, np.zeros_like(stored))
         if not self.last:
-            use_stored |= stored[touches.group]
-        index = np.where(use_stored, touches.group, found + touches.groups)
+            use_stored |= stored[updates.group]
+        index = np.where(use_stored, updates.group, found + updates.groups)
         both = pa.concat_arrays([initial[0], values])
         return [both.take(pa.array(index, mask=~present)), pa.array(present)]
 
 
 def _latest(eligible: Mask) -> Ints:
-    """The last eligible touch up to each, of its group where that has one."""
-    touch = np.where(eligible, np.arange(len(eligible)), -1)
-    return np.maximum.accumulate(touch) if len(touch) else touch
+    """The last eligible update up to each, of its group where that has one."""
+    update = np.where(eligible, np.arange(len(eligible)), -1)
+    return np.maximum.accumulate(update) if len(update) else update
 
 
-def _first(touches: Touches, eligible: Mask) -> Ints:
-    """The first eligible touch of each touch's group, where it has one."""
+def _first(updates: Updates, eligible: Mask) -> Ints:
+    """The first eligible update of each update's group, where it has one."""
     at = np.flatnonzero(eligible)
-    first = np.zeros(touches.groups, dtype=np.int64)
-    first[touches.group[at][::-1]] = at[::-1]
-    return first[touches.group]
+    first = np.zeros(updates.groups, dtype=np.int64)
+    first[updates.group[at][::-1]] = at[::-1]
+    return first[updates.group]
 
 
 def _flags(column: pa.Array) -> Mask:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Aggregate, Columns, Ints, Touches, valid
+from dovetail.aggregates.aggregate import Aggregate, Columns, Ints, Updates, valid
 from dovetail.aggregates.scans import running_sum, scan
 from dovetail.arrays.grouping import stable_argsort
 from dovetail.arrays.hashing import stable_hash
@@ -59,14 +59,14 @@ class ApproxCountDistinct(Aggregate):
         """The largest ranks do."""
         return True
 
-    def running(self, touches: Touches, initial: Columns, values: Columns) -> pa.Array:
-        """The estimate after each touch.
+    def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
+        """The estimate after each update.
 
-        A touch changes one register at most, so the two sums that the estimate is made of are
+        A update changes one register at most, so the two sums that the estimate is made of are
         carried along, in whole numbers; no registers are copied.
         """
-        touch, register, rank = _ranked(values[0])
-        place = touches.group[touch] * _REGISTERS + register
+        update, register, rank = _ranked(values[0])
+        place = updates.group[update] * _REGISTERS + register
         order = stable_argsort(place)
         place = place[order]
         first = np.flatnonzero(np.append(True, place[1:] != place[:-1])[: len(place)])
@@ -76,18 +76,18 @@ class ApproxCountDistinct(Aggregate):
         after = scan(np.maximum, first, after)
         before = np.append(0, after)[: len(after)]
         before[first] = stored
-        rest = np.zeros(len(touches), dtype=np.int64)
-        empty = np.zeros(len(touches), dtype=np.int64)
-        rest[touch[order]] = _WEIGHT[after] - _WEIGHT[before]
-        empty[touch[order]] = -((before == 0) & (after > 0)).astype(np.int64)
+        rest = np.zeros(len(updates), dtype=np.int64)
+        empty = np.zeros(len(updates), dtype=np.int64)
+        rest[update[order]] = _WEIGHT[after] - _WEIGHT[before]
+        empty[update[order]] = -((before == 0) & (after > 0)).astype(np.int64)
         rest_0, empty_0 = _sums(initial[0])
-        return _estimate(running_sum(touches, rest, rest_0), running_sum(touches, empty, empty_0))
+        return _estimate(running_sum(updates, rest, rest_0), running_sum(updates, empty, empty_0))
 
-    def after(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
-        """The registers after the last touches."""
+    def after(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
+        """The registers after the last updates."""
         registers = _registers(initial[0])
-        touch, register, rank = _ranked(values[0])
-        place = touches.group[touch] * _REGISTERS + register
+        update, register, rank = _ranked(values[0])
+        place = updates.group[update] * _REGISTERS + register
         np.maximum.at(registers.reshape(-1), place, rank.astype(np.uint8))
         return [_stored(registers)]
 
@@ -101,9 +101,9 @@ class ApproxCountDistinct(Aggregate):
 
 
 def _ranked(values: pa.Array) -> tuple[Ints, Ints, Ints]:
-    """The touches that have a value, their registers and ranks."""
-    touch = np.flatnonzero(valid(values))
-    values = values.take(pa.array(touch))
+    """The updates that have a value, their registers and ranks."""
+    update = np.flatnonzero(valid(values))
+    values = values.take(pa.array(update))
     if pa.types.is_floating(values.type):
         floats = canonical(values).to_numpy(zero_copy_only=False)
         values = pa.array(floats + floats.dtype.type(0))  # -0.0 + 0.0 is 0.0
@@ -111,7 +111,7 @@ def _ranked(values: pa.Array) -> tuple[Ints, Ints, Ints]:
     register = (hash_ >> (64 - _INDEX_BITS)) & (_REGISTERS - 1)
     low = (hash_ & ((1 << _RANK_BITS) - 1)).astype(np.float64)  # exact: 52 bits
     rank = _RANK_MAX - np.frexp(low)[1].astype(np.int64)
-    return touch, register, rank
+    return update, register, rank
 
 
 def _registers(stored: pa.Array) -> _Registers:

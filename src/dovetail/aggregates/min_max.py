@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Accumulating, Columns, Ints, Touches, Traced, valid
+from dovetail.aggregates.aggregate import Accumulating, Columns, Ints, Traced, Updates, valid
 from dovetail.aggregates.multiset import Listing, list_of, sizes, spans, stored_lists
 from dovetail.aggregates.scans import any_so_far, lowest_over, scan
 from dovetail.arrays.ordering import keyed
@@ -45,8 +45,8 @@ class Extreme(Accumulating):
         """Extremes do."""
         return True
 
-    def accumulated(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
-        """The extreme after each touch."""
+    def accumulated(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
+        """The extreme after each update."""
         both = keyed([initial[0], values[0]])
         had, has = valid(initial[0]), valid(values[0])
         neutral = np.iinfo(np.int64).min if self.largest else np.iinfo(np.int64).max
@@ -54,22 +54,22 @@ class Extreme(Accumulating):
             np.where(present, keys, neutral)
             for keys, present in zip(both.keys, (had, has), strict=True)
         )
-        present = any_so_far(touches, has, had)
-        return [both.values(self._scan(touches, before, now), present)]
+        present = any_so_far(updates, has, had)
+        return [both.values(self._scan(updates, before, now), present)]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """The extremes of both."""
         row = np.arange(len(left[0]))
-        return self.accumulated(Touches(row, len(row), np.zeros(len(row), np.bool_)), left, right)
+        return self.accumulated(Updates(row, len(row), np.zeros(len(row), np.bool_)), left, right)
 
     def results(self, state: Columns) -> pa.Array:
         """The extremes."""
         return state[0]
 
-    def _scan(self, touches: Touches, before: Ints, now: Ints) -> Ints:
+    def _scan(self, updates: Updates, before: Ints, now: Ints) -> Ints:
         operation = np.maximum if self.largest else np.minimum
-        first = touches.bounds[touches.touched]
-        now[first] = operation(now[first], before[touches.touched])
+        first = updates.bounds[updates.updated]
+        now[first] = operation(now[first], before[updates.updated])
         return scan(operation, first, now)
 
 
@@ -105,27 +105,27 @@ class ChangingExtreme(Listing):
         """The column's type."""
         return self.values
 
-    def running(self, touches: Touches, initial: Columns, values: Columns) -> pa.Array:
-        """The extreme after each touch: the lowest of the values whose spans hold it."""
-        found = spans(touches, [initial], values[0])
+    def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
+        """The extreme after each update: the lowest of the values whose spans hold it."""
+        found = spans(updates, [initial], values[0])
         found = found.where((found.count > 0) & (found.first < found.end))
         nothing = np.iinfo(np.int64).max
         rank = -found.value if self.largest else found.value
-        lowest = lowest_over(found.first, found.end, rank, len(touches), nothing)
+        lowest = lowest_over(found.first, found.end, rank, len(updates), nothing)
         absent = lowest == nothing
         row = np.zeros(int(found.value.max(initial=0)) + 1, dtype=np.int64)
         row[found.value] = found.row
         lowest[absent] = 0
         return found.pool.take(pa.array(row[-lowest if self.largest else lowest], mask=absent))
 
-    def traced(self, touches: Touches, initial: Columns, values: Columns) -> Traced:
-        """The multisets after the last touches."""
-        return stored_lists(spans(touches, [initial], values[0]), touches.groups)
+    def traced(self, updates: Updates, initial: Columns, values: Columns) -> Traced:
+        """The multisets after the last updates."""
+        return stored_lists(spans(updates, [initial], values[0]), updates.groups)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """The multisets added."""
         rows = len(left[0])
-        none = Touches(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
+        none = Updates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
         return stored_lists(spans(none, [left, right], pa.nulls(0, self.values)), rows).columns
 
     def results(self, state: Columns) -> pa.Array:

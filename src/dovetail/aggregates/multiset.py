@@ -1,8 +1,8 @@
 """Which values a group has, and how often: what min, max and collect_set need to take rows back.
 
 A multiset is stored as a list of distinct values and a list of their counts. Within a batch each
-touch of a value begins a span of touches during which the group has it so many times; nothing is
-made for the values that a touch leaves alone.
+update of a value begins a span of updates during which the group has it so many times; nothing is
+made for the values that a update leaves alone.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from dovetail.aggregates.aggregate import (
     Columns,
     Ints,
     Mask,
-    Touches,
     Traced,
+    Updates,
     numbers,
     valid,
 )
@@ -39,8 +39,8 @@ class Listing(Aggregate):
 
     ``values``: their type; ``ordered``: whether they are listed in their own order, otherwise in
     that of arrival: what comes is then last; ``reads``: what of the lists a result is made from.
-    Where that is an end it is the same of any part of a list that has the values which are touched
-    and, at that end, more values than touches take away.
+    Where that is an end it is the same of any part of a list that has the values which are updated
+    and, at that end, more values than updates take away.
     """
 
     values: pa.DataType
@@ -56,23 +56,23 @@ class Listing(Aggregate):
         """What of the lists a result is made from."""
 
     @abstractmethod
-    def traced(self, touches: Touches, initial: Columns, values: Columns) -> Traced:
-        """The lists after the last touch, and where their elements are from."""
+    def traced(self, updates: Updates, initial: Columns, values: Columns) -> Traced:
+        """The lists after the last update, and where their elements are from."""
 
-    def after(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
-        """The lists after the last touch."""
-        return self.traced(touches, initial, values).columns
+    def after(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
+        """The lists after the last update."""
+        return self.traced(updates, initial, values).columns
 
 
 @dataclass(frozen=True)
 class Spans:
-    """m spans of touches in each of which a group has a value ``count`` times, by (group, value,
+    """m spans of updates in each of which a group has a value ``count`` times, by (group, value,
     time).
 
     ``pool``: the values, those stored before those of the batch; ``row``, ``since``: int64[m], a
     span's value in the pool, and where it is that it came into the group to stay until then;
     ``value``: int64[m], a number per distinct value, in their order where their type has one;
-    ``first``, ``end``: int64[m], the touches; ``count``: int64[m]; ``last``: bool[m], whether the
+    ``first``, ``end``: int64[m], the updates; ``count``: int64[m]; ``last``: bool[m], whether the
     span is the last one of its value in its group.
     """
 
@@ -101,32 +101,32 @@ class Spans:
         )
 
 
-def spans(touches: Touches, stored: Sequence[Columns], values: pa.Array) -> Spans:
+def spans(updates: Updates, stored: Sequence[Columns], values: pa.Array) -> Spans:
     """The spans of the stored values and of those of a batch. Nulls are no values.
 
     ``stored``: multisets, one row per group each, which are added up; without counts each value
-    counts once. ``values``: one per touch.
+    counts once. ``values``: one per update.
     """
     members = [elements(lists[0]) for lists in stored]
-    touch = np.flatnonzero(valid(values))
+    update = np.flatnonzero(valid(values))
     pool = canonical(
-        pa.concat_arrays([*(member for _, member in members), values.take(pa.array(touch))])
+        pa.concat_arrays([*(member for _, member in members), values.take(pa.array(update))])
     )
-    group = np.concatenate([*(group for group, _ in members), touches.group[touch]])
+    group = np.concatenate([*(group for group, _ in members), updates.group[update]])
     counts = [
         numbers(elements(lists[1])[1]) if len(lists) > 1 else np.ones(len(member), np.int64)
         for lists, (_, member) in zip(stored, members, strict=True)
     ]
-    change = np.concatenate([*counts, touches.sign[touch]])
-    old = len(group) - len(touch)
-    first = np.concatenate([touches.bounds[group[:old]], touch])
+    change = np.concatenate([*counts, updates.sign[update]])
+    old = len(group) - len(update)
+    first = np.concatenate([updates.bounds[group[:old]], update])
     value = classes(pool)
     place = group * (int(value.max(initial=0)) + 1) + value
     order = stable_argsort(place)
     group, value, first = group[order], value[order], first[order]
     new, count = _counts(place[order], change[order])
     last = np.append(new[1:], True)[: len(new)]
-    end = np.where(last, touches.bounds[group + 1], np.append(first[1:], 0)[: len(first)])
+    end = np.where(last, updates.bounds[group + 1], np.append(first[1:], 0)[: len(first)])
     came = (count > 0) & (new | (np.append(0, count)[:-1] <= 0))
     at = np.where(came, np.arange(len(order)), 0)
     since = order[np.maximum.accumulate(at)] if len(at) else order
@@ -134,7 +134,7 @@ def spans(touches: Touches, stored: Sequence[Columns], values: pa.Array) -> Span
 
 
 def stored_lists(found: Spans, groups: int) -> Traced:
-    """The multisets after the last touch, values in the order of the type or else of arrival."""
+    """The multisets after the last update, values in the order of the type or else of arrival."""
     kept = found.where(found.last & (found.count > 0))
     if not is_ordered(found.pool.type):
         kept = kept.where(np.lexsort((kept.since, kept.group)))

@@ -41,15 +41,15 @@ class Layout:
         """How many parts each group has: int64[groups]."""
         return np.diff(self.start)
 
-    def apart(self, touches: Ints, taken: Ints) -> Mask:
-        """The groups of which a batch touches few values, so that it works on their parts: fewer
+    def apart(self, updates: Ints, taken: Ints) -> Mask:
+        """The groups of which a batch updates few values, so that it works on their parts: fewer
         than they have parts, and those do not become sparse.
 
-        ``touches``, ``taken``: int64[groups], how many rows come or go, and how many of them go.
+        ``updates``, ``taken``: int64[groups], how many rows come or go, and how many of them go.
         """
         rows = np.append(0, np.cumsum(self.size))
         total = rows[self.start[1:]] - rows[self.start[:-1]]
-        few, dense = touches < self.parts, (total - taken) * _SPARSE >= self.parts * PART_MAX
+        few, dense = updates < self.parts, (total - taken) * _SPARSE >= self.parts * PART_MAX
         apart: Mask = few & dense
         return apart
 

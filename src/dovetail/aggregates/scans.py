@@ -5,28 +5,28 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Aggregate, Columns, Ints, Mask, Touches, nulls
+from dovetail.aggregates.aggregate import Aggregate, Columns, Ints, Mask, Updates, nulls
 
 _SHORT = 64
 """Segments up to this length are scanned together, longer ones each for itself."""
 
 
-def running_sum(touches: Touches, summands: Ints, initial: Ints) -> Ints:
-    """The sum of each group's summands up to each touch, over its ``initial``: int64[n].
+def running_sum(updates: Updates, summands: Ints, initial: Ints) -> Ints:
+    """The sum of each group's summands up to each update, over its ``initial``: int64[n].
 
     One cumulative sum over all: it may wrap round, the differences do not.
     """
     total = np.zeros(len(summands) + 1, dtype=np.int64)
     np.cumsum(summands, out=total[1:])
-    base = initial - total[touches.bounds[:-1]]
-    return total[1:] + base[touches.group]
+    base = initial - total[updates.bounds[:-1]]
+    return total[1:] + base[updates.group]
 
 
-def any_so_far(touches: Touches, flags: Mask, initial: Mask) -> Mask:
-    """Whether a flag was set in the group up to each touch, or ``initial`` is: bool[n]."""
-    touch = np.arange(len(flags))
-    latest = np.maximum.accumulate(np.where(flags, touch, -1)) if len(flags) else touch
-    return (latest >= touches.bounds[touches.group]) | initial[touches.group]
+def any_so_far(updates: Updates, flags: Mask, initial: Mask) -> Mask:
+    """Whether a flag was set in the group up to each update, or ``initial`` is: bool[n]."""
+    update = np.arange(len(flags))
+    latest = np.maximum.accumulate(np.where(flags, update, -1)) if len(flags) else update
+    return (latest >= updates.bounds[updates.group]) | initial[updates.group]
 
 
 def scan(operation: np.ufunc, start: Ints, values: Ints) -> Ints:
@@ -79,7 +79,7 @@ def lowest_over(first: Ints, end: Ints, values: Ints, places: int, nothing: int)
     return lowest
 
 
-def final_over(
+def fold_over(
     kernel: Aggregate, first: Ints, end: Ints, values: Columns, places: int
 ) -> list[pa.Array]:
     """The accumulators of the rows whose ranges ``first[i]`` up to ``end[i]`` cover each place, in
@@ -100,9 +100,9 @@ def final_over(
         right = np.flatnonzero((low < high) & (high % 2 == 1))
         node, row = np.append(low[left], high[right] - 1), np.append(left, right)
         order = np.argsort(node, kind="stable")
-        touches = Touches(node[order], nodes, np.zeros(len(order), np.bool_))
+        updates = Updates(node[order], nodes, np.zeros(len(order), np.bool_))
         own = pa.array(row[order])
-        state = kernel.final(touches, state, [column.take(own) for column in values])
+        state = kernel.fold(updates, state, [column.take(own) for column in values])
     return [column.slice(0, places) for column in state]
 
 

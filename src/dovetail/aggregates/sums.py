@@ -19,7 +19,7 @@ from dovetail.aggregates.aggregate import (
     Columns,
     Ints,
     Mask,
-    Touches,
+    Updates,
     numbers,
     valid,
 )
@@ -73,10 +73,10 @@ class Count(Accumulating):
         """A long."""
         return _LONG
 
-    def accumulated(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
-        """The count after each touch."""
-        counted = touches.sign * valid(values[0]) if values else touches.sign
-        return [pa.array(running_sum(touches, counted, numbers(initial[0])))]
+    def accumulated(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
+        """The count after each update."""
+        counted = updates.sign * valid(values[0]) if values else updates.sign
+        return [pa.array(running_sum(updates, counted, numbers(initial[0])))]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """The counts added."""
@@ -105,12 +105,12 @@ class _Exact(Accumulating):
         """Exact sums do."""
         return True
 
-    def accumulated(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
-        """Counts and sums after each touch."""
-        summands = [touches.sign * valid(values[0])]
-        summands += [touches.sign * limb for limb in limbs_of(values[0])]
+    def accumulated(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
+        """Counts and sums after each update."""
+        summands = [updates.sign * valid(values[0])]
+        summands += [updates.sign * limb for limb in limbs_of(values[0])]
         sums = [
-            running_sum(touches, summand, numbers(start))
+            running_sum(updates, summand, numbers(start))
             for summand, start in zip(summands, initial, strict=True)
         ]
         return _stored(sums)
@@ -225,23 +225,23 @@ class _Float(Aggregate):
         """A double."""
         return _DOUBLE
 
-    def running(self, touches: Touches, initial: Columns, values: Columns) -> pa.Array:
-        """The results after each touch."""
-        summands, *counts = self._summands(touches, initial, values)
-        sums = sums_after_each(touches, initial[1:3], summands)
+    def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
+        """The results after each update."""
+        summands, *counts = self._summands(updates, initial, values)
+        sums = sums_after_each(updates, initial[1:3], summands)
         return self._read_all(sums, counts)
 
-    def after(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
-        """The accumulators after the last touches."""
-        if len(touches) == 0:
+    def after(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
+        """The accumulators after the last updates."""
+        if len(updates) == 0:
             return list(initial)
-        summands, *counts = self._summands(touches, initial, values)
-        n, *others = [pa.array(count[touches.last]) for count in counts]
-        state = [n, *sums_at_the_end(touches, initial[1:3], summands), *others]
-        if len(touches.touched) == touches.groups:
+        summands, *counts = self._summands(updates, initial, values)
+        n, *others = [pa.array(count[updates.last]) for count in counts]
+        state = [n, *sums_at_the_end(updates, initial[1:3], summands), *others]
+        if len(updates.updated) == updates.groups:
             return state
-        index = np.zeros(touches.groups, dtype=np.int64)
-        index[touches.touched] = np.arange(len(touches.touched))
+        index = np.zeros(updates.groups, dtype=np.int64)
+        index[updates.updated] = np.arange(len(updates.updated))
         return [column.take(pa.array(index)) for column in state]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
@@ -254,21 +254,21 @@ class _Float(Aggregate):
         return self._read_all(loaded(state[1:3]), [numbers(state[i]) for i in _COUNTS])
 
     def _summands(
-        self, touches: Touches, initial: Columns, values: Columns
+        self, updates: Updates, initial: Columns, values: Columns
     ) -> tuple[Floats, Ints, Ints, Ints, Ints]:
-        """What each touch adds to the finite sum, and the counts after it."""
+        """What each update adds to the finite sum, and the counts after it."""
         column = values[0].cast(_DOUBLE).fill_null(0.0).to_numpy(zero_copy_only=False)
         n, *others = (numbers(initial[i]) for i in _COUNTS)
-        n = running_sum(touches, touches.sign * valid(values[0]), n)
+        n = running_sum(updates, updates.sign * valid(values[0]), n)
         kinds = (np.isnan(column), column == np.inf, column == -np.inf)
         nan, above, below = (
-            running_sum(touches, touches.sign * kind, start)
+            running_sum(updates, updates.sign * kind, start)
             if kind.any() or start.any()
             else np.zeros(len(column), np.int64)
             for kind, start in zip(kinds, others, strict=True)
         )
         finite = np.where(np.isfinite(column), column, 0.0)
-        return finite * touches.sign, n, nan, above, below
+        return finite * updates.sign, n, nan, above, below
 
     def _read_all(self, sums: Iterable[Limbs], counts: Sequence[Ints]) -> pa.Array:
         """The results from finite sums, some at a time, and all counts."""

@@ -12,7 +12,7 @@ names of its columns to arrays of one length:
 Their law: ``merge`` is associative, and what ``add`` makes of an accumulator is what ``merge``
 makes of it and the row alone. With ``retract``, taking ``c`` out of ``merge(a, b)`` is the same as
 merging ``b`` to ``a`` without ``c``, and taking out ``b``, then ``c``, the same as taking out
-``merge(b, c)``. As far as the functions keep to it, the answer does not depend on how the touches
+``merge(b, c)``. As far as the functions keep to it, the answer does not depend on how the updates
 are cut.
 """
 
@@ -31,7 +31,7 @@ from dovetail.aggregates.aggregate import (
     Columns,
     Ints,
     Mask,
-    Touches,
+    Updates,
     numbers,
 )
 from dovetail.errors import line_of
@@ -81,17 +81,17 @@ class UserDefined(Aggregate):
         """Where the user says how."""
         return self.functions.retract is not None
 
-    def running(self, touches: Touches, initial: Columns, values: Columns) -> pa.Array:
-        """The results of the accumulators after each touch."""
-        return self._finished(self._at(touches, initial, values, np.arange(len(touches))))
+    def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
+        """The results of the accumulators after each update."""
+        return self._finished(self._at(updates, initial, values, np.arange(len(updates))))
 
-    def after(self, touches: Touches, initial: Columns, values: Columns) -> list[pa.Array]:
-        """The accumulators after the last touches; any where there are none."""
-        state = self._at(touches, initial, values, touches.last)
-        row = np.zeros(touches.groups, dtype=np.int64)
-        row[touches.touched] = np.arange(len(touches.touched))
-        absent = np.ones(touches.groups, dtype=np.bool_)
-        absent[touches.touched] = False
+    def after(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
+        """The accumulators after the last updates; any where there are none."""
+        state = self._at(updates, initial, values, updates.last)
+        row = np.zeros(updates.groups, dtype=np.int64)
+        row[updates.updated] = np.arange(len(updates.updated))
+        absent = np.ones(updates.groups, dtype=np.bool_)
+        absent[updates.updated] = False
         columns = [column.take(pa.array(row, mask=absent)) for column in state]
         return [pa.array(~absent), *columns]
 
@@ -122,24 +122,24 @@ class UserDefined(Aggregate):
         return self._finished(columns)
 
     def _at(
-        self, touches: Touches, initial: Columns, values: Columns, wanted: Ints
+        self, updates: Updates, initial: Columns, values: Columns, wanted: Ints
     ) -> list[pa.Array]:
-        """The accumulators after the ``wanted`` touches: all, or each group's last one."""
-        every = len(wanted) == len(touches)
+        """The accumulators after the ``wanted`` updates: all, or each group's last one."""
+        every = len(wanted) == len(updates)
         stored, begun = list(initial[1:]), _begun(initial)
-        added = self._prefix(touches, values, ~touches.retracted, every=every)
-        group = touches.group[wanted]
-        upto = _latest(touches, ~touches.retracted, wanted)
+        added = self._prefix(updates, values, ~updates.retracted, every=every)
+        group = updates.group[wanted]
+        upto = _latest(updates, ~updates.retracted, wanted)
         at = np.flatnonzero((upto >= 0) & begun[group])
         over = self._combined("merge", _taken([stored], group[at]), _taken([added], upto[at]))
-        n, m = touches.groups, touches.groups + len(touches) - int(touches.retracted.sum())
+        n, m = updates.groups, updates.groups + len(updates) - int(updates.retracted.sum())
         index = np.where(upto >= 0, n + upto, np.where(begun[group], group, m))
         index[at] = m + 1 + np.arange(len(at))
         state = _taken([stored, added, self._initial(1), over], index)
-        if not touches.retracted.any():
+        if not updates.retracted.any():
             return state
-        gone = self._prefix(touches, values, touches.retracted, every=every)
-        upto = _latest(touches, touches.retracted, wanted)
+        gone = self._prefix(updates, values, updates.retracted, every=every)
+        upto = _latest(updates, updates.retracted, wanted)
         at = np.flatnonzero(upto >= 0)
         left = self._combined("retract", _taken([state], at), _taken([gone], upto[at]))
         index = np.arange(len(wanted))
@@ -147,13 +147,13 @@ class UserDefined(Aggregate):
         return _taken([state, left], index)
 
     def _prefix(
-        self, touches: Touches, values: Columns, kept: Mask, *, every: bool
+        self, updates: Updates, values: Columns, kept: Mask, *, every: bool
     ) -> list[pa.Array]:
         """The accumulators of a group's ``kept`` rows up to each of them or, not ``every``, up to
         the last one only, merged in the same order (other rows are then of no use).
         """
         chosen = np.flatnonzero(kept)
-        group = touches.group[chosen]
+        group = updates.group[chosen]
         start = np.searchsorted(group, group)
         offset = np.arange(len(group)) - start
         before_end = np.searchsorted(group, group, side="right") - 1 - np.arange(len(group))
@@ -252,10 +252,10 @@ def _taken(parts: list[Columns], index: Ints) -> list[pa.Array]:
     ]
 
 
-def _latest(touches: Touches, kept: Mask, wanted: Ints) -> Ints:
-    """The last of the ``kept`` touches up to each ``wanted`` one, by its number among those; -1
+def _latest(updates: Updates, kept: Mask, wanted: Ints) -> Ints:
+    """The last of the ``kept`` updates up to each ``wanted`` one, by its number among those; -1
     where its group has none yet.
     """
     upto = np.cumsum(kept)
-    before = np.append(0, upto)[touches.bounds[touches.group[wanted]]]
+    before = np.append(0, upto)[updates.bounds[updates.group[wanted]]]
     return np.where(upto[wanted] > before, upto[wanted] - 1, -1)

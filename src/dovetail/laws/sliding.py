@@ -56,7 +56,7 @@ class Records:
 
 
 @dataclass(frozen=True)
-class Touches:
+class Updates:
     """Some of the pairs, by (window, order of the records): a ``record`` is added to a ``window``.
     ``told``: those after which the window is told, in that order; ``moment``: for which arrival.
     """
@@ -141,7 +141,7 @@ class Windows:
         np.add.at(count, self.since[made], high - low)
         return list(pieces(count, self.pairs_max))
 
-    def touches(self, start: int, stop: int) -> Touches:
+    def updates(self, start: int, stop: int) -> Updates:
         """The pairs that arrivals from ``start`` up to an exclusive ``stop`` make: each record's
         with the windows that are there, and those of the windows that it makes be there with what
         came before.
@@ -165,7 +165,7 @@ class Windows:
         told = np.append(np.flatnonzero(tells), apart)
         moment = np.append(arrival[record[tells]], self.since[window[apart]])
         order = np.lexsort((self.start_us[window[told]], moment))
-        return Touches(window, record, told[order], moment[order])
+        return Updates(window, record, told[order], moment[order])
 
     def told(self, start: int, stop: int) -> int:
         """How many of these pairs are told."""
@@ -211,17 +211,17 @@ def changed(records: Records, closing_us: Ints, size_us: int) -> Windows:
     maker[arrival] = time_us
     apart = (since != STORED) & ((maker[since] < start) | (maker[since] > start + size_us))
     came = arrival[record] != STORED
-    touched = apart | (_coverings(low[came], high[came], len(start)) > 0)
-    place = np.append(0, np.cumsum(touched))
+    updated = apart | (_coverings(low[came], high[came], len(start)) > 0)
+    place = np.append(0, np.cumsum(updated))
     low, high = place[low], place[high]
     some = low < high
     return Windows(
         records,
         size_us,
-        owner[touched],
-        start[touched],
-        since[touched],
-        apart[touched],
+        owner[updated],
+        start[updated],
+        since[updated],
+        apart[updated],
         record[some],
         low[some],
         high[some],

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Aggregate, AggregateError, Touches, Traced
+from dovetail.aggregates.aggregate import Aggregate, AggregateError, Traced, Updates
 from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.hashing import stable_hash
 from dovetail.arrays.timeline import (
@@ -50,14 +50,14 @@ def run(job: Job, law: Aggregation) -> Done:
     store, parts = state_store(job, law), parts_of(job, law)
     if not job.any_rows:
         return Done(None, job.stores)
-    touched = _touched(job, law)
-    groups = Groups.of(job, law, touched, store, parts)
+    updated = _updated(job, law)
+    groups = Groups.of(job, law, updated, store, parts)
     results = groups.net() if job.operator.emit == "batch" else groups.each()
     groups.keep(store)
     runs = {law.GROUPS: store.runs}
     for part in parts:
         runs |= part.runs
-    return Done(results, runs, counts=counted(job, law, touched.late))
+    return Done(results, runs, counts=counted(job, law, updated.late))
 
 
 def counted(job: Job, law: Aggregation, late: int) -> Counter[str]:
@@ -66,9 +66,9 @@ def counted(job: Job, law: Aggregation, late: int) -> Counter[str]:
 
 
 @dataclass(frozen=True)
-class Touched:
-    """What a batch touches: ``events``, a row's touch of a group each; ``values``: per column what
-    the touches bring; ``told``: the touches after which a result is told, in the order in which
+class Updated:
+    """What a batch updates: ``events``, a row's update of a group each; ``values``: per column what
+    the updates bring; ``told``: the updates after which a result is told, in the order in which
     they are told; ``cause``: the batch's row for which; ``late``: how many windows were closed when
     a record came for them.
     """
@@ -80,7 +80,7 @@ class Touched:
     late: int = 0
 
 
-def _touched(job: Job, law: Aggregation) -> Touched:
+def _updated(job: Job, law: Aggregation) -> Updated:
     rows, table = job.rows(0), job.batches[0].rows
     if law.windows is None:
         events = timeline([rows])
@@ -118,7 +118,7 @@ def timeline_of_windows(
     event_time_us: Ints,
     sequence: Ints,
 ) -> Timeline:
-    """Rows of keys that each touch one window, given from start to end, in this ``sequence``."""
+    """Rows of keys that each update one window, given from start to end, in this ``sequence``."""
     rows = Rows(
         keys=[*keys, *bounds(*window)],
         hash=stable_hash([pa.array(hash_), pa.array(window[0])]),
@@ -137,11 +137,11 @@ def bounds(start: Ints, end: Ints) -> list[pa.Array]:
 
 def _each_told(
     events: Timeline, values: Sequence[Columns], row: Ints, tells: Mask, late: int = 0
-) -> Touched:
-    """Every touch that ``tells``, as it happens."""
+) -> Updated:
+    """Every update that ``tells``, as it happens."""
     told = np.flatnonzero(tells)
     told = told[np.argsort(events.arrival[told])]
-    return Touched(events, values, told, row[told], late)
+    return Updated(events, values, told, row[told], late)
 
 
 @dataclass(frozen=True)
@@ -170,16 +170,16 @@ class Before:
 
 @dataclass(frozen=True)
 class Groups:
-    """The groups that a batch touches, by their number in ``events``.
+    """The groups that a batch updates, by their number in ``events``.
 
     ``state``: per column the accumulators after the batch; ``time_us``, ``count``: after each
-    touch, the group's time and how many rows it has; ``last``: each group's last touch; ``lists``:
-    of the columns whose lists may lie in parts, what was read and what is made of it.
+    update, the group's time and how many rows it has; ``last``: each group's last update;
+    ``lists``: of the columns whose lists may lie in parts, what was read and what is made of it.
     """
 
     job: Job
     law: Aggregation
-    touched: Touched
+    updated: Updated
     before: Before
     state: Sequence[Columns]
     time_us: Ints
@@ -192,30 +192,30 @@ class Groups:
         cls,
         job: Job,
         law: Aggregation,
-        touched: Touched,
+        updated: Updated,
         store: TableState,
         parts: Sequence[Parts],
     ) -> Groups:
         """The groups before and after the batch."""
-        events, values = touched.events, touched.values
-        touches = Touches(events.group, events.groups, events.deleted & law.retracts)
+        events, values = updated.events, updated.values
+        updates = Updates(events.group, events.groups, events.deleted & law.retracts)
         before = Before.of(law, events, store)
         initial, reads = list(before.state), []
         for part in parts:
             came = values[part.column][0]
-            read = part.read(events, before.known, initial[part.column], touches, came)
+            read = part.read(events, before.known, initial[part.column], updates, came)
             initial[part.column] = read.initial
             reads.append(read)
-        made: list[Traced] = aggregated(law, "traced", touches, initial, values)
+        made: list[Traced] = aggregated(law, "traced", updates, initial, values)
         total = np.cumsum(np.where(events.deleted & law.retracts, -1, 1))
         total += (before.count - np.append(0, total)[events.start])[events.group]
         return cls(
             job=job,
             law=law,
-            touched=touched,
+            updated=updated,
             before=replace(before, state=initial),
             state=[traced.columns for traced in made],
-            time_us=_times(events, before.time_us, total, touched.told),
+            time_us=_times(events, before.time_us, total, updated.told),
             count=total,
             last=last_of_source(events, 0),
             lists=[
@@ -224,12 +224,12 @@ class Groups:
         )
 
     def each(self) -> pa.Table | None:
-        """The result after each touch that tells."""
-        events, values, told = self.touched.events, self.touched.values, self.touched.told
-        touches = Touches(events.group, events.groups, events.deleted & self.law.retracts)
-        results = aggregated(self.law, "running", touches, self.before.state, values)
+        """The result after each update that tells."""
+        events, values, told = self.updated.events, self.updated.values, self.updated.told
+        updates = Updates(events.group, events.groups, events.deleted & self.law.retracts)
+        results = aggregated(self.law, "scan", updates, self.before.state, values)
         refs = np.where(self.count[told] > 0, told, ABSENT)
-        return self._output(told, picked(results, refs), self.touched.cause)
+        return self._output(told, picked(results, refs), self.updated.cause)
 
     def net(self) -> pa.Table | None:
         """Each group's result where it differs from the one before the batch, in the order in which
@@ -248,14 +248,14 @@ class Groups:
             differs[both] |= self.time_us[self.last[both]] != self.before.time_us[both]
         group = groups[differs]
         place = np.full(len(groups), -1)
-        place[self.touched.events.group[self.touched.told]] = np.arange(len(self.touched.told))
+        place[self.updated.events.group[self.updated.told]] = np.arange(len(self.updated.told))
         group = group[np.argsort(place[group])]
         refs = np.where(present[group], group, ABSENT)
-        return self._output(self.last[group], picked(now, refs), self.touched.cause[place[group]])
+        return self._output(self.last[group], picked(now, refs), self.updated.cause[place[group]])
 
     def keep(self, store: TableState) -> None:
         """Store each group's accumulators."""
-        events, last, state = self.touched.events, self.last, list(self.state)
+        events, last, state = self.updated.events, self.last, list(self.state)
         time_us = self.time_us[last]
         for part, read, made in self.lists:
             state[part.column] = part.keep(read, events, made, time_us)
@@ -276,26 +276,26 @@ class Groups:
     def _results(self, state: Sequence[Columns]) -> list[pa.Array]:
         return by_column(self.law, lambda kernel, number: kernel.results(state[number]))
 
-    def _output(self, touch: Ints, values: Sequence[pa.Array], cause: Ints) -> pa.Table | None:
-        if len(touch) == 0:
+    def _output(self, update: Ints, values: Sequence[pa.Array], cause: Ints) -> pa.Table | None:
+        if len(update) == 0:
             return None
-        events, operator = self.touched.events, self.job.operator
-        group = pa.array(events.group[touch])
-        present = self.count[touch] > 0
+        events, operator = self.updated.events, self.job.operator
+        group = pa.array(events.group[update])
+        present = self.count[update] > 0
         return output(
             operator,
             [key.take(group) for key in events.keys],
             [values],
-            [np.where(present, touch, ABSENT)],
+            [np.where(present, update, ABSENT)],
             deleted=~present,
-            event_time_us=self.time_us[touch],
+            event_time_us=self.time_us[update],
             position=self.job.manifest.position,
             cause=self.job.causes_of_rows(cause),
         )
 
 
 def _times(events: Timeline, stored_us: Ints, count: Ints, told: Ints) -> Ints:
-    """Each group's time after each touch: the largest since it came to be. One without rows is
+    """Each group's time after each update: the largest since it came to be. One without rows is
     forgotten once that is told.
     """
     ends = np.zeros(len(count), np.bool_)
@@ -319,17 +319,17 @@ def values_of(job: Job, law: Aggregation, rows: pa.Table, row: Ints) -> list[Col
 
 def aggregated(
     law: Aggregation,
-    what: Literal["running", "final", "traced"],
-    touches: Touches,
+    what: Literal["scan", "fold", "traced"],
+    updates: Updates,
     initial: Sequence[Columns],
     values: Sequence[Columns],
 ) -> list[Any]:
-    """Per column what its kernel makes of touches by ``values``: their results, or the accumulators
+    """Per column what its kernel makes of updates by ``values``: their results, or the accumulators
     after them.
     """
 
     def run(kernel: Aggregate, number: int) -> Any:
-        return getattr(kernel, what)(touches, initial[number], values[number])
+        return getattr(kernel, what)(updates, initial[number], values[number])
 
     return by_column(law, run)
 

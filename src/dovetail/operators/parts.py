@@ -1,11 +1,11 @@
 """Lists that have grown long, in parts (``Parts``): what a batch reads and writes of them goes by
-what it touches.
+what it updates.
 
 An accumulator that lists its group's values (``aggregates.multiset.Listing``) lies in the group's
 row while it is short. Of a longer one that row has null. The list lies in parts then, each a row of
-a store of its own, and another store is their index. A batch that touches few of a group's values
+a store of its own, and another store is their index. A batch that updates few of a group's values
 reads the parts that they belong to, all if the result needs them, and writes those that have
-changed. One that touches many reads the whole list and cuts it anew.
+changed. One that updates many reads the whole list and cuts it anew.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Columns, Touches, Traced, valid
+from dovetail.aggregates.aggregate import Columns, Traced, Updates, valid
 from dovetail.aggregates.multiset import Listing, lists_of, sizes
 from dovetail.aggregates.parts import Layout, cut, is_long
 from dovetail.arrays.ordering import keyed
@@ -79,16 +79,16 @@ class Parts:
         return dict(zip(self._names, (self.index.runs, self.lists.runs), strict=True))
 
     def read(
-        self, events: Timeline, known: Mask, stored: Columns, touches: Touches, values: pa.Array
+        self, events: Timeline, known: Mask, stored: Columns, updates: Updates, values: pa.Array
     ) -> Read:
-        """What the touches by ``values`` need. ``known``: which groups are stored; ``stored``: the
+        """What the updates by ``values`` need. ``known``: which groups are stored; ``stored``: the
         lists in their rows.
         """
         large = np.flatnonzero(known & ~valid(stored[0]))
         if not len(large):
             none = np.zeros(0, np.int64)
-            layout = Layout.of(none, none, touches.groups)
-            nowhere = np.zeros(touches.groups, np.bool_)
+            layout = Layout.of(none, none, updates.groups)
+            nowhere = np.zeros(updates.groups, np.bool_)
             return Read(stored, nowhere, layout, none, nowhere[:0], none)
         low, high = combined_range(events.hash[large])
         asked = pa.array(large)
@@ -99,16 +99,16 @@ class Parts:
         group = large[found.query]
 
         order = np.lexsort((number, group))
-        layout = Layout.of(group[order], size[order], touches.groups)
-        taken = np.bincount(touches.group[touches.retracted], minlength=touches.groups)
-        apart = layout.apart(np.diff(touches.bounds), taken)
-        touch = np.flatnonzero(valid(values))
-        sought = np.flatnonzero(apart[touches.group[touch]])
-        asking = touches.group[touch[sought]]
+        layout = Layout.of(group[order], size[order], updates.groups)
+        taken = np.bincount(updates.group[updates.retracted], minlength=updates.groups)
+        apart = layout.apart(np.diff(updates.bounds), taken)
+        update = np.flatnonzero(valid(values))
+        sought = np.flatnonzero(apart[updates.group[update]])
+        asking = updates.group[update[sought]]
         if self.kernel.ordered:
-            keys = keyed([whole(told.column(_FIRST)), values.take(pa.array(touch[sought]))])
+            keys = keyed([whole(told.column(_FIRST)), values.take(pa.array(update[sought]))])
             order = np.lexsort((keys.keys[0], group))
-            layout = Layout.of(group[order], size[order], touches.groups)
+            layout = Layout.of(group[order], size[order], updates.groups)
             homes = layout.homes(keys.keys[0][order], asking, keys.keys[1])
         else:
             homes = layout.last(asking)
@@ -120,7 +120,7 @@ class Parts:
         part = np.flatnonzero(read)
         lists = self._fetch(events, layout.group[part], number[order[part]])
         initial = _spliced(stored, large, layout, part, lists)
-        home = np.full(len(touch), ABSENT)
+        home = np.full(len(update), ABSENT)
         home[sought] = homes
         of_stored = _homes_of_stored(initial[0], layout, apart, part)
         return Read(initial, apart, layout, number[order], read, np.append(of_stored, home))

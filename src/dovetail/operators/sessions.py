@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Touches
+from dovetail.aggregates.aggregate import Updates
 from dovetail.aggregates.scans import merged_over, replaced
 from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.hashing import stable_hash
@@ -111,11 +111,11 @@ class _Batch:
         return np.cumsum(begins) - 1
 
     @cached_property
-    def _touches(self) -> Touches:
-        """The records as touches of segments."""
+    def _updates(self) -> Updates:
+        """The records as updates of segments."""
         segment, record = self._segment, self._record
         segments = int(segment[-1]) + 1 if len(segment) else 0
-        return Touches(segment[record], segments, np.zeros(len(record), np.bool_))
+        return Updates(segment[record], segments, np.zeros(len(record), np.bool_))
 
     @cached_property
     def _values(self) -> list[Columns]:
@@ -126,13 +126,13 @@ class _Batch:
     @cached_property
     def _begun(self) -> list[Columns]:
         """Per column what segments begin with, a stored session or nothing."""
-        first = np.searchsorted(self._segment, np.arange(self._touches.groups))
+        first = np.searchsorted(self._segment, np.arange(self._updates.groups))
         return [picked(state, self.made.ref[first]) for state in self.stored.state]
 
     @cached_property
     def _added(self) -> list[Columns]:
         """Per column what segments add to what their first sessions are merged of."""
-        return aggregated(self.law, "final", self._touches, self._begun, self._values)
+        return aggregated(self.law, "fold", self._updates, self._begun, self._values)
 
     def _merged(self, number: Ints, end: Ints) -> list[Columns]:
         """Per column what all segments below these sessions, up to an exclusive end, come to."""
@@ -179,7 +179,7 @@ class _Batch:
             replaced(columns, into, others)
             for columns, others in zip(self._begun, self._merged(merges, into), strict=True)
         ]
-        results = aggregated(self.law, "running", self._touches, initial, self._values)
+        results = aggregated(self.law, "scan", self._updates, initial, self._values)
         told = [record]
         by = [record]
         for below in (one, two):

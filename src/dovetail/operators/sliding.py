@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Aggregate, Touches
+from dovetail.aggregates.aggregate import Aggregate, Updates
 from dovetail.aggregates.first_last import End
-from dovetail.aggregates.scans import final_over
+from dovetail.aggregates.scans import fold_over
 from dovetail.arrays.grouping import by_group_and_time
 from dovetail.arrays.search import pieces
 from dovetail.arrays.timeline import NO_TIME, STORED, Ints, Mask, Timeline, timeline
@@ -25,7 +25,7 @@ from dovetail.operators.aggregate import (
     Before,
     Columns,
     Groups,
-    Touched,
+    Updated,
     aggregated,
     by_column,
     counted,
@@ -90,29 +90,29 @@ class _Batch:
     values: Sequence[Columns]
 
     def groups(self, store: TableState) -> Groups:
-        """The windows as groups, each with one touch that stands for all of its own."""
+        """The windows as groups, each with one update that stands for all of its own."""
         windows = self.windows
         owner = windows.group
-        touches = timeline_of_windows(
+        updates = timeline_of_windows(
             [key.take(pa.array(owner)) for key in self.events.keys],
             self.events.hash[owner],
             (windows.start_us, windows.start_us + windows.size_us),
             windows.latest_us,
             np.arange(len(windows)),
         )
-        before = Before.of(self.law, touches, store)
-        own = touches.row
+        before = Before.of(self.law, updates, store)
+        own = updates.row
         moment = windows.moment[own]
         told = np.lexsort((windows.start_us[own], moment))
         return Groups(
             job=self.job,
             law=self.law,
-            touched=Touched(touches, [], told, self._rows_of(moment[told])),
+            updated=Updated(updates, [], told, self._rows_of(moment[told])),
             before=before,
             state=by_column(
                 self.law, lambda kernel, number: self._final(kernel, number, before, own)
             ),
-            time_us=np.maximum(before.time_us, touches.event_time_us),
+            time_us=np.maximum(before.time_us, updates.event_time_us),
             count=before.count + windows.count[own],
             last=np.arange(len(own)),
         )
@@ -129,7 +129,7 @@ class _Batch:
                 order = windows.records.number[windows.record]
                 made = kernel.over(*ranges, order, made, len(windows))
             else:
-                made = final_over(kernel, *ranges, made, len(windows))
+                made = fold_over(kernel, *ranges, made, len(windows))
             return kernel.merged(stored, picked(made, own))
         window_of, count = np.argsort(own), windows.count[own]
         parts: list[Columns] = [[column.slice(0, 0) for column in stored]]
@@ -137,46 +137,46 @@ class _Batch:
             group, record = windows.members(own[start:stop])
             group = window_of[group] - start
             order = np.argsort(group, kind="stable")
-            touches = Touches(group[order], stop - start, np.zeros(len(order), np.bool_))
+            updates = Updates(group[order], stop - start, np.zeros(len(order), np.bool_))
             index = pa.array(record[order])
             initial = [column.slice(start, stop - start) for column in stored]
-            parts.append(kernel.final(touches, initial, [c.take(index) for c in values]))
+            parts.append(kernel.fold(updates, initial, [c.take(index) for c in values]))
         return [pa.concat_arrays(list(columns)) for columns in zip(*parts, strict=True)]
 
     def each(self, groups: Groups, cuts: Sequence[tuple[int, int]]) -> Iterator[pa.Table]:
         """The result of a window after each record that it is told of, some records at a time."""
         windows, job, before = self.windows, self.job, groups.before
-        group_of = np.argsort(groups.touched.events.row)
+        group_of = np.argsort(groups.updated.events.row)
         state = [picked(columns, group_of) for columns in before.state]
         time_us, position = before.time_us[group_of], job.manifest.position
         for start, stop in cuts:
-            touched = windows.touches(start, stop)
-            touches = Touches(touched.window, len(windows), np.zeros(len(touched.window), np.bool_))
-            values = [picked(columns, touched.record) for columns in self.values]
+            updated = windows.updates(start, stop)
+            updates = Updates(updated.window, len(windows), np.zeros(len(updated.window), np.bool_))
+            values = [picked(columns, updated.record) for columns in self.values]
             after_us = running_max(
-                windows.records.time_us[touched.record],
-                touches.bounds[touches.touched],
-                touched.window,
-                time_us[touches.touched],
+                windows.records.time_us[updated.record],
+                updates.bounds[updates.updated],
+                updated.window,
+                time_us[updates.updated],
             )
-            told = touched.told
+            told = updated.told
             if len(told):
-                results = aggregated(self.law, "running", touches, state, values)
-                group = pa.array(group_of[touched.window[told]])
+                results = aggregated(self.law, "scan", updates, state, values)
+                group = pa.array(group_of[updated.window[told]])
                 yield output(
                     job.operator,
-                    [key.take(group) for key in groups.touched.events.keys],
+                    [key.take(group) for key in groups.updated.events.keys],
                     [picked(results, told)],
                     [told],
                     deleted=np.zeros(len(told), np.bool_),
                     event_time_us=after_us[told],
                     position=position,
-                    cause=job.causes_of_rows(self._rows_of(touched.moment)),
+                    cause=job.causes_of_rows(self._rows_of(updated.moment)),
                 )
                 position += len(told)
             if stop < cuts[-1][1]:
-                state = aggregated(self.law, "final", touches, state, values)
-                time_us[touches.touched] = after_us[touches.last]
+                state = aggregated(self.law, "fold", updates, state, values)
+                time_us[updates.updated] = after_us[updates.last]
 
     def _rows_of(self, arrival: Ints) -> Ints:
         """The batch's rows that arrive so."""

@@ -1,6 +1,6 @@
 """Scripts of rows that join and leave groups, and how a kernel is run on them.
 
-A script is a list of touches in order of arrival: the group, whether a row is retracted, and its
+A script is a list of updates in order of arrival: the group, whether a row is retracted, and its
 values. The kernel sees them in batches, by group; its answers are put back in order of arrival.
 """
 
@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from dovetail.aggregates.aggregate import Aggregate, Touches, nulls
+from dovetail.aggregates.aggregate import Aggregate, Updates, nulls
 from dovetail.arrays.equality import rows_equal
 
 GROUPS = 4
 
 
 @dataclass(frozen=True)
-class Touch:
+class Update:
     group: int
     retracted: bool
     values: tuple[Any, ...]
@@ -32,7 +32,7 @@ class Touch:
 class Model(Protocol):
     """One group, the plainest way."""
 
-    def touch(self, retracted: bool, *values: Any) -> None: ...
+    def update(self, retracted: bool, *values: Any) -> None: ...
 
     def result(self) -> Any: ...
 
@@ -43,7 +43,7 @@ class Held:
     def __init__(self) -> None:
         self.values: list[Any] = []
 
-    def touch(self, retracted: bool, *values: Any) -> None:
+    def update(self, retracted: bool, *values: Any) -> None:
         for value in values:
             if value is not None and retracted:
                 del self.values[[bits(held) for held in self.values].index(bits(value))]
@@ -54,65 +54,67 @@ class Held:
 @st.composite
 def scripts(
     draw: st.DrawFn, *values: st.SearchStrategy[Any], retracts: bool, size: int = 16
-) -> list[Touch]:
+) -> list[Update]:
     """Random scripts; only a row that is in its group is retracted."""
-    script: list[Touch] = []
+    script: list[Update] = []
     rows: dict[int, list[tuple[Any, ...]]] = {group: [] for group in range(GROUPS)}
     for _ in range(draw(st.integers(0, size))):
         group = draw(st.integers(0, GROUPS - 1))
         if retracts and rows[group] and draw(st.integers(0, 2)) == 0:
             gone = rows[group].pop(draw(st.integers(0, len(rows[group]) - 1)))
-            script.append(Touch(group, True, gone))
+            script.append(Update(group, True, gone))
         else:
             row = tuple(draw(value) for value in values)
             rows[group].append(row)
-            script.append(Touch(group, False, row))
+            script.append(Update(group, False, row))
     return script
 
 
-def cuts(script: Sequence[Touch]) -> st.SearchStrategy[list[int]]:
+def cuts(script: Sequence[Update]) -> st.SearchStrategy[list[int]]:
     """Where a script is cut into batches, empty ones included."""
     return st.lists(st.integers(0, len(script)), max_size=4).map(sorted)
 
 
-def columns(script: Sequence[Touch], types: Sequence[pa.DataType]) -> list[pa.Array]:
-    return [pa.array([touch.values[i] for touch in script], type_) for i, type_ in enumerate(types)]
+def columns(script: Sequence[Update], types: Sequence[pa.DataType]) -> list[pa.Array]:
+    return [
+        pa.array([update.values[i] for update in script], type_) for i, type_ in enumerate(types)
+    ]
 
 
-def by_group(script: Sequence[Touch]) -> tuple[Touches, np.ndarray]:
-    group = np.array([touch.group for touch in script], dtype=np.int64)
-    retracted = np.array([touch.retracted for touch in script], dtype=np.bool_)
+def by_group(script: Sequence[Update]) -> tuple[Updates, np.ndarray]:
+    group = np.array([update.group for update in script], dtype=np.int64)
+    retracted = np.array([update.retracted for update in script], dtype=np.bool_)
     order = np.argsort(group, kind="stable")
-    return Touches(group[order], GROUPS, retracted[order]), order
+    return Updates(group[order], GROUPS, retracted[order]), order
 
 
 def run(
     aggregate: Aggregate,
-    script: Sequence[Touch],
+    script: Sequence[Update],
     types: Sequence[pa.DataType],
     cut: Sequence[int] = (),
 ) -> tuple[list[Any], list[pa.Array]]:
-    """The results after each touch, and the accumulators at the end. Checks on the way that types
+    """The results after each update, and the accumulators at the end. Checks on the way that types
     are those declared and that ``final`` is what ``running`` ends with.
     """
     state = nulls(aggregate.state, GROUPS)
     told: list[Any] = []
     for first, end in zip([0, *cut], [*cut, len(script)], strict=True):
         batch = script[first:end]
-        touches, order = by_group(batch)
+        updates, order = by_group(batch)
         values = [column.take(pa.array(order)) for column in columns(batch, types)]
-        running = aggregate.running(touches, state, values)
-        before, state = state, aggregate.final(touches, state, values)
+        running = aggregate.scan(updates, state, values)
+        before, state = state, aggregate.fold(updates, state, values)
         assert running.type == aggregate.result
         assert len(running) == len(batch)
         assert [column.type for column in state] == list(aggregate.state)
         assert [len(column) for column in state] == [GROUPS] * len(state)
         results = aggregate.results(state)
         assert results.type == aggregate.result
-        last = pa.array(touches.last)
-        touched = pa.array(touches.touched)
-        assert same([results.take(touched)], [running.take(last)])
-        idle = pa.array(np.setdiff1d(np.arange(GROUPS), touches.touched))
+        last = pa.array(updates.last)
+        updated = pa.array(updates.updated)
+        assert same([results.take(updated)], [running.take(last)])
+        idle = pa.array(np.setdiff1d(np.arange(GROUPS), updates.updated))
         assert same([c.take(idle) for c in state], [c.take(idle) for c in before])
         arrived = running.take(pa.array(np.argsort(order, kind="stable")))
         told += arrived.to_pylist()
@@ -120,21 +122,21 @@ def run(
 
 
 def final(
-    aggregate: Aggregate, script: Sequence[Touch], types: Sequence[pa.DataType]
+    aggregate: Aggregate, script: Sequence[Update], types: Sequence[pa.DataType]
 ) -> list[pa.Array]:
     """The accumulators after a script."""
-    touches, order = by_group(script)
+    updates, order = by_group(script)
     values = [column.take(pa.array(order)) for column in columns(script, types)]
-    return aggregate.final(touches, nulls(aggregate.state, GROUPS), values)
+    return aggregate.fold(updates, nulls(aggregate.state, GROUPS), values)
 
 
-def model(make: Callable[[], Model], script: Iterable[Touch]) -> list[Any]:
-    """The result after each touch."""
+def model(make: Callable[[], Model], script: Iterable[Update]) -> list[Any]:
+    """The result after each update."""
     groups: dict[int, Model] = {}
     told = []
-    for touch in script:
-        group = groups.setdefault(touch.group, make())
-        group.touch(touch.retracted, *touch.values)
+    for update in script:
+        group = groups.setdefault(update.group, make())
+        group.update(update.retracted, *update.values)
         told.append(group.result())
     return told
 
@@ -166,7 +168,7 @@ def same(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> bool:
 def check(
     aggregate: Aggregate,
     make: Callable[[], Model],
-    script: Sequence[Touch],
+    script: Sequence[Update],
     types: Sequence[pa.DataType],
     cut: Sequence[int],
 ) -> None:
@@ -180,17 +182,17 @@ def check(
 
 def check_merged(
     aggregate: Aggregate,
-    left: Sequence[Touch],
-    right: Sequence[Touch],
+    left: Sequence[Update],
+    right: Sequence[Update],
     types: Sequence[pa.DataType],
 ) -> None:
-    """Accumulators merged are those of the left's touches, then the right's."""
+    """Accumulators merged are those of the left's updates, then the right's."""
     whole = final(aggregate, [*left, *right], types)
     merged = aggregate.merged(final(aggregate, left, types), final(aggregate, right, types))
     assert [column.type for column in merged] == list(aggregate.state)
     found, expected = aggregate.results(merged), aggregate.results(whole)
     assert bits(found.to_pylist()) == bits(expected.to_pylist())
     # they can be carried on with, too
-    empty = Touches(np.zeros(0, np.int64), GROUPS, np.zeros(0, np.bool_))
+    empty = Updates(np.zeros(0, np.int64), GROUPS, np.zeros(0, np.bool_))
     nothing = [pa.nulls(0, type_) for type_ in types]
-    assert same(aggregate.final(empty, merged, nothing), merged)
+    assert same(aggregate.fold(empty, merged, nothing), merged)
