@@ -103,11 +103,11 @@ Stage 1
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 3, 5, 12, 200])
-def test_buckets_are_dealt_out_evenly(spark: SparkSession, partitions: int) -> None:
+def test_buckets_are_spread_evenly(spark: SparkSession, partitions: int) -> None:
     """By labels that say nothing of partitions, so that state is found again under others."""
     labels = bucket_labels(300)
-    dealt = spark.createDataFrame([(n,) for n in labels], "bucket int")
-    placed = dealt.select(F.pmod(F.hash("bucket"), F.lit(partitions))).collect()
+    labelled = spark.createDataFrame([(n,) for n in labels], "bucket int")
+    placed = labelled.select(F.pmod(F.hash("bucket"), F.lit(partitions))).collect()
     assert [row[0] for row in placed] == [bucket % partitions for bucket in range(300)]
 
 

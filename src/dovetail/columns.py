@@ -81,7 +81,7 @@ def foreign_name(number: int) -> str:
     return f"_f{number}"
 
 
-def gathered_name(number: int) -> str:
+def aggregated_name(number: int) -> str:
     """The column that holds an aggregate's input on its way to it."""
     return f"_v{number}"
 

@@ -1,5 +1,5 @@
 """``Stream``: records that stand for themselves, their joins, the table they become, and the
-``WindowedTable`` that they are gathered in.
+``WindowedTable`` that they are aggregated in.
 """
 
 from __future__ import annotations

@@ -275,7 +275,7 @@ def _by_key(answers: Answers) -> dict[Any, list[Change]]:
 
 def _unlike(answers: Answers, others: Answers, *, stream: bool) -> str | None:
     """How two runs of the same records differ in any key's changes; those of a stream, whose
-    records are dealt out by what they look up, in any order.
+    records are partitioned by what they look up, in any order.
     """
     ours, theirs = _by_key(answers), _by_key(others)
     if stream:

@@ -236,7 +236,9 @@ def as_change(entry: Entry, row: Row) -> tuple[Row, bool, int]:
 def read_by_key(port: Port) -> Port:
     """The port at which a side is read, where its changes meet by primary key before, too."""
     return (
-        read_by_key(port.origin.ports[0]) if isinstance(port.origin, Stage) and port.dealt else port
+        read_by_key(port.origin.ports[0])
+        if isinstance(port.origin, Stage) and port.hash_column
+        else port
     )
 
 

@@ -1,1 +1,1 @@
-"""The engine: how rows are packed, dealt out and worked on, bucket by bucket, and in what order."""
+"""The engine: how rows are packed, partitioned and worked on, bucket by bucket."""

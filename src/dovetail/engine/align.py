@@ -28,9 +28,9 @@ from dovetail.state.segment import SegmentCache
 
 
 @dataclass(frozen=True)
-class Gate:
-    """What has been let through: ``batches``; ``manifest``: the bucket's, with the clocks of inputs
-    and gate; ``stores``: the rows that wait, by the names of their stores.
+class Aligned:
+    """What has been let through: ``batches``; ``manifest``: the bucket's, with the clocks of what
+    is read and of what is let through; ``stores``: the rows that wait, by their stores' names.
     """
 
     batches: Sequence[Batch]
@@ -38,7 +38,7 @@ class Gate:
     stores: Mapping[str, Runs]
 
 
-def pass_gate(
+def align(
     fragment: Fragment,
     came: Sequence[Batch],
     heard: Sequence[bool],
@@ -47,7 +47,7 @@ def pass_gate(
     now_us: int,
     blobs: Blobs,
     cache: SegmentCache,
-) -> Gate:
+) -> Aligned:
     """Let through what need not wait.
 
     ``came``: per source the rows of the batch; ``heard``: which sources brought something;
@@ -85,7 +85,7 @@ def pass_gate(
         batches.append(_let_through(source, waited, batch, passes, upto_us))
         stores[store] = queue.runs
         passed_us.append(None if upto_us == NO_TIME else upto_us)
-    return Gate(
+    return Aligned(
         batches,
         replace(manifest, stream_time_us=tuple(passed_us), heard_us=heard_us),
         stores,

@@ -28,8 +28,8 @@ class Flow(ABC, Generic[R, P]):
         """
 
     @abstractmethod
-    def dealt(self, stage: Stage, inputs: list[P], by: str, number: int) -> P:
-        """What a stage makes of its inputs, packed and dealt out by the hash in column ``by``, as
+    def partitioned(self, stage: Stage, inputs: list[P], by: str, number: int) -> P:
+        """What a stage makes of its inputs, packed and partitioned by the hash in column ``by``, as
         input ``number`` of another.
         """
 
@@ -51,6 +51,6 @@ def _reaching(stage: Stage, number: int, port: Port, flow: Flow[R, P]) -> P:
     origin = port.origin
     if isinstance(origin, Source):
         return flow.packed(stage, number, port, None)
-    if port.dealt is not None:
-        return flow.dealt(origin, _inputs(origin, flow), port.dealt, number)
+    if port.hash_column is not None:
+        return flow.partitioned(origin, _inputs(origin, flow), port.hash_column, number)
     return flow.packed(stage, number, port, changes(origin, flow))

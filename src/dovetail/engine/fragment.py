@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from dovetail.arrays.timeline import NO_TIME
 from dovetail.engine import feeds
-from dovetail.engine.align import pass_gate
+from dovetail.engine.align import align
 from dovetail.engine.blame import blamed, culprit, place_of
 from dovetail.engine.pieces import Piece, batch_of
 from dovetail.engine.slices import Slices
@@ -84,8 +84,8 @@ def _process(
     held: Mapping[str, Runs] = {}
     if fragment.align_us is not None:
         heard = [any(piece.source == number for piece in pieces) for number in range(len(sources))]
-        gate = pass_gate(fragment, batches, heard, after, before, now_us, blobs, cache)
-        batches, after, held = gate.batches, gate.manifest, gate.stores
+        aligned = align(fragment, batches, heard, after, before, now_us, blobs, cache)
+        batches, after, held = aligned.batches, aligned.manifest, aligned.stores
     share = Share(
         fragment=fragment,
         sources=sources,

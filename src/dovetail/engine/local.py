@@ -24,8 +24,8 @@ from dovetail.columns import (
     EVENT_TIME,
     FOREIGN,
     HASH,
+    aggregated_name,
     foreign_name,
-    gathered_name,
 )
 from dovetail.engine import flow
 from dovetail.engine.flow import Flow
@@ -192,7 +192,7 @@ class _MicroBatch(Flow[Tables, Packed]):
         ]
         return self._local.pieces(stage, number, port, tables)[0]
 
-    def dealt(self, stage: Stage, inputs: list[Packed], by: str, number: int) -> Packed:
+    def partitioned(self, stage: Stage, inputs: list[Packed], by: str, number: int) -> Packed:
         """The changes of all buckets, each as a piece for every bucket, as they are asked for."""
         labels = range(stage.fragment.buckets)
         for piece, (bucket, table) in enumerate(self._processed(stage, inputs)):
@@ -251,7 +251,7 @@ def _wire_rows(input_: Input, rows: pa.Table, schema: pa.Schema, key_hash: Hash)
         columns |= {foreign_name(number): column for number, column in enumerate(foreign)}
         columns[FOREIGN] = pa.array(key_hash(foreign), pa.int64())
     if input_.used is not None:
-        columns |= {gathered_name(number): columns[n] for number, n in enumerate(input_.used)}
+        columns |= {aggregated_name(number): columns[n] for number, n in enumerate(input_.used)}
     columns |= zip(input_.key, keys, strict=True)
     columns[HASH] = pa.array(key_hash(keys), pa.int64())
     return pa.table([columns[name] for name in schema.names], schema=schema)

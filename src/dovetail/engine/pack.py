@@ -42,8 +42,8 @@ class Packer:
 
     What no join can use is counted in ``dropped`` and, unless it keeps time, dropped: rows with a
     null in the key, but for streams whose records appear without a match, and a stream's records
-    without a value, but where they are gathered. Rows whose foreign key fails are counted in
-    ``failed``, and dropped. ``by``: columns that deal the rows out to the buckets, by default the
+    without a value, but where they are aggregated. Rows whose foreign key fails are counted in
+    ``failed``, and dropped. ``by``: columns that partition the rows over the buckets, by default the
     key.
     """
 
@@ -177,7 +177,7 @@ class Tag:
 def packed(
     table: pa.Table | None, labels: Sequence[int], tag: Tag, *, by: str = HASH
 ) -> pa.RecordBatch:
-    """Rows of ``PACKED``, one per bucket: those of ``table``, dealt out by the hash in column
+    """Rows of ``PACKED``, one per bucket: those of ``table``, partitioned by the hash in column
     ``by``.
     """
     buckets = len(labels)

@@ -1,4 +1,4 @@
-"""Tables gathered by other columns than their key: what a changed row says to its groups.
+"""Tables grouped by other columns than their key: what a changed row says to its groups.
 
 A record that changes a row from ``old`` to ``new`` takes the old one out of its group and puts the
 new one into its own. Where both are one group that is one change with one result, so the first of

@@ -1,4 +1,4 @@
-"""Rows gathered by key, and by window of time, on one bucket (``Aggregation``).
+"""Rows aggregated by key, and by window of time, on one bucket (``Aggregation``).
 
 Stored is each group's accumulators, never its rows. A record that comes for a window when it is
 closed is late: it is left out of that window.
@@ -309,7 +309,7 @@ def _times(events: Timeline, stored_us: Ints, count: Ints, told: Ints) -> Ints:
 
 
 def values_of(job: Job, law: Aggregation, rows: pa.Table, row: Ints) -> list[Columns]:
-    """Per column the values that it gathers, of the rows number ``row``."""
+    """Per column the values that it aggregates, of the rows number ``row``."""
     first = job.sources[0].value_columns.start
     return [
         picked([rows.column(first + number) for number in column.values], row)

@@ -281,7 +281,7 @@ def _chunks(
     results: _Results,
 ) -> Iterator[pa.Table]:
     """The results as tables: ``Operator.output_schema``, then ``_place`` and ``_epoch``; bucket by
-    bucket, as they are dealt out.
+    bucket, as they are partitioned.
     """
     causes = job.causes(events)
     place = np.where(
@@ -289,9 +289,9 @@ def _chunks(
         low_half(events.hash[events.group[results.event]]),
         np.append(subscriptions.place, 0)[results.subscription],
     )
-    dealt = np.argsort(bucket_of(place, job.operator.buckets), kind="stable")
-    for start in range(0, len(dealt), _ROWS_MAX):
-        which = dealt[start : start + _ROWS_MAX]
+    by_bucket = np.argsort(bucket_of(place, job.operator.buckets), kind="stable")
+    for start in range(0, len(by_bucket), _ROWS_MAX):
+        which = by_bucket[start : start + _ROWS_MAX]
         part = results.of(which)
         left = np.append(subscriptions.reference, ABSENT)[part.subscription]
         group = events.group[part.event]

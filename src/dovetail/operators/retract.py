@@ -1,7 +1,7 @@
-"""Before a table is gathered by other columns, on one bucket of its own keys: each change of a row
+"""Before a table is grouped by other columns, on one bucket of its own keys: each change of a row
 becomes the old row, which leaves its group, and the new one, which enters its own (``Retract``).
 
-Stored is each key's last row: its group and the columns that are gathered.
+Stored is each key's last row: its group and the columns that are aggregated.
 """
 
 from __future__ import annotations

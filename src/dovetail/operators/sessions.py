@@ -1,4 +1,4 @@
-"""Rows gathered by key and session, on one bucket (``Aggregation`` over session windows).
+"""Rows aggregated by key and session, on one bucket (``Aggregation`` over session windows).
 
 Stored are the sessions with their accumulators, those of one key side by side.
 """

@@ -1,4 +1,4 @@
-"""Rows gathered by key and sliding window, on one bucket (``Aggregation`` over sliding windows).
+"""Rows aggregated by key and sliding window, on one bucket (``Aggregation`` over sliding windows).
 
 Stored are the accumulators of each window and, as the windows of later records may hold them, the
 records themselves, as long as a window with them may be open.

@@ -21,9 +21,9 @@ def subscriptions(left: SourceSpec, carries: tuple[str, ...]) -> SourceSpec:
     return _moved(left, [*primary, *values], carries, subscribed=True)
 
 
-def regrouped(read: SourceSpec, carries: tuple[str, ...]) -> SourceSpec:
+def retracted(read: SourceSpec, carries: tuple[str, ...]) -> SourceSpec:
     """What ``Retract`` sends on of its input: by group, what is aggregated."""
-    return _moved(read, read.fields(read.value_columns), carries, regrouped=True)
+    return _moved(read, read.fields(read.value_columns), carries, retracted=True)
 
 
 def _moved(
@@ -32,7 +32,7 @@ def _moved(
     carries: tuple[str, ...],
     *,
     subscribed: bool = False,
-    regrouped: bool = False,
+    retracted: bool = False,
 ) -> SourceSpec:
     """Rows of a source under its other key."""
     own = [source.schema.field(name) for name in ROW_COLUMNS]
@@ -45,7 +45,7 @@ def _moved(
         retention_us=source.retention_us,
         window=source.window,
         subscribed=subscribed,
-        regrouped=regrouped,
+        retracted=retracted,
         origin=source.origin,
         carries=tuple(name for name in carries if name != SEQUENCE),
     )
@@ -87,7 +87,7 @@ def in_order(answering: Operator, name: str) -> Operator:
     )
 
 
-def gather(node: Aggregation, used: tuple[str, ...]) -> ops.Aggregation:
+def aggregation(node: Aggregation, used: tuple[str, ...]) -> ops.Aggregation:
     """What an aggregation makes of the columns ``used``."""
     return ops.Aggregation(
         node.name,

@@ -51,7 +51,7 @@ class Operator:
 
     ``emit``: each change, or of each key the last one of a batch; ``visible``: whether the output
     has the column ``_visible``; ``feeds``: as in ``Fragment``; ``buckets``: into how many its
-    output is dealt out.
+    output is partitioned.
 
     In a fragment of several: ``reads``: per source, where its rows come from; ``clocks``: the
     inputs by whose time its windows close, the slowest of them. ``reads`` is empty where an

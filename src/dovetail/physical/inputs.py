@@ -19,8 +19,8 @@ from dovetail.columns import (
     SEQUENCE,
     STREAM_TIME,
     TIE,
+    aggregated_name,
     foreign_name,
-    gathered_name,
 )
 from dovetail.errors import PlanError
 from dovetail.physical.source import SourceSpec, unique
@@ -46,7 +46,7 @@ class Input:
     found; the others are their values, a key column that is not asked for among them.
 
     ``foreign``: where the rows are to become subscriptions, the columns or expressions that make
-    the foreign key, each with its type; ``used``: where they are to be gathered, the columns that
+    the foreign key, each with its type; ``used``: where they are to be aggregated, the columns that
     alone travel as values, under names of their own; ``only``: the value columns that are of use,
     None for all.
     """
@@ -84,10 +84,10 @@ class Input:
         return [f for f in (*self.source.key, *values) if f.name not in self.key]
 
     @property
-    def gathered_fields(self) -> list[StructField]:
-        """The columns that travel to be gathered, under their own names."""
+    def aggregated_fields(self) -> list[StructField]:
+        """The columns that travel to be aggregated, under their own names."""
         return [
-            StructField(gathered_name(number), f.dataType)
+            StructField(aggregated_name(number), f.dataType)
             for number, f in enumerate(self.value_fields)
         ]
 
@@ -217,7 +217,7 @@ def unique_names(inputs: Sequence[Input]) -> list[str]:
 
 def wire_schema(input_: Input) -> pa.Schema:
     """The Arrow columns in which an input's rows travel, all nullable, in UTC."""
-    values = input_.value_fields if input_.used is None else input_.gathered_fields
+    values = input_.value_fields if input_.used is None else input_.aggregated_fields
     return carried(StructType([*input_.key_fields, *input_.foreign_fields, *values]))
 
 

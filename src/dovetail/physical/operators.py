@@ -357,9 +357,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Aggregation(Law):
-    """Rows gathered by key and, where there are ``windows``, by window. ``name``: what errors call
-    it; ``retracts``: rows that are ``_deleted`` leave their group; ``timed``: a group has changed
-    in a batch where only its time has.
+    """Rows aggregated by key and, where there are ``windows``, by window. ``name``: what errors
+    call it; ``retracts``: rows that are ``_deleted`` leave their group; ``timed``: a group has
+    changed in a batch where only its time has.
     """
 
     name: str
@@ -372,7 +372,7 @@ class Aggregation(Law):
     RECORDS: ClassVar[str] = "records"
 
     def key(self, sources: Sources) -> list[pa.Field]:
-        """What is gathered by, then the bounds of the window."""
+        """What is grouped by, then the bounds of the window."""
         own = super().key(sources)
         if self.windows is None:
             return own

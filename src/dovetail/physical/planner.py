@@ -199,14 +199,14 @@ class _Planner:
             node,
             self._fragment(node, f"{topology}.2", answering, key_names=right.key),
             (
-                Port(answering.sources[0], first, dealt=HASH),
+                Port(answering.sources[0], first, hash_column=HASH),
                 self._port(right, answering.sources[1], emit),
             ),
         )
         return Stage(
             node,
             self._fragment(node, topology, ordering),
-            (Port(ordering.sources[0], second, dealt=PLACE),),
+            (Port(ordering.sources[0], second, hash_column=PLACE),),
             (left, Input(node.right, ())),
         )
 
@@ -240,15 +240,15 @@ class _Planner:
                 (self._port(input_, read, emit),),
             )
             topology = f"{topology}.2"
-            port = Port(chains.regrouped(read, between), first, dealt=HASH)
-        gathering = Operator(
-            law=chains.gather(node, used),
+            port = Port(chains.retracted(read, between), first, hash_column=HASH)
+        aggregating = Operator(
+            law=chains.aggregation(node, used),
             sources=(port.source,),
             emit=emit,
             feeds=feeds,
             buckets=self.buckets,
         )
-        fragment = self._fragment(node, topology, gathering, key_names=node.by)
+        fragment = self._fragment(node, topology, aggregating, key_names=node.by)
         return Stage(node, fragment, (port,), told)
 
     def _delta(self, node: DeltaJoin, emit: Emit) -> Stage:
@@ -279,7 +279,7 @@ class _Planner:
                 self._fragment(node, "", settling),
                 (replace(left, by=tuple(node.left.key.names)),),
             )
-            left = Port(meeting, first, dealt=HASH)
+            left = Port(meeting, first, hash_column=HASH)
         joining = Operator(
             law=law,
             sources=(left.source, right.source),

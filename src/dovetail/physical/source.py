@@ -42,7 +42,7 @@ class SourceSpec:
     may be whose rows are kept, by their column ``window``, None where rows have no windows;
     ``foreign``: how many columns of another key come after the key, behind a column with its hash;
     ``subscribed``: whether its rows are subscriptions by foreign key, which have ``_place``,
-    ``_epoch`` and ``_instruction``, too; ``regrouped``: whether they are a table's rows as they
+    ``_epoch`` and ``_instruction``, too; ``retracted``: whether they are a table's rows as they
     enter and leave groups, which have ``_instruction``; ``fallible``: whether its foreign key may
     fail on a row, which a last column says until the row is packed; ``primary``: columns that may
     not be null besides the key.
@@ -67,7 +67,7 @@ class SourceSpec:
     retention_us: int | None = None
     window: str = WINDOW_START
     subscribed: bool = False
-    regrouped: bool = False
+    retracted: bool = False
     fallible: bool = False
     primary: tuple[str, ...] = ()
     files: bool = False
@@ -132,7 +132,7 @@ class SourceSpec:
         brought = (
             (PLACE, self.subscribed),
             (EPOCH, self.subscribed),
-            (INSTRUCTION, self.subscribed or self.regrouped),
+            (INSTRUCTION, self.subscribed or self.retracted),
             (SEQUENCE, self.sequence),
             (LOG_PARTITION, self.log_partition),
         )

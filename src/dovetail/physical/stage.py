@@ -1,9 +1,9 @@
 """The physical plan as a tree: stages, and the exchanges by which rows reach them.
 
 A *stage* is a fragment with what reaches each of its inputs: the rows of a source or the changes of
-another stage, through an *exchange* that deals them out to buckets.
+another stage, through an *exchange* that partitions them over buckets.
 
-| exchange | rows are dealt out by | they travel |
+| exchange | rows are partitioned by | they travel |
 |---|---|---|
 | by key | the hash of the columns that the stage reads them by | packed anew from flat rows |
 | by ``_hash`` | the key that they say themselves: a foreign key, a group | packed all the way |
@@ -26,18 +26,18 @@ from dovetail.plan.nodes import Node, Source
 @dataclass(frozen=True, eq=False)
 class Port:
     """How rows reach one input of a fragment. ``source``: how they lie there; ``origin``: where
-    they come from. By key: ``input``, which columns are read, and ``by``, those that deal rows out
-    where it is not the key; else ``dealt``, the column of the hash that they come with.
+    they come from. By key: ``input``, which columns are read, and ``by``, those that partition rows
+    where it is not the key; else ``hash_column``, the hash that they come with.
     """
 
     source: SourceSpec
     origin: Source | Stage
     input: Input | None = None
     by: tuple[str, ...] = ()
-    dealt: str | None = None
+    hash_column: str | None = None
 
     def __post_init__(self) -> None:
-        assert (self.input is None) == (self.dealt is not None)
+        assert (self.input is None) == (self.hash_column is not None)
 
 
 @dataclass(frozen=True, eq=False)

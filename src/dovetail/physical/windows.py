@@ -1,9 +1,9 @@
 """Windowed tables: the operators that compute one, and what it is joined with, in one fragment.
 
-A window is a part of a row's key, but rows are dealt out by the rest of it, so that all windows of
-a key lie in one bucket. So every join of windowed tables runs there, as one of the joins of tables:
-on the same window by the key of both; with a table without windows, or on a shifted window, by a
-foreign key, which here never leaves the bucket.
+A window is a part of a row's key, but rows are partitioned by the rest of it, so that all windows
+of a key lie in one bucket. So every join of windowed tables runs there, as one of the joins of
+tables: on the same window by the key of both; with a table without windows, or on a shifted window,
+by a foreign key, which here never leaves the bucket.
 
 Source: Kafka Streams join design, "Windowed Aggregate", "KStream-WTable", "KTable-WTable",
 "WTable-KTable", "WTable-WTable".
@@ -22,8 +22,8 @@ from dovetail.columns import (
     SEQUENCE,
     WINDOW_END,
     WINDOW_START,
+    aggregated_name,
     foreign_name,
-    gathered_name,
     key_name,
     value_name,
 )
@@ -224,7 +224,7 @@ class _Builder:
         """The operators that compute a node, each node once."""
         if id(node) not in self._known:
             if isinstance(node, Aggregation):
-                made = self._gathered(node, emit)
+                made = self._aggregated(node, emit)
             else:
                 made = self._joined(node, emit)
             self._known[id(node)] = made
@@ -268,8 +268,8 @@ class _Builder:
         else:
             for name in used or ():
                 read.used.setdefault(name, len(read.used))
-            gathered = {name: gathered_name(n) for name, n in read.used.items()}
-            columns = gathered | columns
+            used_as = {name: aggregated_name(n) for name, n in read.used.items()}
+            columns = used_as | columns
         columns |= {foreign_name(n): foreign_name(n) for n in range(len(foreign))}
         return _Made(number, False, columns, (number,))
 
@@ -295,12 +295,12 @@ class _Builder:
         self.operators.append(replace(operator, reads=reads, clocks=clocks))
         return _Made(len(self.operators) - 1, True, columns, clocks)
 
-    def _gathered(self, node: Aggregation, emit: Emit) -> _Made:
+    def _aggregated(self, node: Aggregation, emit: Emit) -> _Made:
         used = tuple(dict.fromkeys(name for c in node.columns for name in c.columns))
         read = self._read(node.input, node.by, used=used)
         known = {f.name: f for f in (*node.input.key, *node.input.values)}
         fields = [known[name] for name in node.by]
-        fields += [StructField(gathered_name(n), known[u].dataType) for n, u in enumerate(used)]
+        fields += [StructField(aggregated_name(n), known[u].dataType) for n, u in enumerate(used)]
         source = SourceSpec(
             name=node.input.name,
             schema=carried(StructType(fields)),
@@ -311,7 +311,7 @@ class _Builder:
         )
         feed = read.feed([*node.by, *used], rehashed=False)
         columns = _named(node.key.names, node.values.names)
-        law = chains.gather(node, used)
+        law = chains.aggregation(node, used)
         return self._operator(law, (source,), (feed,), emit, read.clocks, columns)
 
     def _joined(self, node: WindowJoin, emit: Emit) -> _Made:

@@ -41,7 +41,7 @@ def aggregation(
     windows: Windows | None,
     label: str | None = None,
 ) -> Aggregation:
-    """The rows of ``node`` gathered by the columns ``by``, and by windows where there are any."""
+    """The rows of ``node`` grouped by the columns ``by``, and by windows where there are any."""
     name = label or f"aggregate of {node.name} by {', '.join(by)}"
     refuse_corrected(name, node)
     known = {f.name: f for f in (*node.key, *node.values)}

@@ -294,7 +294,7 @@ class Aggregated:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Aggregation:
-    """A table: the rows of a table, or the records of a stream, gathered by the columns ``by``; of
+    """A table: the rows of a table, or the records of a stream, grouped by the columns ``by``; of
     a stream also by ``windows`` of time, each a row of its own.
     """
 
@@ -306,12 +306,12 @@ class Aggregation:
 
     @property
     def name(self) -> str:
-        """What errors call it: its label, or what it gathers."""
+        """What errors call it: its label, or what it aggregates."""
         return self.label or f"aggregate of {self.input.name} by {', '.join(self.by)}"
 
     @property
     def key(self) -> StructType:
-        """The columns it is gathered by, then, where there are windows, their start and end."""
+        """The columns it is grouped by, then, where there are windows, their start and end."""
         known = {f.name: f for f in (*self.input.key, *self.input.values)}
         own = [known[name] for name in self.by]
         return StructType([*own, *(WINDOW_FIELDS if self.windows is not None else ())])
@@ -395,7 +395,7 @@ def windows_of(node: Node) -> Windows | None:
 
 
 def base_key(node: Node) -> StructType:
-    """The key without its window: what a windowed table's rows are dealt out by."""
+    """The key without its window: what a windowed table's rows are partitioned by."""
     fields = node.key.fields
     return StructType(fields[: -len(WINDOW_FIELDS)] if windows_of(node) else fields)
 

@@ -85,8 +85,8 @@ def count_column(number: int) -> str:
 
 @dataclass
 class ToBuckets(Emission):
-    """As the packed rows of another stage's input ``number``, dealt out to its buckets by the hash
-    in column ``by``. Every bucket hears the time.
+    """As the packed rows of another stage's input ``number``, partitioned over its buckets by the
+    hash in column ``by``. Every bucket hears the time.
     """
 
     labels: Sequence[int]

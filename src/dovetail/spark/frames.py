@@ -88,7 +88,7 @@ class Frames(Flow[DataFrame, DataFrame]):
             made = self._observed(made, f"{source.name}.{count}", count)
         return made
 
-    def dealt(self, stage: Stage, inputs: list[DataFrame], by: str, number: int) -> DataFrame:
+    def partitioned(self, stage: Stage, inputs: list[DataFrame], by: str, number: int) -> DataFrame:
         """Rows of ``PACKED``. What the stage counts is an observed metric."""
         packed, fragment = reduce(DataFrame.union, inputs), stage.fragment
         if isinstance(fragment.last.law, Settle):

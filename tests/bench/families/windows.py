@@ -1,7 +1,7 @@
 """Aggregates, windowed tables and what they are joined with (``models.windows``).
 
 The streams ``L`` and ``R`` have keys of their own and are gathered by another column, so that rows
-are dealt out by what they are gathered by.
+are partitioned by what they are grouped by.
 """
 
 from __future__ import annotations
