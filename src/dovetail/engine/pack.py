@@ -43,7 +43,7 @@ class Packer:
     What no join can use is counted in ``dropped`` and, unless it keeps time, dropped: rows with a
     null in the key, but for streams whose records appear without a match, and a stream's records
     without a value, but where they are aggregated. Rows whose foreign key fails are counted in
-    ``failed``, and dropped. ``by``: columns that partition the rows over the buckets, by default the
+    ``failed``, and dropped. ``by``: the columns that rows are partitioned by, by default the
     key.
     """
 
