@@ -94,7 +94,7 @@ def start(spark: SparkSession, data: Path, name: str, checkpoint: str) -> Stream
     if name == "joined":
         beside = {"n": "left.n", "total": "left.total", "before": "right.n"}
         totals = totals.join(totals, how="left", shift="-1 hour", select=beside)
-    table = totals.to_table(emit="final" if name == "final" else "change")
+    table = totals.to_table(windows="on_close" if name == "final" else "on_change")
     return table.write_stream(
         harness.Nowhere(),
         checkpoint=checkpoint,

@@ -108,9 +108,9 @@ def test_a_replay_equals_the_live_run(kind: str, slow: str, restart: bool) -> No
         replay, told = Driver(aligned), []
         for batch in throttled(records, slow):
             if restart:
-                replay = Driver.restore(aligned, replay.cut())
+                replay = Driver.restore(aligned, replay.snapshot())
             told += feed(replay, (left, right), batch)
-        told += replay.wait("1 min")
+        told += replay.advance_wall_clock("1 min")
         assert seen(told) == live
 
 
@@ -128,8 +128,8 @@ def test_an_idle_side_is_not_waited_for() -> None:
     left, right, joined = JOINS["stream-table"]("1 min")
     driver = Driver(joined)
     assert feed(driver, (left, right), [("L", "a", "v", 5)]) == []
-    assert driver.wait("59 s") == []
-    assert [c.values for c in driver.wait("1 s")] == [{"l": "v", "r": None}]
+    assert driver.advance_wall_clock("59 s") == []
+    assert [c.values for c in driver.advance_wall_clock("1 s")] == [{"l": "v", "r": None}]
     assert [c.values for c in feed(driver, (left, right), [("L", "a", "w", 9)])] == [
         {"l": "w", "r": None}
     ]

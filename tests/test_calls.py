@@ -29,8 +29,6 @@ from pyspark.sql.window import Window
 
 import dovetail as dt
 from dovetail import testing
-from dovetail.stream import GroupedStream, WindowedStream
-from dovetail.table import GroupedTable
 
 
 class World:
@@ -366,16 +364,16 @@ CALLS: dict[str, Call] = {
         select=SELECT,
         name=NAME,
     ),
-    "WindowedTable.to_table": call(lambda w: w.hours.to_table, emit=line(wrong=("batch",))),
+    "WindowedTable.to_table": call(lambda w: w.hours.to_table, windows=line(wrong=("batch",))),
     "WindowedTable.to_stream": call(
         lambda w: w.hours.to_stream,
         key=line("None", "column", "names", wrong=("nope", ["id", "id"])),
         select=line("None", "names", wrong=SELECT.wrong),
-        emit=line(wrong=("batch",)),
+        windows=line(wrong=("batch",)),
     ),
     "Topology.changelog": call(lambda w: w.orders.changelog, emit=EMIT, buckets=BUCKETS),
-    "Topology.to_batch": call(
-        lambda w: w.table("orders", w.static).to_batch, emit=EMIT, buckets=BUCKETS
+    "Topology.changelog (static)": call(
+        lambda w: w.table("orders", w.static).changelog, emit=EMIT, buckets=BUCKETS
     ),
     "Topology.write_stream": call(
         lambda w: partial(w.orders.write_stream, sink=dt.to_memory("m"), checkpoint=w.new_folder()),
@@ -488,8 +486,8 @@ CALLS: dict[str, Call] = {
     "to_memory": call(
         lambda _: dt.to_memory, name=line("text", "column", wrong=("a b", "a.b", "1"))
     ),
-    "to_function": call(
-        lambda _: dt.to_function, function=line("function", wrong=(lambda changes: None,))
+    "to_foreach_batch": call(
+        lambda _: dt.to_foreach_batch, function=line("function", wrong=(lambda changes: None,))
     ),
     "to_delta": call(
         lambda _: partial(dt.to_delta, path="path"),
@@ -507,10 +505,7 @@ CALLS: dict[str, Call] = {
         options=OPTIONS,
     ),
     "settings": call(lambda _: dt.settings, partitions=line("number")),
-    "index": call(lambda _: dt.index, columns=COLUMN),
-    "index_named": call(lambda _: partial(dt.index_named, "i"), columns=COLUMN),
-    "index_named (name)": call(lambda _: lambda name: dt.index_named(name, "a"), name=NAMED),
-    "unique_index": call(lambda _: partial(dt.unique_index, "a"), columns=COLUMN, name=NAME),
+    "index": call(lambda _: partial(dt.index, "a"), columns=COLUMN, unique=FLAG, name=NAME),
     "Index.__init__": call(
         lambda _: partial(dt.Index, name="i", columns=("a",)),
         name=NAMED,
@@ -643,11 +638,15 @@ CALLS: dict[str, Call] = {
         timestamp=line(*MOMENT.right, "list of numbers", wrong=([1, 2], [None])),
         deleted=FLAG,
     ),
-    "Driver.advance": call(lambda w: testing.Driver(w.fed).advance, timestamp=MOMENT),
-    "Driver.wait": call(lambda w: testing.Driver(w.fed).wait, span=SPAN),
+    "Driver.advance_stream_time": call(
+        lambda w: testing.Driver(w.fed).advance_stream_time, timestamp=MOMENT
+    ),
+    "Driver.advance_wall_clock": call(
+        lambda w: testing.Driver(w.fed).advance_wall_clock, span=SPAN
+    ),
     "Driver.restore": call(
         lambda w: partial(
-            testing.Driver.restore, topology=w.fed, snapshot=testing.Driver(w.fed).cut()
+            testing.Driver.restore, topology=w.fed, snapshot=testing.Driver(w.fed).snapshot()
         ),
         topology=line(wrong=(Given(lambda w: w.orders),)),
         snapshot=line(wrong=(b"", b"\x03", b"\x03nonsense")),
@@ -661,17 +660,18 @@ UNCALLED = {"Change", "GroupedTable", "GroupedStream", "WindowedStream"}
 
 def public() -> Iterator[tuple[str, Any]]:
     """Every function and method that takes an argument, by its name."""
-    returned = (GroupedTable, GroupedStream, WindowedStream)
     named = [getattr(dt, name) for name in dt.__all__]
     named += [
         one
         for name, one in vars(testing).items()
         if not name.startswith("_") and getattr(one, "__module__", "") == testing.__name__
     ]
-    for one in (*named, *returned):
+    for one in named:
         if inspect.isfunction(one):
             yield one.__name__, one
-        elif inspect.isclass(one) and not issubclass(one, Exception):
+        elif inspect.isclass(one) and not (
+            issubclass(one, Exception) or getattr(one, "_is_protocol", False)
+        ):
             for name, method in inspect.getmembers(one, inspect.isroutine):
                 own = getattr(method, "__module__", "") or ""
                 made = name == "__init__" and one.__name__ not in UNCALLED

@@ -149,7 +149,7 @@ def test_another_last_selection_goes_on(spark: SparkSession, tmp_path: Path) -> 
     def told(select: Any) -> list[tuple[Any, ...]]:
         orders, items = tables(spark, tmp_path, "orders", "items")
         rows: list[tuple[Any, ...]] = []
-        sink = dt.to_function(lambda batch, _: rows.extend(map(tuple, batch.collect())))
+        sink = dt.to_foreach_batch(lambda batch, _: rows.extend(map(tuple, batch.collect())))
         bound(tmp_path, orders.join(items, select=select), sink=sink)
         return sorted(row[: -len(("_change", "_timestamp", "_position"))] for row in rows)
 
@@ -200,7 +200,7 @@ def test_a_checkpoint_is_bound_before_anything_is_stored(
         raise RuntimeError("the sink fails")
 
     with pytest.raises(StreamingQueryException, match="the sink fails"):
-        bound(tmp_path, users, sink=dt.to_function(failing))
+        bound(tmp_path, users, sink=dt.to_foreach_batch(failing))
     checkpoint = tmp_path / "checkpoint"
     assert not any((checkpoint / "commits").iterdir())
     with pytest.raises(dt.CheckpointError, match=r'plan.table was "users" and is "others"'):

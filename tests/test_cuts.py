@@ -91,7 +91,7 @@ TOPOLOGIES: dict[str, Callable[[], Topology]] = {
     "hopping": lambda: counted("l", dt.hopping("6 us", advance="2 us", grace="1 us")).to_table(),
     "sliding": lambda: counted("l", dt.sliding("3 us", grace="2 us")).to_table(),
     "session": lambda: counted("l", dt.session("2 us", grace="2 us")).to_table(),
-    "final": lambda: counted("l", SIX).to_table(emit="final"),
+    "final": lambda: counted("l", SIX).to_table(windows="on_close"),
     "windows": lambda: (
         counted("l", SIX)
         .join(counted("r", SIX), how="outer", select={"a": "left.n", "b": "right.n"})
@@ -100,12 +100,12 @@ TOPOLOGIES: dict[str, Callable[[], Topology]] = {
     "final windows": lambda: (
         counted("l", SIX)
         .join(counted("r", SIX), how="left", select={"a": "left.n", "b": "right.n"})
-        .to_table(emit="final")
+        .to_table(windows="on_close")
     ),
     "windows with a table": lambda: (
         counted("l", SIX)
         .join(table("r"), how="left", select={"n": "n", "v": "v"})
-        .to_table(emit="final")
+        .to_table(windows="on_close")
     ),
     "streams": lambda: stream("l").join(
         stream("r"),
@@ -134,7 +134,7 @@ TOPOLOGIES: dict[str, Callable[[], Topology]] = {
         .group_by("r")
         .window(SIX)
         .agg(all=dt.collect_list("lv"))
-        .to_table(emit="final")
+        .to_table(windows="on_close")
     ),
 }
 

@@ -156,11 +156,11 @@ JOIN_MISTAKES: dict[str, tuple[Callable[[DataFrame], Any], str]] = {
         r"column 'name' occurs twice. Give each its own name",
     ),
     "a shared log that not all share": (
-        lambda f: table(f, "id", "name", "at", "n", sequence="n").join(cities(f)).to_batch(),
+        lambda f: table(f, "id", "name", "at", "n", sequence="n").join(cities(f)).changelog(),
         r"sequence= without log_partition= orders the rows of all inputs, but only users has it",
     ),
     "a static frame in a query": (
-        lambda f: table(f).join(cities(f)).changelog(),
+        lambda f: table(f).join(cities(f)).write_stream(dt.to_memory("never"), checkpoint="/never"),
         r"table users: its frame is not a streaming one. Read it with spark.readStream",
     ),
 }
@@ -200,7 +200,7 @@ def test_a_query_that_cannot_start_and_rows_that_cannot_be_placed(
 
     def start(topology: dt.Table, checkpoint: str = checkpoint, **options: Any) -> Any:
         options = {"trigger": "available now", "buckets": 2} | options
-        rows = dt.to_function(lambda batch, _: batch.collect())
+        rows = dt.to_foreach_batch(lambda batch, _: batch.collect())
         query = topology.write_stream(rows, checkpoint=checkpoint, **options)
         query.awaitTermination()
         return query
@@ -210,8 +210,6 @@ def test_a_query_that_cannot_start_and_rows_that_cannot_be_placed(
         dt.PlanError, match=r"trigger= is 'soon'. Give 'available now' or an interval"
     ):
         start(joined, trigger="soon")
-    with pytest.raises(dt.PlanError, match=r"table user: its frame is a streaming one, to_batch"):
-        joined.to_batch()
 
     progress = [p for p in start(joined).recentProgress if p["numInputRows"]]
     dropped = [p["observedMetrics"]["user.dropped"]["records"] for p in progress]
@@ -261,7 +259,7 @@ def test_a_refused_query_leaves_its_checkpoint_unbound(
     (tmp_path / "in").mkdir()
     stream = spark.readStream.schema("id long, at timestamp").parquet(str(tmp_path / "in"))
     users = dt.Table.from_changelog(stream, key="id", timestamp="at", name="user")
-    sink = dt.to_function(lambda batch, _: None)
+    sink = dt.to_foreach_batch(lambda batch, _: None)
     with pytest.raises(dt.PlanError, match=message):
         users.write_stream(sink, checkpoint=str(tmp_path / "checkpoint"), **arguments)
     assert not (tmp_path / "checkpoint").exists()

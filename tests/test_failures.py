@@ -185,7 +185,7 @@ def test_what_a_function_raises_is_told_first(spark: SparkSession, tmp_path: Pat
         raise RuntimeError(f"the sink fails at {number}")
 
     orders = World(spark, tmp_path).orders()
-    query = orders.write_stream(dt.to_function(fail), checkpoint=tmp_path / "checkpoint")
+    query = orders.write_stream(dt.to_foreach_batch(fail), checkpoint=tmp_path / "checkpoint")
     with pytest.raises(StreamingQueryException) as raised:
         query.processAllAvailable()
     first = str(raised.value).splitlines()[0]
@@ -197,8 +197,8 @@ def test_a_failing_driver_says_where() -> None:
     orders = testing.stream("orders", key="id", schema={"id": pa.int64(), "n": pa.int64()})
     driver = testing.Driver(orders.group_by("id").agg(s=dt.sum("n")))
     driver.pipe(orders, {"id": 1, "n": 2**62}, timestamp=1)
-    before = driver.cut()
+    before = driver.snapshot()
     with pytest.raises(dt.DataError) as raised:
         driver.pipe(orders, [{"id": i, "n": 2**62 if i == 1 else 0} for i in range(9)], timestamp=2)
     assert raised.value.where == "stream orders; key id=1; bucket 0 of 1"
-    assert driver.cut() == before
+    assert driver.snapshot() == before

@@ -83,7 +83,7 @@ def test_a_batch_run_takes_the_newest_file(
     expected = written(tmp_path / "in", alike=alike)
     frame = spark.read.schema(SCHEMA).json(str(tmp_path / "in"))
     assert frame.rdd.getNumPartitions() > len(SIZES)
-    assert last(table(frame).to_batch(buckets=3).collect()) == expected
+    assert last(table(frame).changelog(buckets=3).collect()) == expected
 
 
 @pytest.mark.usefixtures("small_partitions")
@@ -114,8 +114,8 @@ def test_the_rows_times_count_where_they_are_the_sequence(
         os.utime(path, (1_700_000_000 + hour, 1_700_000_000 + hour))
     frame = spark.read.schema(SCHEMA).json(str(tmp_path / "in"))
     by_time = table(frame, sequence=F.unix_micros("at"), log_partition=F.lit(0))
-    assert last(by_time.to_batch(buckets=3).collect()) == dict.fromkeys(KEYS, 0)
-    assert last(table(frame).to_batch(buckets=3).collect()) == dict.fromkeys(KEYS, 5)
+    assert last(by_time.changelog(buckets=3).collect()) == dict.fromkeys(KEYS, 0)
+    assert last(table(frame).changelog(buckets=3).collect()) == dict.fromkeys(KEYS, 5)
 
 
 def test_a_log_whose_files_are_read_apart_is_one_log(spark: SparkSession, tmp_path: Path) -> None:
@@ -135,5 +135,5 @@ def test_a_log_whose_files_are_read_apart_is_one_log(spark: SparkSession, tmp_pa
         frame, key="id", timestamp="at", sequence="v", log_partition=F.lit(0), name="rows"
     )
     hourly = rows.group_by("id").window(dt.tumbling("10 s")).agg(n=dt.count())
-    told = hourly.to_table().to_batch(emit="batch", buckets=3).collect()
+    told = hourly.to_table().changelog(emit="batch", buckets=3).collect()
     assert [(row.window_start.second, row.n) for row in told] == [(30, 400)]

@@ -55,10 +55,10 @@ def told(**options: Any) -> dt.Table:
     return stream.group_by("item").agg(n=dt.sum("n"))
 
 
-def trend(shift: str = "-1 day", select: Any = None, emit: Any = "final") -> dt.Table:
+def trend(shift: str = "-1 day", select: Any = None, windows: Any = "on_close") -> dt.Table:
     table = hours(retention="9 days")
     chosen = {"n": "left.n", "before": "right.n"} if select is None else select
-    return table.join(table, how="left", shift=shift, select=chosen).to_table(emit=emit)
+    return table.join(table, how="left", shift=shift, select=chosen).to_table(windows=windows)
 
 
 def looked(column: str | None = None, **options: Any) -> Any:
@@ -234,7 +234,7 @@ OTHERS: dict[str, tuple[Make, Make, str]] = {
 def test_another_topology_is_refused_with_the_differences(case: str) -> None:
     """Also by a driver that nothing was piped into."""
     then, now, message = OTHERS[case]
-    snapshot = Driver(then()).cut()
+    snapshot = Driver(then()).snapshot()
     with pytest.raises(dt.CheckpointError, match=f"another topology: .*{message}"):
         Driver.restore(now(), snapshot)
     Driver.restore(then(), snapshot)
@@ -275,7 +275,7 @@ SAME: dict[str, tuple[Make, Make]] = {
 @pytest.mark.parametrize("case", SAME)
 def test_what_no_state_depends_on_may_change(case: str) -> None:
     then, now = SAME[case]
-    Driver.restore(now(), Driver(then()).cut())
+    Driver.restore(now(), Driver(then()).snapshot())
 
 
 def test_a_query_goes_on_with_another_last_selection() -> None:
@@ -284,7 +284,7 @@ def test_a_query_goes_on_with_another_last_selection() -> None:
     driver = Driver(left.join(right, on="item", select=["n"]))
     driver.pipe(left, {"id": 1, "item": "a", "n": 2, "m": 3}, timestamp=1)
     joined = left.join(right, on="item", select=["m", "title"])
-    driver = Driver.restore(joined, driver.cut())
+    driver = Driver.restore(joined, driver.snapshot())
     (change,) = driver.pipe(right, {"sku": "a", "title": "A"}, timestamp=2)
     assert (change.key, change.values) == ({"id": 1}, {"m": 3, "title": "A"})
 
@@ -292,7 +292,7 @@ def test_a_query_goes_on_with_another_last_selection() -> None:
 def test_tables_that_nothing_tells_apart_are_refused() -> None:
     driver = Driver(two("a", "a"))
     with pytest.raises(dt.PlanError, match=r"^table a: another one has the same name and the same"):
-        Driver.restore(two("a", "a"), driver.cut())
+        Driver.restore(two("a", "a"), driver.snapshot())
 
 
 def expressed(net: Column) -> dt.Table:

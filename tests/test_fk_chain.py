@@ -76,7 +76,7 @@ class Run:
     def batch(self) -> tuple[list[Record], list[testing.Change]]:
         """One micro-batch of a few records, after a restart or not."""
         if self.random.random() < 0.3:
-            snapshot = self.driver.cut()
+            snapshot = self.driver.snapshot()
             self.driver = testing.Driver.restore(self.topology, snapshot, emit=self.emit)
         records = [drawn(self.random, self.used) for _ in range(self.random.randint(1, 12))]
         with self.driver.batch() as changes:
@@ -242,7 +242,7 @@ def test_every_batch_of_a_query_is_a_snapshot(
         write(tmp_path, batch, tables, number)
         if number in stops:
             query = topology.write_stream(
-                dt.to_function(collect),
+                dt.to_foreach_batch(collect),
                 checkpoint=str(tmp_path / "checkpoint"),
                 trigger="available now",
                 emit=emit,

@@ -190,7 +190,7 @@ def test_a_checkpoint_of_another_join_is_refused(other: dt.Table) -> None:
     driver = Driver(orders.join(items, on="item"))
     driver.pipe(orders, {"id": 1, "item": "a"}, timestamp=1)
     with pytest.raises(dt.CheckpointError, match="topology"):
-        Driver.restore(other, driver.cut())
+        Driver.restore(other, driver.snapshot())
 
 
 def test_a_checkpoint_of_a_join_by_another_column_is_refused() -> None:
@@ -198,7 +198,7 @@ def test_a_checkpoint_of_a_join_by_another_column_is_refused() -> None:
     driver = Driver(returned.join(items, on="sku"))
     driver.pipe(returned, {"id": 1, "sku": "a", "instead": "b"}, timestamp=1)
     with pytest.raises(dt.CheckpointError, match="topology"):
-        Driver.restore(returned.join(items, on="instead"), driver.cut())
+        Driver.restore(returned.join(items, on="instead"), driver.snapshot())
 
 
 def test_what_the_join_cannot_use_is_counted() -> None:

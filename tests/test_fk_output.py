@@ -232,7 +232,7 @@ def test_a_row_whose_foreign_key_fails_is_a_dead_letter(
 ) -> None:
     number = F.col("customer").cast("long")
     joined = orders.join(customers, on=number, how="left", name="with names")
-    rows = joined.to_batch(emit="batch", buckets=2).orderBy("id").collect()
+    rows = joined.changelog(emit="batch", buckets=2).orderBy("id").collect()
     assert [(r.id, r.customer, r.name) for r in rows] == [("a", "1", "Ada"), ("c", None, None)]
     (letter,) = joined.dead_letters().collect()
     assert letter["_operator"] == "with names"

@@ -201,7 +201,7 @@ def results(changes: DataFrame) -> list[str]:
 def test_over_static_frames(spark: SparkSession, tmp_path: Path, case: Case, kind: Kind) -> None:
     static = frames(spark, tmp_path, case, kind)
     topology = case.build(read(sources(kind), static))
-    assert results(topology.to_batch(buckets=1)) == expected(case, kind)
+    assert results(topology.changelog(buckets=1)) == expected(case, kind)
 
 
 def test_in_a_streaming_query(spark: SparkSession, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_in_a_streaming_query(spark: SparkSession, tmp_path: Path) -> None:
     }
     told: list[str] = []
     query = case.build(read(sources(kind), streaming)).write_stream(
-        dt.to_function(lambda changes, _: told.extend(results(changes))),
+        dt.to_foreach_batch(lambda changes, _: told.extend(results(changes))),
         checkpoint=str(tmp_path / "checkpoint"),
         trigger="available now",
         buckets=1,

@@ -184,7 +184,9 @@ def test_long_lists_in_parts(type_: pa.DataType) -> None:
         else:
             assert told(changes) == expected
         if random_.random() < 0.1:
-            driver = testing.Driver.restore(grouped, driver.cut(), emit=emit, key_hash=key_hash)
+            driver = testing.Driver.restore(
+                grouped, driver.snapshot(), emit=emit, key_hash=key_hash
+            )
     assert not model.rows
 
 

@@ -187,8 +187,8 @@ def test_every_batch_is_a_consistent_snapshot(spark: SparkSession, tmp_path: Pat
             deleted_copies += 1
 
     with pytest.raises(StreamingQueryException, match="the sink fails once"):
-        start(spark, tmp_path, dt.to_function(sink)).awaitTermination()
-    start(spark, tmp_path, dt.to_function(sink)).awaitTermination()
+        start(spark, tmp_path, dt.to_foreach_batch(sink)).awaitTermination()
+    start(spark, tmp_path, dt.to_foreach_batch(sink)).awaitTermination()
 
     seen: list[Record] = []
     for records, snapshot in zip(given, snapshots, strict=True):
@@ -222,7 +222,7 @@ def test_local_copies_may_be_spoiled_between_and_within_micro_batches(
                     spoiled += 1
 
     query = start(
-        spark, tmp_path, dt.to_function(lambda changes, _: told.extend(changes.collect()))
+        spark, tmp_path, dt.to_foreach_batch(lambda changes, _: told.extend(changes.collect()))
     )
     spoiler = threading.Thread(target=spoil_all)
     spoiler.start()

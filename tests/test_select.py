@@ -36,7 +36,7 @@ def test_the_key_of_a_missing_side_is_null(sides: tuple[dt.Table, dt.Table]) -> 
         how="outer",
         select={"known": "left.id", "code": "right.code", "x": "x", "both": F.expr("x || y")},
     )
-    rows = {row.id: row for row in joined.to_batch(emit="batch").collect()}
+    rows = {row.id: row for row in joined.changelog(emit="batch").collect()}
     assert {k: (r.known, r.code, r.x, r.both) for k, r in rows.items()} == {
         1: (1, None, "a", None),
         2: (2, 2, "b", "bB"),
@@ -50,7 +50,7 @@ def test_the_key_of_a_side_that_is_always_there_costs_no_expression(
     left, right = sides
     joined = left.join(right, how="left", select={"copy": "left.id", "y": "y"})
     assert all(selected.column is None for selected in joined.plan.select)
-    rows = {row.id: (row.copy, row.y) for row in joined.to_batch(emit="batch").collect()}
+    rows = {row.id: (row.copy, row.y) for row in joined.changelog(emit="batch").collect()}
     assert rows == {1: (1, None), 2: (2, "B")}
 
 
@@ -60,7 +60,7 @@ def test_a_selection_of_a_selection_is_one_projection_at_the_end(
     left, right = sides
     once = left.join(right, how="left", select=[F.upper("x").alias("up"), "y"])
     twice = once.join(left, how="outer", select={"text": F.concat_ws("-", "up", "y", "right.x")})
-    rows = {row.id: row.text for row in twice.to_batch(emit="batch").collect()}
+    rows = {row.id: row.text for row in twice.changelog(emit="batch").collect()}
     assert rows == {1: "A-a", 2: "B-B-b"}
 
 
@@ -70,7 +70,7 @@ def test_names_may_have_dots_and_backticks(spark: SparkSession) -> None:
         frame = frame.withColumn("at", F.timestamp_seconds("at"))
         return dt.Table.from_changelog(frame, key="the.key", timestamp="at", name=value)
 
-    (row,) = table("a").join(table("b")).to_batch().collect()
+    (row,) = table("a").join(table("b")).changelog().collect()
     assert (row["the.key"], row["a.`value`"], row["b.`value`"]) == (1, "a", "b")
 
 
@@ -118,7 +118,7 @@ def test_windows_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
     counts = hours.agg(n=dt.count())
     before = {"n": "left.n", "before": "right.n"}
     trend = counts.join(counts, how="left", shift="-7 days", select=before, name="trend")
-    trend.join(pages, how="left", name="named").to_table(emit="final").explain()
+    trend.join(pages, how="left", name="named").to_table(windows="on_close").explain()
     assert (
         capsys.readouterr().out
         == """\

@@ -124,7 +124,7 @@ def test_a_checkpoint_of_another_window_is_refused() -> None:
     driver = Driver(one)
     driver.pipe(clicks, {"id": 1}, timestamp=1)
     with pytest.raises(dt.CheckpointError, match="topology"):
-        Driver.restore(other, driver.cut())
+        Driver.restore(other, driver.snapshot())
 
 
 def test_what_no_join_can_use_is_counted() -> None:

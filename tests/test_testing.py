@@ -91,7 +91,7 @@ def test_timestamps_are_microseconds_or_datetimes(orders: Table) -> None:
 def test_a_bad_row_is_refused_and_nothing_has_happened(orders: Table, payments: Table) -> None:
     driver = Driver(orders.join(payments))
     driver.pipe(orders, {"id": 1, "amount": 5}, timestamp=1)
-    before = driver.cut()
+    before = driver.snapshot()
     with pytest.raises(DataError, match="table orders: 1 rows have a null timestamp"):
         driver.pipe(orders, [{"id": 2}, {"id": 1}], timestamp=[5, None])
     with pytest.raises(DataError, match=r"unknown columns amuont.*Its columns are id, amount"):
@@ -100,7 +100,7 @@ def test_a_bad_row_is_refused_and_nothing_has_happened(orders: Table, payments: 
         driver.pipe(orders, {"amount": 5}, timestamp=1)
     with pytest.raises(DataError, match="column 'amount' is of type int64"):
         driver.pipe(orders, {"id": 1, "amount": "five"}, timestamp=1)
-    assert driver.cut() == before
+    assert driver.snapshot() == before
     assert driver.pipe(payments, {"id": 1, "paid": True}, timestamp=0)[0].timestamp_us == 1
 
 
@@ -179,14 +179,18 @@ def test_within_a_batch_rows_arrive_in_the_order_piped(orders: Table, payments: 
 
 def test_a_batch_that_raises_leaves_everything_as_it_was(orders: Table) -> None:
     driver = Driver(orders)
-    before = driver.cut()
+    before = driver.snapshot()
     with pytest.raises(KeyError), driver.batch():  # noqa: PT012
         driver.pipe(orders, {"id": 1}, timestamp=1)
         raise KeyError
-    assert driver.cut() == before
+    assert driver.snapshot() == before
     assert driver.read() == []
     with driver.batch():
-        for call in (driver.cut, lambda: driver.advance(5), lambda: driver.batch().__enter__()):
+        for call in (
+            driver.snapshot,
+            lambda: driver.advance_stream_time(5),
+            lambda: driver.batch().__enter__(),
+        ):
             with pytest.raises(PlanError, match="a batch is open"):
                 call()
 
@@ -202,7 +206,7 @@ def test_a_cut_driver_goes_on(orders: Table, payments: Table, buckets: int) -> N
         orders2 = table("orders", key="id", schema=ORDER)
         payments2 = table("payments", key="id", schema=PAYMENT)
         topology = orders2.join(payments2, how="outer")
-        driver = Driver.restore(topology, driver.cut())
+        driver = Driver.restore(topology, driver.snapshot())
         fed = (orders2, payments2)[step % 2]
         assert driver.pipe(fed, row, timestamp=step, deleted=step % 5 == 3) == expected
 
@@ -210,7 +214,7 @@ def test_a_cut_driver_goes_on(orders: Table, payments: Table, buckets: int) -> N
 def test_a_snapshot_of_another_topology_is_refused(orders: Table, payments: Table) -> None:
     driver = Driver(orders.join(payments))
     with pytest.raises(CheckpointError, match=r'plan.join was "inner" and is "left". Start'):
-        Driver.restore(orders.join(payments, how="left"), driver.cut())
+        Driver.restore(orders.join(payments, how="left"), driver.snapshot())
     with pytest.raises(CheckpointError, match="not one of this version's"):
         Driver.restore(orders.join(payments), b"")
 
@@ -221,22 +225,22 @@ def test_which_tables_are_one_table_is_part_of_the_topology(orders: Table) -> No
     chosen = {"a": "left.amount", "b": "right.amount"}
     driver = Driver(orders.join(orders, select=chosen))
     with pytest.raises(CheckpointError, match=r'right.table was "orders" and is "other"; .*input'):
-        Driver.restore(orders.join(other, select=chosen), driver.cut())
+        Driver.restore(orders.join(other, select=chosen), driver.snapshot())
 
 
 def test_a_driver_that_was_never_fed_can_be_cut(orders: Table) -> None:
-    driver = Driver.restore(orders, Driver(orders, buckets=2).cut())
+    driver = Driver.restore(orders, Driver(orders, buckets=2).snapshot())
     assert len(driver.pipe(orders, [{"id": i} for i in range(9)], timestamp=1)) == 9
 
 
 def test_advance_moves_stream_time(orders: Table, payments: Table) -> None:
     driver = Driver(orders.join(payments), buckets=2)
-    before = driver.cut()
-    assert driver.advance(datetime(2024, 1, 1, tzinfo=timezone.utc)) == []
-    assert driver.cut() != before
-    later = driver.cut()
-    driver.advance(0)
-    assert driver.cut() == later
+    before = driver.snapshot()
+    assert driver.advance_stream_time(datetime(2024, 1, 1, tzinfo=timezone.utc)) == []
+    assert driver.snapshot() != before
+    later = driver.snapshot()
+    driver.advance_stream_time(0)
+    assert driver.snapshot() == later
 
 
 def test_buckets_change_only_the_order_between_keys(orders: Table, payments: Table) -> None:
@@ -314,7 +318,7 @@ def test_a_selection_that_computes_needs_spark(orders: Table, payments: Table) -
     node = orders.join(payments).plan
     total = Selected("total", None, object())  # what a Spark expression becomes
     computing = Table(replace(node, select=(total,), values=st.StructType().add("total", "long")))
-    with pytest.raises(PlanError, match=r"Spark expression.* to_batch\(\) or write_stream\(\)"):
+    with pytest.raises(PlanError, match=r"Spark expression.* changelog\(\) or write_stream\(\)"):
         Driver(computing)
 
 

@@ -358,14 +358,14 @@ def test_a_checkpoint_of_other_windows_is_refused(other: str) -> None:
     driver.pipe(clicks, {"id": 1, "page": "a"}, timestamp=1)
     topology = by_page.window(OTHERS[other]).agg(clicks=dt.count()).to_table()
     with pytest.raises(dt.CheckpointError, match="topology"):
-        Driver.restore(topology, driver.cut())
+        Driver.restore(topology, driver.snapshot())
 
 
 def test_a_checkpoint_of_another_aggregate_is_refused() -> None:
     driver = Driver(by_page.agg(n=dt.sum("n")))
     driver.pipe(clicks, {"id": 1, "page": "a", "n": 1}, timestamp=1)
     with pytest.raises(dt.CheckpointError, match="topology"):
-        Driver.restore(by_page.agg(n=dt.max("n")), driver.cut())
+        Driver.restore(by_page.agg(n=dt.max("n")), driver.snapshot())
 
 
 def test_what_no_group_takes_is_counted() -> None:

@@ -16,11 +16,11 @@ from dovetail.errors import (
 )
 from dovetail.io.delta import to_delta
 from dovetail.io.kafka import read_topic
-from dovetail.io.sinks import to_function, to_memory, to_parquet
+from dovetail.io.sinks import to_foreach_batch, to_memory, to_parquet
 from dovetail.io.topics import to_topic
 from dovetail.lookup.delta_files import delta_files
 from dovetail.lookup.postgres import postgres
-from dovetail.lookup.source import Index, index, index_named, unique_index
+from dovetail.lookup.source import Index, LookupSource, index
 from dovetail.lookup.sqlite import sqlite
 from dovetail.plan.aggregates import (
     AggregateCall,
@@ -39,9 +39,9 @@ from dovetail.plan.aggregates import (
 from dovetail.plan.joins import Within, within
 from dovetail.plan.windows import Windows, hopping, session, sliding, tumbling
 from dovetail.snapshots.table import SnapshotTable
-from dovetail.spark.query import settings
-from dovetail.stream import Stream, WindowedTable
-from dovetail.table import Table
+from dovetail.spark.query import Sink, settings
+from dovetail.stream import GroupedStream, Stream, WindowedStream, WindowedTable
+from dovetail.table import GroupedTable, Table
 
 __version__ = "0.1.0"
 
@@ -53,14 +53,19 @@ __all__ = [
     "DataError",
     "DovetailError",
     "DovetailWarning",
+    "GroupedStream",
+    "GroupedTable",
     "Index",
+    "LookupSource",
     "PlanError",
+    "Sink",
     "SnapshotTable",
     "StateError",
     "StorageError",
     "Stream",
     "Table",
     "TargetError",
+    "WindowedStream",
     "WindowedTable",
     "Windows",
     "Within",
@@ -73,7 +78,6 @@ __all__ = [
     "first",
     "hopping",
     "index",
-    "index_named",
     "last",
     "max",
     "mean",
@@ -86,11 +90,10 @@ __all__ = [
     "sqlite",
     "sum",
     "to_delta",
-    "to_function",
+    "to_foreach_batch",
     "to_memory",
     "to_parquet",
     "to_topic",
     "tumbling",
-    "unique_index",
     "within",
 ]

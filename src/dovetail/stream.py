@@ -292,13 +292,13 @@ class WindowedTable(Windowed):
         return WindowedTable(joined)
 
     @validated
-    def to_table(self, *, emit: Told = "change") -> Table:
+    def to_table(self, *, windows: Told = "on_change") -> Table:
         """The table whose key is the key and the window.
 
-        ``emit="final"``: only each window's last row, once, when stream time has reached its end
-        and the grace period, whether or not its key has a record then.
+        ``windows="on_close"``: only each window's last row, once, when stream time has reached its
+        end and the grace period, whether or not its key has a record then.
         """
-        return Table(as_table(self.plan, emit))
+        return Table(as_table(self.plan, windows))
 
     @validated
     def to_stream(
@@ -306,15 +306,15 @@ class WindowedTable(Windowed):
         *,
         key: ColumnNames | None = None,
         select: Selection | None = None,
-        emit: Told = "change",
+        windows: Told = "on_change",
     ) -> Stream:
         """The stream of the windowed table's changes, by default under its key, the window among
         the values.
 
         ``select``: the stream's columns, made of those of key, window and row: names, or Spark
         expressions, in a mapping or a list; ``key``: which of them are its key. A row that is
-        deleted is a record without a value. ``emit``: as in ``to_table``.
+        deleted is a record without a value. ``windows``: as in ``to_table``.
 
         Raises ``PlanError`` for unknown columns. Source: Kafka Streams join design, "WTable".
         """
-        return Stream(as_stream(self.plan, emit, key, select))
+        return Stream(as_stream(self.plan, windows, key, select))

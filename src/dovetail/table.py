@@ -117,7 +117,7 @@ class Table(Topology):
         ``starting``: ``"earliest"``, ``"latest"`` or Kafka's JSON of offsets. ``max_per_trigger``:
         at most so many records a micro-batch. ``malformed``: what a record that cannot be read
         does. ``versioned``: as in ``from_changelog``. ``streaming=False`` reads what the topic
-        holds now, for ``to_batch``. ``options``: the Kafka source's own. Records keep their order
+        holds now, for a batch run. ``options``: the Kafka source's own. Records keep their order
         within a partition.
         """
         return cls(

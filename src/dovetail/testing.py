@@ -242,16 +242,16 @@ class Driver:
         changes += self._run()
 
     @validated
-    def advance(self, timestamp: Timestamp) -> list[Change]:
+    def advance_stream_time(self, timestamp: Timestamp) -> list[Change]:
         """Move the stream time of all inputs to ``timestamp``, by a batch without rows."""
-        self._refuse_inside("advance()")
+        self._refuse_inside("advance_stream_time()")
         return self._run(_microseconds(timestamp))
 
     @validated
-    def wait(self, span: Span) -> list[Change]:
+    def advance_wall_clock(self, span: Span) -> list[Change]:
         """Let time pass by the wall clock, then run a batch without rows, for ``align=``."""
-        self._refuse_inside("wait()")
-        self._now_us += microseconds("wait", "span=", span)
+        self._refuse_inside("advance_wall_clock()")
+        self._now_us += microseconds("advance_wall_clock", "span=", span)
         return self._run()
 
     def read(self) -> list[Change]:
@@ -259,9 +259,9 @@ class Driver:
         changes, self._unread = self._unread, []
         return changes
 
-    def cut(self) -> bytes:
+    def snapshot(self) -> bytes:
         """The stored state after the last micro-batch, as a query's checkpoint would hold it."""
-        self._refuse_inside("cut()")
+        self._refuse_inside("snapshot()")
         rows = [
             (stage, bucket, name, blob)
             for stage, buckets in enumerate(self._root.buckets)
@@ -304,7 +304,7 @@ class Driver:
             raise CheckpointError(
                 "driver snapshot",
                 "snapshot= is not one of this version's",
-                "Give restore() what cut() returned",
+                "Give restore() what snapshot() returned",
             ) from error
         told = json.loads(stored.schema.metadata[b"driver"])
         refuse_alike(topology.plan)

@@ -13,7 +13,7 @@ from dovetail.arguments import Path, Rule, Text, validated
 from dovetail.physical.explain import explain
 from dovetail.physical.fragment import Buckets, Emit
 from dovetail.plan.nodes import Node, changelog_schema
-from dovetail.spark import query, static
+from dovetail.spark import query
 from dovetail.spark.dead_letters import dead_letters
 from dovetail.spark.query import ASink, Trigger
 
@@ -56,7 +56,9 @@ class Topology(Planned):
 
     @validated
     def changelog(self, *, emit: Emit = "change", buckets: Buckets | None = None) -> DataFrame:
-        """The changes as a streaming frame that any Spark sink takes, in append mode.
+        """The changes as a frame: over streaming frames one that any Spark sink takes, in append
+        mode; over static ones the same topology as one batch, in which the end of the input ends
+        all waiting: windows close, grace periods are over.
 
         Columns: the key, the values, ``_change`` (``upsert`` or ``delete``), ``_timestamp``, and
         ``_position``, which orders the changes of a key. A stream's records are all upserts, but
@@ -64,9 +66,12 @@ class Topology(Planned):
         own values.
 
         ``emit="change"``: every record's own result; ``emit="batch"``, for tables: per key and
-        micro-batch the last one, and none where nothing changed.
+        micro-batch the last one, and none where nothing changed; of static frames these are the
+        rows of the final table. ``buckets``: into how many parts the key space is cut, 8 by default
+        and of static frames the session's number of shuffle partitions.
 
-        The session must have the settings of ``dovetail.settings``; ``write_stream`` sees to them.
+        For a streaming frame the session must have the settings of ``dovetail.settings``;
+        ``write_stream`` sees to them.
         """
         return query.changelog(self.plan, emit=emit, buckets=buckets)
 
@@ -101,16 +106,6 @@ class Topology(Planned):
             buckets=buckets,
             name=name,
         )
-
-    @validated
-    def to_batch(self, *, emit: Emit = "change", buckets: Buckets | None = None) -> DataFrame:
-        """The changelog of the same topology over static frames, computed as one batch.
-
-        With ``emit="batch"`` these are the rows of the final table. The end of the input ends all
-        waiting: windows close, grace periods are over. ``buckets``: into how many parts the key
-        space is cut, by default the session's number of shuffle partitions.
-        """
-        return static.changelog(self.plan, emit=emit, buckets=buckets)
 
     def dead_letters(self) -> DataFrame:
         """The rows that the topology leaves out because a foreign key's expression fails on them,

@@ -66,7 +66,9 @@ def driver(
     answers = []
     for batch in batches:
         if restart:
-            running = testing.Driver.restore(topology, running.cut(), emit=emit, key_hash=key_hash)
+            running = testing.Driver.restore(
+                topology, running.snapshot(), emit=emit, key_hash=key_hash
+            )
         with running.batch() as changes:
             for record in (record for record in batch if record.table in inputs):
                 row, time = family.row(join, record, number), record.time * unit
@@ -120,7 +122,7 @@ def stream(
         write(folder, family, join, batch, number)
         if number in ends:
             query = topology.write_stream(
-                dt.to_function(collect),
+                dt.to_foreach_batch(collect),
                 checkpoint=str(folder / "checkpoint"),
                 trigger="available now",
                 emit=emit,
@@ -144,7 +146,7 @@ def static(
     known = family.sources(join)
     frames = {name: session.read.parquet(str(folder / name)) for name in known}
     topology = family.build(join, read(known, frames))
-    return collected(family, join, topology.to_batch(emit=emit, buckets=1))
+    return collected(family, join, topology.changelog(emit=emit, buckets=1))
 
 
 def read(

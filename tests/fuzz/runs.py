@@ -141,7 +141,7 @@ def in_process(case: Case, tables: Mapping[int, pa.Table]) -> Answers:
         for number, length in enumerate(case.batches):
             if number in case.restarts:
                 topology, given = topologies.build(case.topology)
-                driver = BulkDriver.restore(topology, driver.cut(), **options)  # type: ignore[assignment]
+                driver = BulkDriver.restore(topology, driver.snapshot(), **options)  # type: ignore[assignment]
                 if case.partitions:
                     driver.read_in_partitions()
             for n, table in tables.items():

@@ -141,7 +141,7 @@ def _stream(case: Case, tables: Mapping[int, pa.Table], folder: Path) -> Answers
         start += length
         if number + 1 in [*case.restarts, len(case.batches)]:
             query = topology.write_stream(
-                dt.to_function(collect),
+                dt.to_foreach_batch(collect),
                 checkpoint=str(folder / "checkpoint"),
                 trigger="available now",
                 emit=case.emit,
@@ -155,7 +155,7 @@ def _stream(case: Case, tables: Mapping[int, pa.Table], folder: Path) -> Answers
 def _static(case: Case, tables: Mapping[int, pa.Table], folder: Path) -> list[Change]:
     """What a batch run over the same files gives."""
     topology = _over(case, tables, folder, None)
-    return list(_plain(case, topology.to_batch(emit=case.emit, buckets=case.buckets)))
+    return list(_plain(case, topology.changelog(emit=case.emit, buckets=case.buckets)))
 
 
 def _over(case: Case, tables: Mapping[int, pa.Table], folder: Path, files: int | None) -> Any:

@@ -191,7 +191,7 @@ def _window(number: int, node: Node, made: list[Any]) -> Any:
 
 
 def _as_table(number: int, node: Node, made: list[Any]) -> Any:
-    return made[node["of"]].to_table(emit=node["emit"])
+    return made[node["of"]].to_table(windows="on_close" if node["emit"] == "final" else "on_change")
 
 
 BUILD: dict[str, Callable[[int, Node, list[Any]], Any]] = {

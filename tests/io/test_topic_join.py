@@ -135,7 +135,7 @@ def test_a_stream_becomes_the_table_that_its_topic_is(
     def changes(left: dt.Table) -> Written:
         joined = left.join(cities, how="left", select={"pair": pair()})
         sequences: Written = defaultdict(list)
-        for row in joined.to_batch().orderBy("_position").toArrow().to_pylist():
+        for row in joined.changelog().orderBy("_position").toArrow().to_pylist():
             value = row["pair"] if row["_change"] == "upsert" else None
             sequences[row["key"]].append((value, round(row["_timestamp"].timestamp() * 1000)))
         return dict(sequences)

@@ -289,7 +289,7 @@ def test_the_limit_to_one_deleting_side_is_needed() -> None:
 def test_two_rows_under_one_unique_index_fail_the_batch() -> None:
     world = World(left(["x"], "upsert")(), right(["j"], "insert")())
     schema = {"j": pa.int64(), "y": pa.int64(), "b": pa.string()}
-    unique = MemoryLookup(world, "right", ("j",), (dt.unique_index("y"),))
+    unique = MemoryLookup(world, "right", ("j",), (dt.index("y", unique=True),))
     many = testing.table("right", key="j", schema=schema).with_lookup(unique, changes="insert")
     tasks = Tasks(world.table("left").delta_join(many, on={"x": "y"}), random.Random(1))
     world.write("right", {"j": 1, "y": 1, "b": "a"})

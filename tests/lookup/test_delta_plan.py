@@ -131,7 +131,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "an index without columns": (dt.index, r"index INDEX: it has no columns"),
     "an index with a column twice": (
-        lambda: dt.index_named("i", "a", "a"),
+        lambda: dt.index("a", "a", name="i"),
         r"index i: column 'a' occurs twice. Name it once",
     ),
     "a source without a key": (lambda: source("t", []), r"sqlite t: no key column is given"),

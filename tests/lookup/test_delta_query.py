@@ -108,7 +108,7 @@ def test_static_frames_are_joined_without_a_look_up(
     tables = [world.table(spark, name, streaming=False) for name in ("orders", "customers")]
     joins = tables[0].join(tables[1], on="customer", how="left", strategy="force")
     world.path.unlink()
-    rows = [row.asDict() for row in joins.to_batch(emit="batch").collect()]
+    rows = [row.asDict() for row in joins.changelog(emit="batch").collect()]
     assert {row["_change"] for row in rows} == {"upsert"}
     found = [{n: r[n] for n in ("id", "customer", "n", "city")} for r in rows]
     assert sorted(found, key=shown) == naive(world, "left")
@@ -125,7 +125,7 @@ def test_zeros_are_one_primary_key_though_the_join_key_changes(spark: SparkSessi
         )
     )
     joined = left.join(right, on="customer", select=["left.at"], strategy="force")
-    rows = joined.to_batch(buckets=16).collect()
+    rows = joined.changelog(buckets=16).collect()
     assert [(str(row["id"]), row["at"]) for row in rows] == [("0.0", 2)]
 
 

@@ -347,7 +347,7 @@ def test_a_look_up_cannot_write(database: str, store: Any) -> None:
 
 
 def test_what_is_shown_of_a_source_has_no_secrets() -> None:
-    made = source("postgresql://me:secret@host/db", indexes=[dt.unique_index("customer")])
+    made = source("postgresql://me:secret@host/db", indexes=[dt.index("customer", unique=True)])
     from dovetail.lookup.source import summary
 
     assert summary(made) == (

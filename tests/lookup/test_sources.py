@@ -232,7 +232,7 @@ def test_delta_files_find_the_rows_of_the_latest_version(tmp_path: Path) -> None
 
 def test_an_index_covers_a_look_up_that_includes_it() -> None:
     source = dt.sqlite(
-        "s.db", "t", key=["a", "b"], indexes=[dt.index("c"), dt.unique_index("c", "d")]
+        "s.db", "t", key=["a", "b"], indexes=[dt.index("c"), dt.index("c", "d", unique=True)]
     )
 
     def name(*columns: str) -> str | None:
@@ -244,7 +244,7 @@ def test_an_index_covers_a_look_up_that_includes_it() -> None:
     assert name("c") == "INDEX_c"
     assert name("d", "c") == "INDEX_c_d"
     assert name("c", "x") == "INDEX_c"
-    assert dt.index_named("mine", "a").summary == "INDEX mine (a)"
+    assert dt.index("a", name="mine").summary == "INDEX mine (a)"
     assert summary(source) == (
         "sqlite t: PRIMARY KEY (a, b); INDEX INDEX_c (c); UNIQUE INDEX INDEX_c_d (c, d)"
     )

@@ -71,7 +71,9 @@ def test_windows_that_leave_as_a_stream(table: TruthTable, column: Column) -> No
     """The same changes, under the key alone; what is deleted is a record without a value."""
 
     def build(view: View, inputs: Any) -> Any:
-        return windows.windowed(view, inputs).to_stream(emit="final" if view.final else "change")
+        return windows.windowed(view, inputs).to_stream(
+            windows="on_close" if view.final else "on_change"
+        )
 
     batches = cut(table.records, 3)
     answers = runners.driver(windows, column.join, batches, build=build)

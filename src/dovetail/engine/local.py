@@ -233,7 +233,7 @@ def _refuse_expressions(stage: Stage) -> None:
         raise PlanError(
             stage.node.name,
             f"{argument} has a Spark expression, so it needs Spark",
-            "Run the topology with to_batch() or write_stream(), or name columns only",
+            "Run the topology with changelog() or write_stream(), or name columns only",
         )
 
 

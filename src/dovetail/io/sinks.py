@@ -100,7 +100,7 @@ def to_memory(name: ViewName) -> FormatSink:
 
 
 @validated
-def to_function(function: OfBatches) -> FunctionSink:
+def to_foreach_batch(function: OfBatches) -> FunctionSink:
     """Calls ``function(changes, batch_id)`` for each micro-batch; again after a failure."""
     return FunctionSink(function)
 

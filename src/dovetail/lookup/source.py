@@ -41,7 +41,7 @@ class Index:
 
         >>> index("a", "b").summary
         'INDEX INDEX_a_b (a, b)'
-        >>> unique_index("a").summary
+        >>> index("a", unique=True).summary
         'UNIQUE INDEX INDEX_a (a)'
         """
         kind = "UNIQUE INDEX" if self.unique else "INDEX"
@@ -49,30 +49,15 @@ class Index:
 
 
 @validated
-def index(*columns: ColumnName) -> Index:
-    """An index over ``columns``, named ``INDEX_<columns joined by _>``.
+def index(*columns: ColumnName, unique: bool = False, name: Text | None = None) -> Index:
+    """An index over ``columns``, by default named ``INDEX_<columns joined by _>``; ``unique``: each
+    of its values belongs to at most one row, so a look-up by it gives one row or none, and one that
+    gives more fails the batch.
 
     Raises ``PlanError`` for no columns, and for one that occurs twice. Source: FLIP-486
-    "Introduce Index in CatalogTable".
+    "Introduce Index in CatalogTable", "Future Work".
     """
-    return index_named("_".join(["INDEX", *columns]), *columns)
-
-
-@validated
-def index_named(name: Text, *columns: ColumnName) -> Index:
-    """An index over ``columns`` with a name of its own; otherwise as ``index``."""
-    return _index(name, columns, unique=False)
-
-
-@validated
-def unique_index(*columns: ColumnName, name: Text | None = None) -> Index:
-    """An index of which each value belongs to at most one row. Such a look-up gives one row a key
-    or none, and one that gives more fails the batch. Source: FLIP-486 "Future Work".
-    """
-    return _index(name or "_".join(["INDEX", *columns]), columns, unique=True)
-
-
-def _index(name: str, columns: tuple[str, ...], *, unique: bool) -> Index:
+    name = name or "_".join(["INDEX", *columns])
     if not columns:
         raise PlanError(f"index {name}", "it has no columns", "Name at least one")
     twice = next((c for c in columns if columns.count(c) > 1), None)
@@ -93,7 +78,7 @@ class Found:
 
 
 Indexes: TypeAlias = Annotated[
-    Sequence[Index], Rule("a list of dt.index('a', 'b'), dt.index_named(...), dt.unique_index(...)")
+    Sequence[Index], Rule("a list such as [dt.index('a', 'b'), dt.index('c', unique=True)]")
 ]
 
 

@@ -229,7 +229,7 @@ def _refuse_twice(title: str, what: str, numbers: Ints) -> None:
         raise DataError(
             title,
             f"a look-up found two rows that are one by {what}",
-            "Declare as key= and unique_index() only what the store enforces",
+            "Declare as key= and index(unique=True) only what the store enforces",
         )
 
 

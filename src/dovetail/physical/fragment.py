@@ -22,7 +22,7 @@ from dovetail.plan.windows import Windows
 
 Emit: TypeAlias = Annotated[
     Literal["change", "batch"],
-    Rule("'change' or 'batch' ('final' is an argument of a windowed table's to_table())"),
+    Rule("'change' or 'batch' (windows come once by to_table(windows='on_close'))"),
 ]
 Buckets: TypeAlias = Annotated[
     int, Rule("a whole number from 1 to 65536", lambda n: 1 <= n <= 1 << 16)

@@ -30,7 +30,7 @@ from dovetail.plan.select import computed_field
 from dovetail.plan.windows import Windows
 
 Told: TypeAlias = Annotated[
-    Literal["change", "final"], Rule("'change' or 'final' ('batch' is an option of the query)")
+    Literal["on_change", "on_close"], Rule("'on_change' or 'on_close': once a window is closed")
 ]
 
 
@@ -84,7 +84,7 @@ def as_table(node: Node, told: Told) -> Unwindowed:
         values=node.values,
         columns=names,
         stream=False,
-        final=told == "final",
+        final=told == "on_close",
     )
 
 
@@ -129,7 +129,7 @@ def as_stream(
         values=StructType([fields[n] for n in values]),
         columns=tuple(made[n] for n in (*keys, *values)),
         stream=True,
-        final=told == "final",
+        final=told == "on_close",
     )
 
 

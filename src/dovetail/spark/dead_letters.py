@@ -9,8 +9,8 @@ from pyspark.sql import functions as F
 
 from dovetail.columns import TIMESTAMP, quoted
 from dovetail.errors import PlanError
-from dovetail.plan.nodes import Derived, ForeignKeyJoin, Node, joins, origins
-from dovetail.spark import query, static
+from dovetail.plan.nodes import Derived, ForeignKeyJoin, Node, joins
+from dovetail.spark import query
 from dovetail.spark.wire import read_of, with_foreign_key
 
 
@@ -28,7 +28,8 @@ def dead_letters(node: Node) -> DataFrame:
 
 def _letters(join: ForeignKeyJoin) -> DataFrame:
     left = join.left
-    read = read_of(left, _changelog(left) if isinstance(left, Derived) else None)
+    made = isinstance(left, Derived)
+    read = read_of(left, query.changelog(left, emit="change", buckets=None) if made else None)
     frame, _, failed = with_foreign_key(read.frame, join.on, read.deleted)
     names = [*left.key.names, *left.values.names]
     return frame.filter(failed).select(
@@ -37,11 +38,3 @@ def _letters(join: ForeignKeyJoin) -> DataFrame:
         read.timestamp.alias(TIMESTAMP),
         F.to_json(F.struct(*(F.col(quoted(name)) for name in names))).alias("row"),
     )
-
-
-def _changelog(node: Derived) -> DataFrame:
-    frame = origins(node)[0].frame
-    assert frame is not None
-    if frame.isStreaming:
-        return query.changelog(node, emit="change", buckets=None)
-    return static.changelog(node, emit="change", buckets=None)

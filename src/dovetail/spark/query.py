@@ -19,6 +19,7 @@ from dovetail.plan.fingerprint import refuse_alike
 from dovetail.plan.nodes import Node, origins
 from dovetail.plan.spans import Span, microseconds
 from dovetail.refusals import reaching, refused
+from dovetail.spark import static
 from dovetail.spark.buckets import bucket_labels
 from dovetail.spark.checkpoint import CheckpointFile, binding_of, refuse_unfit
 from dovetail.spark.failures import Query
@@ -74,7 +75,12 @@ def settings(partitions: Positive) -> dict[str, str]:
 
 
 def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
-    """The node's changelog under the session's own settings."""
+    """The node's changelog: of streaming frames under the session's own settings, or of static ones
+    as one batch.
+    """
+    frames = [source.frame for source in origins(node)]
+    if all(frame is not None and not frame.isStreaming for frame in frames):
+        return static.changelog(node, emit=emit, buckets=buckets)
     session = streaming_session(node)
     if session.conf.get(_PROVIDER) != _ROCKSDB:
         raise ConfigurationError(
@@ -148,7 +154,7 @@ def streaming_session(node: Node) -> SparkSession:
             raise PlanError(
                 source.title,
                 "its frame is not a streaming one",
-                "Read it with spark.readStream, or compute the topology with to_batch()",
+                "Read it with spark.readStream; over frames that all are static, use changelog()",
             )
     refuse_alike(node)
     return session_of(node)

@@ -9,11 +9,10 @@ from dovetail.engine import flow
 from dovetail.engine.fragment import process
 from dovetail.engine.pack import unpack_piece
 from dovetail.engine.pieces import Piece, high_time_us
-from dovetail.errors import PlanError
 from dovetail.operators.job import END_OF_TIME
 from dovetail.physical.fragment import Emit, Fragment
 from dovetail.physical.planner import physical_plan
-from dovetail.plan.nodes import Node, origins
+from dovetail.plan.nodes import Node
 from dovetail.spark.emission import Emission
 from dovetail.spark.frames import Frames, session_of
 from dovetail.state.blobs import MemoryBlobs
@@ -26,13 +25,6 @@ if TYPE_CHECKING:
 
 def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
     """The changelog of a node whose inputs are static, as a static frame."""
-    for source in origins(node):
-        if source.frame is None or source.frame.isStreaming:
-            raise PlanError(
-                source.title,
-                "its frame is a streaming one, to_batch() takes static ones",
-                "Read it with spark.read, or run the topology with write_stream()",
-            )
     session = session_of(node)
     if buckets is None:
         buckets = int(str(session.conf.get("spark.sql.shuffle.partitions")))

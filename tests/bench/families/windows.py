@@ -171,7 +171,7 @@ def build(join: View, inputs: Mapping[str, Any]) -> Any:
     root = windowed(join, inputs)
     if not has_windows(join.topology):
         return root
-    return root.to_table(emit="final" if join.final else "change")
+    return root.to_table(windows="on_close" if join.final else "on_change")
 
 
 def windowed(join: View, inputs: Mapping[str, Any]) -> Any:
