@@ -214,7 +214,7 @@ BUILD: dict[str, Callable[[int, Node, list[Any]], Any]] = {
 
 def drawn(random_: random.Random) -> list[Node]:
     """Some inputs, and operators over what there is; what the result does not read is left out."""
-    theme = random_.choice([OPERATORS, OPERATORS, OF_WINDOWS])
+    theme = random_.choice([*2 * [OPERATORS], OF_WINDOWS, OF_GROUPS])
     domains = [random_.choices(KEYS, k=random_.choice([1, 1, 1, 2, 3])) for _ in range(2)]
     if theme is OF_WINDOWS:
         domains = [[random_.choice(KEYS)]]
