@@ -137,7 +137,11 @@ OTHERS: dict[str, tuple[Make, Make, str]] = {
         lambda: trend(select={"n": "right.n", "before": "left.n"}),
         r"plan.windows.select was",
     ),
-    "windows when they are final": (trend, lambda: trend(emit="change"), r"plan.final was true"),
+    "windows when they are final": (
+        trend,
+        lambda: trend(windows="on_change"),
+        r"plan.final was true",
+    ),
     "another shift": (
         trend,
         lambda: trend("-2 days"),
@@ -260,8 +264,8 @@ SAME: dict[str, tuple[Make, Make]] = {
         ),
     ),
     "another selection of windows": (
-        lambda: trend(emit="change"),
-        lambda: trend(emit="change", select={"now": "left.n"}),
+        lambda: trend(windows="on_change"),
+        lambda: trend(windows="on_change", select={"now": "left.n"}),
     ),
     "another stream of windows": (
         lambda: hours().to_stream(),

@@ -321,10 +321,10 @@ EXPRESSIONS: dict[str, tuple[Callable[[], Any], str]] = {
     "final of what computes": (
         lambda: Driver(
             clicked.join(pages, how="left", select={"t": F.upper("right.title")}).to_table(
-                emit="final"
+                windows="on_close"
             )
         ),
-        r"select= computes, and the windows are told when they are final. Name columns only, and",
+        r"select= computes, which goes with windows=.on_change. only. Name columns only, and",
     ),
     "a join of what computes": (
         lambda: Driver(

@@ -86,7 +86,7 @@ def windowed(
     if computes and final:
         raise PlanError(
             computed.name,
-            "select= computes, and the windows are told when they are final",
+            "select= computes, which goes with windows='on_change' only",
             "Name columns only, and compute in to_stream()",
         )
     # A window's last row does not depend on where batches end. A fixed or sliding one takes nothing
