@@ -130,7 +130,7 @@ def _windows_stage(node: Node) -> list[str]:
 
 
 def _windowed(node: Node) -> Iterator[Aggregation | WindowJoin]:
-    """What is computed in a stage of windows, in the order of its steps."""
+    """What is computed in a stage of windows, in the order of its operators."""
     if isinstance(node, WindowJoin):
         for entry in (node.left, node.right):
             if isinstance(entry, Derived) and windows_of(entry) is not None:

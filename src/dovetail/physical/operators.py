@@ -53,8 +53,8 @@ class Law:
         return [field.type for field in source.fields(source.value_columns)]
 
     def stores(self, sources: Sources) -> list[str]:
-        """What a bucket keeps, by name."""
-        return unique([source.name for source in sources])
+        """What a bucket keeps, by name: by default rows of each source."""
+        return unique([source.name for source in sources]) if self.stateful else []
 
     def counts(self, sources: Sources) -> list[str]:
         """The metrics of rows that had no use."""
@@ -233,8 +233,9 @@ class ForeignKeyJoin(Law):
 
 @dataclass(frozen=True)
 class InOrder(Law):
-    """The results of a join by foreign key, each primary key's in their order. ``results``: what
-    the join puts out; ``net``: of each key that has moved between buckets only the last one.
+    """The results of a join by foreign key, each primary key's in their order. ``keys``: the key
+    columns of the results; ``types``: of the values of both leaves; ``net``: of each key that has
+    moved between buckets only the last result.
     """
 
     keys: tuple[pa.Field, ...]
@@ -255,10 +256,6 @@ class InOrder(Law):
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """Those of the results."""
         return list(self.types[leaf])
-
-    def stores(self, sources: Sources) -> list[str]:
-        """Nothing."""
-        return []
 
 
 @dataclass(frozen=True)
@@ -290,10 +287,6 @@ class Settle(Law):
     columns: tuple[str, ...]
 
     stateful: ClassVar[bool] = False
-
-    def stores(self, sources: Sources) -> list[str]:
-        """Nothing."""
-        return []
 
 
 @dataclass(frozen=True)
@@ -329,10 +322,6 @@ class DeltaJoin(Law):
         """The types of the columns that the result needs."""
         held = sources[leaf].fields(sources[leaf].user_columns)
         return [held[column].type for column in self.sides[leaf].values]
-
-    def stores(self, sources: Sources) -> list[str]:
-        """Nothing: rows are looked up."""
-        return []
 
 
 @dataclass(frozen=True)
