@@ -15,7 +15,7 @@ Driver = subprocess.Popen[bytes]
 
 
 @contextmanager
-def scan(script: str, *arguments: str, folder: Path) -> Iterator[Driver]:
+def running(script: str, *arguments: str, folder: Path) -> Iterator[Driver]:
     """The script in a process group of its own, in this folder; at the end the group is killed."""
     driver = subprocess.Popen(
         [sys.executable, script, *arguments],

@@ -38,7 +38,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from dovetail.aggregates.aggregate import AggregateOverflowError, Touches, nulls
+from dovetail.aggregates.aggregate import AggregateOverflowError, Updates, nulls
 from dovetail.errors import PlanError
 from dovetail.plan import aggregates as agg
 
@@ -130,7 +130,7 @@ def test_as_spark_aggregates(answers: dict[str, Any], function: str, name: str) 
     rows, expected, types = answers[name]
     schema = StructType([StructField("group", LongType()), StructField(name, COLUMNS[name][0])])
     group = rows.column("group").to_numpy()
-    touches = Touches(group, 3, np.zeros(len(group), np.bool_))
+    updates = Updates(group, 3, np.zeros(len(group), np.bool_))
     values = [rows.column(name).combine_chunks()]
     for retracts in (False, True):
         try:
@@ -147,7 +147,7 @@ def test_as_spark_aggregates(answers: dict[str, Any], function: str, name: str) 
             }
             continue
         assert field.dataType == types[function].dataType
-        found = kernel.results(kernel.fold(touches, nulls(kernel.state, 3), values)).to_pylist()
+        found = kernel.results(kernel.fold(updates, nulls(kernel.state, 3), values)).to_pylist()
         spark = expected.column(function).to_pylist()
         if function == "collect_set":
             found, spark = (
@@ -172,9 +172,9 @@ def test_decimals_round_as_in_spark(spark: SparkSession, function: str) -> None:
         group = table.column("group").to_numpy()
         groups = int(group.max()) + 1
         _, kernel = agg.resolve("agg", "x", getattr(agg, function)("x"), schema, retracts=False)
-        touches = Touches(group, groups, np.zeros(len(group), np.bool_))
+        updates = Updates(group, groups, np.zeros(len(group), np.bool_))
         state = kernel.fold(
-            touches, nulls(kernel.state, groups), [table.column("x").combine_chunks()]
+            updates, nulls(kernel.state, groups), [table.column("x").combine_chunks()]
         )
         assert kernel.results(state).to_pylist() == expected.toArrow().column("x").to_pylist()
 
@@ -244,8 +244,8 @@ def test_own_aggregates() -> None:
         field, kernel = agg.resolve("agg", "x", own(**types)("double"), SCHEMA, retracts=False)
         assert field == StructField("x", DoubleType(), True)
         kernel = cloudpickle.loads(cloudpickle.dumps(kernel))
-        touches = Touches(np.zeros(2, np.int64), 1, np.zeros(2, np.bool_))
-        told = kernel.scan(touches, nulls(kernel.state, 1), [pa.array([1.5, 2.0])])
+        updates = Updates(np.zeros(2, np.int64), 1, np.zeros(2, np.bool_))
+        told = kernel.scan(updates, nulls(kernel.state, 1), [pa.array([1.5, 2.0])])
         assert told.to_pylist() == [1.5, 3.5]
 
 
@@ -295,7 +295,7 @@ def test_overflow_says_what_to_cast_to() -> None:
         ("wide", [Decimal(10**28 - 1), Decimal(1)], "decimal"),
     ):
         _, kernel = agg.resolve("agg", "x", agg.sum(name), SCHEMA, retracts=False)
-        touches = Touches(np.zeros(2, np.int64), 1, np.zeros(2, np.bool_))
+        updates = Updates(np.zeros(2, np.int64), 1, np.zeros(2, np.bool_))
         column = pa.array(values, pa.int64() if name == "long" else pa.decimal128(38, 10))
         with pytest.raises(AggregateOverflowError, match=told):
-            kernel.scan(touches, nulls(kernel.state, 1), [column])
+            kernel.scan(updates, nulls(kernel.state, 1), [column])
