@@ -283,6 +283,7 @@ def of_topic(read: Callable[..., Any], lines: Mapping[str, Line], **more: Line) 
     return call(lambda w: partial(read, spark=w.spark, **given), lines=lines, jar="kafka", **more)
 
 
+TARGET = line("text", "column", "span", "path", wrong=TARGETS)
 CALLS: dict[str, Call] = {
     "Planned.__init__": call(lambda _: dt.Table, plan=line()),
     "Table.from_changelog": reader(dt.Table.from_changelog, versioned=MAYBE_SPAN),
@@ -571,7 +572,7 @@ CALLS: dict[str, Call] = {
         lambda w: partial(w.a.join(w.b).refresh, target=w.new_folder()),
         jar="delta",
         runs=True,
-        target=line("text", "column", "span", "path", wrong=TARGETS),
+        target=TARGET,
         table=line("None"),
         max_versions=POSITIVE,
         rebuild=FLAG,
@@ -580,7 +581,7 @@ CALLS: dict[str, Call] = {
         lambda w: partial(w.a.join(w.b).maintain, target=w.new_folder()),
         jar="delta",
         runs=True,
-        target=line("text", "column", "span", "path", wrong=TARGETS),
+        target=TARGET,
         table=line("None"),
         every=SPAN,
         max_versions=POSITIVE,
@@ -589,7 +590,7 @@ CALLS: dict[str, Call] = {
         lambda w: w.a.join(w.b).commits,
         jar="delta",
         runs=True,
-        target=line("text", "column", "span", "path", wrong=TARGETS),
+        target=TARGET,
         table=line(),
     ),
     # The driver.

@@ -210,6 +210,16 @@ def test_a_query_that_cannot_start_and_rows_that_cannot_be_placed(
         dt.PlanError, match=r"trigger= is 'soon'. Give 'available now' or an interval"
     ):
         start(joined, trigger="soon")
+    static = dt.Table.from_changelog(
+        spark.createDataFrame([(1, "x", "A")], "id long, part string, city string").withColumn(
+            "at", F.timestamp_seconds(F.lit(1))
+        ),
+        key=["id", "part"],
+        timestamp="at",
+        name="city",
+    )
+    with pytest.raises(dt.PlanError, match=r"table city: its frame is not a streaming one"):
+        users.join(static).changelog()
 
     progress = [p for p in start(joined).recentProgress if p["numInputRows"]]
     dropped = [p["observedMetrics"]["user.dropped"]["records"] for p in progress]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -80,6 +80,19 @@ def add_up(rows: dict[Any, Any], results: Iterable[Result]) -> None:
             rows.pop(result.key, None)
         else:
             rows[result.key] = result.values
+
+
+def stepped(running: Any, records: Iterable[Record]) -> Iterator[list[Any]]:
+    """What each record makes a definition say that goes record by record."""
+    for record in records:
+        yield running.step(record)
+
+
+def ended(running: Any, records: Iterable[Record]) -> list[Any]:
+    """What such a definition adds when its input has ended."""
+    for record in records:
+        running.step(record)
+    return running.end()
 
 
 def per_batch(results: Iterable[Sequence[T]], batches: Batches) -> list[list[T]]:

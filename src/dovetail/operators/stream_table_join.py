@@ -9,7 +9,6 @@ Source: KIP-77 "KStream-KTable"; KIP-914 "Stream-table joins"; spec/stream_table
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,10 +27,10 @@ from dovetail.arrays.timeline import (
 from dovetail.columns import DUE, EVENT_TIME, HASH, ROW
 from dovetail.laws.arrival import before_all
 from dovetail.laws.stream_join import NEVER
-from dovetail.laws.table_join import Changes, look_up
+from dovetail.laws.table_join import look_up
 from dovetail.laws.versioning import LATEST, as_of, batch_versions
-from dovetail.operators.job import Batch, Done, Job, output, picked, whole
-from dovetail.operators.table_join import Pool, TableStore, counts, keep
+from dovetail.operators.job import Batch, Done, Job, picked, whole
+from dovetail.operators.table_join import Pool, TableStore, counts, emitted, keep
 from dovetail.physical.operators import StreamTableJoin
 from dovetail.state.history import HistoryState
 from dovetail.state.queue import QueueState
@@ -59,7 +58,14 @@ def run(job: Job, law: StreamTableJoin) -> Done:
         found, pools[source] = _find(job, source, store, events, asked)
         reference[source] = np.where(null, ABSENT, found)
     changes = look_up(law.tree, events, asked, reference)
-    told = _output(job, law, events, pools, changes) if len(changes.event) else None
+    values = job.batches[stream].rows.select(job.sources[stream].value_columns).columns
+    leaves = [
+        picked(values, refs)
+        if source == stream
+        else pools[source].values(refs, job.sources[source].value_columns)
+        for source, refs in zip(law.leaves, changes.reference, strict=True)
+    ]
+    told = emitted(job, events, changes, leaves)
     for source, store in stores.items():
         keep(job, source, store, events, counts(job, events, source))
         runs[names[source]] = store.runs
@@ -92,29 +98,6 @@ def _find(
     stood = np.where(newer, fresh_time, located.event_time_us) <= time
     refs = np.where(stood, np.where(newer, new, old), ABSENT)
     return refs, Pool(rows, located, len(asked))
-
-
-def _output(
-    job: Job, law: StreamTableJoin, events: Timeline, pools: Mapping[int, Pool], changes: Changes
-) -> pa.Table:
-    stream = law.leaves[0]
-    group = pa.array(events.group[changes.event])
-    values = job.batches[stream].rows.select(job.sources[stream].value_columns).columns
-    return output(
-        job.operator,
-        [key.take(group) for key in events.keys],
-        [
-            picked(values, refs)
-            if source == stream
-            else pools[source].values(refs, job.sources[source].value_columns)
-            for source, refs in zip(law.leaves, changes.reference, strict=True)
-        ],
-        changes.reference,
-        deleted=~changes.present,
-        event_time_us=changes.event_time_us,
-        position=job.manifest.position,
-        cause=job.causes(events).of(changes.event),
-    )
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,11 @@ def run(job: Job, law: TableJoin) -> Done:
     elif law.distinct:
         changes, before = _with_previous(events, stored[0], changes)
         changes = _differing(operator, law, pools, changes, before)
-    told = _output(job, law, pools, events, changes) if len(changes.event) else None
+    leaves = [
+        pools[source].values(refs, job.sources[source].value_columns)
+        for source, refs in zip(law.leaves, changes.reference, strict=True)
+    ]
+    told = emitted(job, events, changes, leaves)
     for source in sources:
         keep(job, source, stores[source], events, counted[source])
     return Done(told, {n: s.runs for n, s in zip(operator.names, stores, strict=True)})
@@ -130,17 +134,17 @@ def time_of(located: Located) -> Ints:
     return np.where(located.segment >= 0, located.event_time_us, NO_TIME)
 
 
-def _output(
-    job: Job, law: TableJoin, pools: Sequence[Pool], events: Timeline, changes: Changes
-) -> pa.Table:
+def emitted(
+    job: Job, events: Timeline, changes: Changes, leaves: Sequence[Sequence[pa.Array]]
+) -> pa.Table | None:
+    """The changes of a join by key, None for none; ``leaves``: the values of each leaf."""
+    if not len(changes.event):
+        return None
     group = pa.array(events.group[changes.event])
     return output(
         job.operator,
         [key.take(group) for key in events.keys],
-        [
-            pools[source].values(refs, job.sources[source].value_columns)
-            for source, refs in zip(law.leaves, changes.reference, strict=True)
-        ],
+        leaves,
         changes.reference,
         deleted=~changes.present,
         event_time_us=changes.event_time_us,

@@ -141,13 +141,10 @@ class StreamJoin(Law):
 
     def counts(self, sources: Sources) -> list[str]:
         """The pairs that are not made, since one of the rows has been emitted without a match."""
-        alone = self.how != "inner" and self.unmatched == "on_close"
-        return [self.too_late(sources)] if alone else []
-
-    def too_late(self, sources: Sources) -> str:
-        """The name of the metric."""
+        if self.how == "inner" or self.unmatched != "on_close":
+            return []
         left, right = (sources[side].name for side in self.sides)
-        return f"{left}-{right}.too_late"
+        return [f"{left}-{right}.too_late"]
 
 
 def waiting(side: int) -> str:
@@ -390,12 +387,7 @@ class Aggregation(Law):
 
     def counts(self, sources: Sources) -> list[str]:
         """The records that came for a window when it was closed."""
-        return [] if self.windows is None else [late(sources[0])]
-
-
-def late(source: SourceSpec) -> str:
-    """The metric of a stream's records that came for a window when it was closed."""
-    return f"{source.name}.late"
+        return [] if self.windows is None else [f"{sources[0].name}.late"]
 
 
 @dataclass(frozen=True)

@@ -337,11 +337,6 @@ class WindowJoin(_Join):
     window_of: str | Column | None = None
 
     @property
-    def fallible(self) -> bool:
-        """Whether ``window_of`` may fail on a row: an expression can, a column cannot."""
-        return self.window_of is not None and not isinstance(self.window_of, str)
-
-    @property
     def windows(self) -> Windows | None:
         """The result's windows: closed when those of both sides are."""
         left, right = windows_of(self.left), windows_of(self.right)

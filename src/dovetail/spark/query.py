@@ -15,6 +15,7 @@ from dovetail.engine import flow
 from dovetail.errors import ConfigurationError, DovetailWarning, PlanError
 from dovetail.physical.fragment import Emit
 from dovetail.physical.planner import physical_plan
+from dovetail.physical.stage import Stage
 from dovetail.plan.fingerprint import refuse_alike
 from dovetail.plan.nodes import Node, origins
 from dovetail.plan.spans import Span, microseconds
@@ -90,7 +91,8 @@ def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
         )
     partitions = int(str(session.conf.get(_PARTITIONS)))
     count = BUCKETS_DEFAULT if buckets is None else buckets
-    return _changelog(node, emit, count, partitions, timers=False)
+    stage = physical_plan(node, buckets=count, emit=emit)
+    return _changelog(stage, session, partitions, timers=False)
 
 
 def start(
@@ -114,11 +116,11 @@ def start(
             bound = file.read(node)
         binding = _new_binding(node, session, buckets) if bound is None else bound
         refuse_unfit(binding, node, buckets)
-        physical_plan(node, buckets=binding["buckets"], emit=emit)
+        stage = physical_plan(node, buckets=binding["buckets"], emit=emit)
         partitions = binding["partitions"]
         with _settings(session, settings(partitions) | file.settings()):
             timers = "availableNow" not in triggered
-            changes = _changelog(node, emit, binding["buckets"], partitions, timers=timers)
+            changes = _changelog(stage, session, partitions, timers=timers)
             writer = sink.writer(changes, node, folder).option("checkpointLocation", folder)
             if name is not None:
                 writer = writer.queryName(name)
@@ -168,11 +170,10 @@ def parse_trigger(trigger: Trigger | None) -> dict[str, Any]:
     return {"processingTime": f"{interval_us // 1000} milliseconds"}
 
 
-def _changelog(node: Node, emit: Emit, buckets: int, partitions: int, *, timers: bool) -> DataFrame:
-    stage = physical_plan(node, buckets=buckets, emit=emit)
-    streaming = Streaming(bucket_labels(buckets), partitions, timers)
+def _changelog(stage: Stage, session: SparkSession, partitions: int, *, timers: bool) -> DataFrame:
+    streaming = Streaming(bucket_labels(stage.fragment.buckets), partitions, timers)
     changes = flow.changes(stage, streaming)
-    _warn_of_leak(session_of(node), streaming.stateful * partitions)
+    _warn_of_leak(session, streaming.stateful * partitions)
     return changes
 
 

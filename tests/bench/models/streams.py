@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from bench.records import Record, Result, byte_order
+from bench.records import Record, Result, byte_order, ended, stepped
 
 Cell: TypeAlias = "tuple[Any] | None"
 
@@ -63,16 +63,12 @@ def each_record(
     running = _running(join)
     if kafka and isinstance(join, StreamStream):
         running = _KafkaStreams(join)
-    for record in records:
-        yield running.step(record)
+    yield from stepped(running, records)
 
 
 def at_end(join: Join, records: Sequence[Record]) -> list[Result]:
     """What a batch run adds when its input has ended."""
-    running = _running(join)
-    for record in records:
-        running.step(record)
-    return running.end()
+    return ended(_running(join), records)
 
 
 def preserves(how: str, side: str) -> bool:

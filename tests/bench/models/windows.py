@@ -4,8 +4,8 @@ record.
 The inputs are records in arrival order; times are whole numbers, of which the next is one
 later. The name of an input says what it is:
 
-- ``L``, ``R``: streams gathered by key and by windows of time;
-- ``H``, ``G``: a stream and a table whose value is the pair (group, value), gathered by the group;
+- ``L``, ``R``: streams grouped by key and by windows of time;
+- ``H``, ``G``: a stream and a table whose value is the pair (group, value), grouped by the group;
 - ``T``: a table; ``S``, ``U``: a stream and a table whose value is the pair (start, value): in
   which window of their key they look.
 
@@ -59,7 +59,7 @@ from bench.models.gathering import (
     SlidingTable,
     Windows,
 )
-from bench.records import Batches, Record, Result, accumulate, byte_order
+from bench.records import Batches, Record, Result, accumulate, byte_order, ended, stepped
 
 WINDOWED, GATHERED, TABLES, STREAMS = "LR", "GH", "TU", "S"
 INPUTS = WINDOWED + GATHERED + TABLES + STREAMS
@@ -104,17 +104,12 @@ def shown_group(values: Sequence[Any]) -> str:
 
 def each_record(view: View, records: Iterable[Record]) -> Iterator[list[Change]]:
     """What each record makes the view emit (``emit="change"``)."""
-    running = Running(view)
-    for record in records:
-        yield running.step(record)
+    yield from stepped(Running(view), records)
 
 
 def at_end(view: View, records: Iterable[Record]) -> list[Change]:
     """What a batch run adds when its input has ended."""
-    running = Running(view)
-    for record in records:
-        running.step(record)
-    return running.end()
+    return ended(Running(view), records)
 
 
 def each_batch(view: View, batches: Batches) -> Iterator[list[Change]]:
