@@ -219,9 +219,7 @@ def measure(spark: SparkSession, data: Path, strategy: str) -> Measured:
         table = left.join(
             right, on="customer", select=["customer", "note", "city"], strategy=strategy
         )
-        return lambda c: table.write_stream(
-            harness.Nowhere(), checkpoint=c, trigger="available now"
-        )
+        return lambda c: table.write_stream(harness.Nowhere(), checkpoint=c, availableNow=True)
 
     if strategy == "none":
         harness.timed(start("load*"), checkpoint)

@@ -208,7 +208,7 @@ def to_kafka(
     sink = dt.to_topic(
         f"{kind}-{Path(checkpoint).name}", servers=SERVERS, key="string", value="string"
     )
-    return join(left, right).write_stream(sink, checkpoint=checkpoint, trigger="available now")
+    return join(left, right).write_stream(sink, checkpoint=checkpoint, availableNow=True)
 
 
 def copy(spark: SparkSession, kind: str, checkpoint: str) -> StreamingQuery:
@@ -353,7 +353,7 @@ def files(
         def to_files(checkpoint: str, data: Path = data) -> StreamingQuery:
             sink = dt.to_parquet(f"{data}/out-{Path(checkpoint).name}")
             return from_files(spark, data).write_stream(
-                sink, checkpoint=checkpoint, trigger="available now"
+                sink, checkpoint=checkpoint, availableNow=True
             )
 
         queries = harness.queries_in_turn({"dovetail": to_files}, directory, rounds=rounds)
@@ -401,7 +401,7 @@ def write_input(data: Path, kind: str, records: int) -> pl.DataFrame:
 def to_nowhere(spark: SparkSession, data: Path, checkpoint: Path) -> harness.Timed:
     return harness.timed(
         lambda place: from_files(spark, data).write_stream(
-            harness.Nowhere(), checkpoint=place, trigger="available now"
+            harness.Nowhere(), checkpoint=place, availableNow=True
         ),
         checkpoint,
     )

@@ -48,9 +48,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
                 for side in ("left", "right")
             )
             joined = left.join(right, within=dt.within(before=SPAN, after=SPAN, grace=SPAN))
-            return joined.write_stream(
-                harness.Nowhere(), checkpoint=checkpoint, trigger="available now"
-            )
+            return joined.write_stream(harness.Nowhere(), checkpoint=checkpoint, availableNow=True)
 
         def native(checkpoint: str, store: str) -> StreamingQuery:
             spark.conf.set(STORE, store)

@@ -63,9 +63,7 @@ def compare(spark: SparkSession, data: Path, rows: int, rounds: int) -> dict[str
         stream = dt.Stream.from_df(left, key="k", timestamp="ts", name="left")
         table = dt.Table.from_changelog(right, key="k", timestamp="ts", name="right")
         joined = stream.join(table)
-        return joined.write_stream(
-            harness.Nowhere(), checkpoint=checkpoint, trigger="available now"
-        )
+        return joined.write_stream(harness.Nowhere(), checkpoint=checkpoint, availableNow=True)
 
     def static(checkpoint: str) -> StreamingQuery:
         table = spark.read.parquet(str(data / "right")).drop("ts")

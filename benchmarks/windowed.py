@@ -98,7 +98,7 @@ def start(spark: SparkSession, data: Path, name: str, checkpoint: str) -> Stream
     return table.write_stream(
         harness.Nowhere(),
         checkpoint=checkpoint,
-        trigger="available now",
+        availableNow=True,
         emit="batch" if name in ("batch", "joined") else "change",
     )
 

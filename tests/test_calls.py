@@ -399,7 +399,8 @@ CALLS: dict[str, Call] = {
             "path",
             wrong=(*UNREACHABLE, "/proc/nothing", Given(lambda w: str(w.folder / "file"))),
         ),
-        trigger=line("None", "span", wrong=("soon", "-5 min", "10 bananas", "once", "available")),
+        processingTime=line("None", "span", wrong=(*SPAN.wrong, "10 bananas")),
+        availableNow=FLAG,
         emit=EMIT,
         buckets=BUCKETS,
         name=NAME,
@@ -772,7 +773,7 @@ def test_paths_are_taken(world: World) -> None:
     query = world.orders.write_stream(
         dt.to_parquet(world.folder / "out"),
         checkpoint=world.folder / "checkpoint",
-        trigger="available now",
+        availableNow=True,
         buckets=1,
     )
     query.awaitTermination()

@@ -83,7 +83,7 @@ def test_state_is_found_again_under_other_shuffle_partitions(
 def bound(folder: Path, topology: dt.Table | dt.Stream, **options: Any) -> None:
     """Run all there is, with the checkpoint of the folder."""
     sink = options.pop("sink", dt.to_parquet(str(folder / "out")))
-    options = {"trigger": "available now", "buckets": 2} | options
+    options = {"availableNow": True, "buckets": 2} | options
     checkpoint = str(folder / "checkpoint")
     topology.write_stream(sink, checkpoint=checkpoint, **options).awaitTermination()
 
@@ -129,7 +129,7 @@ def test_a_folder_of_another_checkpoint_is_refused(spark: SparkSession, tmp_path
     other = str(tmp_path / "other")
     sink = dt.to_parquet(str(tmp_path / "out"))
     with pytest.raises(dt.TargetError, match=r"to_parquet\('.*/out'\): the folder has the changes"):
-        orders.write_stream(sink, checkpoint=other, trigger="available now")
+        orders.write_stream(sink, checkpoint=other, availableNow=True)
     bound(tmp_path, orders, sink=sink)
     # A first micro-batch that is killed after it has listed its files is run again.
     shutil.rmtree(tmp_path / "checkpoint" / "commits")
@@ -137,7 +137,7 @@ def test_a_folder_of_another_checkpoint_is_refused(spark: SparkSession, tmp_path
     rows = spark.read.parquet(str(tmp_path / "out")).orderBy("_position").collect()
     assert [row["v"] for row in rows] == ["a", "b"]
     shutil.move(tmp_path / "out", tmp_path / "away")
-    orders.write_stream(sink, checkpoint=other, trigger="available now").awaitTermination()
+    orders.write_stream(sink, checkpoint=other, availableNow=True).awaitTermination()
     assert spark.read.parquet(str(tmp_path / "out")).count() == 2
 
 

@@ -199,7 +199,7 @@ def test_a_query_that_cannot_start_and_rows_that_cannot_be_placed(
     checkpoint = str(tmp_path / "checkpoint")
 
     def start(topology: dt.Table, checkpoint: str = checkpoint, **options: Any) -> Any:
-        options = {"trigger": "available now", "buckets": 2} | options
+        options = {"availableNow": True, "buckets": 2} | options
         rows = dt.to_foreach_batch(lambda batch, _: batch.collect())
         query = topology.write_stream(rows, checkpoint=checkpoint, **options)
         query.awaitTermination()
@@ -207,9 +207,10 @@ def test_a_query_that_cannot_start_and_rows_that_cannot_be_placed(
 
     joined = users.join(jobs)
     with pytest.raises(
-        dt.PlanError, match=r"trigger= is 'soon'. Give 'available now' or an interval"
+        dt.PlanError,
+        match=r"^write_stream: processingTime= and availableNow= are both given. Give one",
     ):
-        start(joined, trigger="soon")
+        start(joined, processingTime="1 s")
     static = dt.Table.from_changelog(
         spark.createDataFrame([(1, "x", "A")], "id long, part string, city string").withColumn(
             "at", F.timestamp_seconds(F.lit(1))
@@ -258,7 +259,7 @@ def test_a_query_that_cannot_start_and_rows_that_cannot_be_placed(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"trigger": "10 bananas"}, r"trigger='10 bananas' is not a span of time"),
+        ({"processingTime": "10 bananas"}, r"processingTime='10 bananas' is not a span of time"),
         ({"emit": "all"}, r"emit= is 'all'. Give 'change' or 'batch'"),
         ({"buckets": 0}, r"buckets= is 0. Give a whole number from 1 to"),
     ],

@@ -169,7 +169,7 @@ def test_a_failure_is_told_first(failure: str, spark: SparkSession, tmp_path: Pa
     query = make(World(spark, tmp_path)).write_stream(
         dt.to_parquet(tmp_path / "out"),
         checkpoint=tmp_path / "checkpoint",
-        trigger="available now",
+        availableNow=True,
         buckets=2,
     )
     with pytest.raises(StreamingQueryException) as raised:

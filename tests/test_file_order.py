@@ -94,7 +94,7 @@ def test_a_query_takes_the_newest_file(spark: SparkSession, tmp_path: Path, *, a
     query = table(frame).write_stream(
         dt.to_parquet(str(tmp_path / "out")),
         checkpoint=str(tmp_path / "checkpoint"),
-        trigger="available now",
+        availableNow=True,
         buckets=3,
     )
     query.awaitTermination()

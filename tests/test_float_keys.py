@@ -215,7 +215,7 @@ def test_in_a_streaming_query(spark: SparkSession, tmp_path: Path) -> None:
     query = case.build(read(sources(kind), streaming)).write_stream(
         dt.to_foreach_batch(lambda changes, _: told.extend(results(changes))),
         checkpoint=str(tmp_path / "checkpoint"),
-        trigger="available now",
+        availableNow=True,
         buckets=1,
     )
     query.awaitTermination()

@@ -162,7 +162,7 @@ def test_a_kind_runs_and_goes_on(kind: str, spark: SparkSession, tmp_path: Path)
         query = topology.write_stream(
             dt.to_parquet(tmp_path / "out"),
             checkpoint=tmp_path / "checkpoint",
-            trigger="available now",
+            availableNow=True,
             buckets=1,
         )
         query.awaitTermination()

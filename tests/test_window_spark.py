@@ -88,7 +88,7 @@ def test_late_records_are_counted_under_their_own_streams_name(spark: Any, tmp_p
     query = joined(read).write_stream(
         dt.to_parquet(tmp_path / "out"),
         checkpoint=tmp_path / "checkpoint",
-        trigger="available now",
+        availableNow=True,
         buckets=2,
     )
     query.awaitTermination()

@@ -46,7 +46,7 @@ def stream(
     running = query.topology(*inputs).write_stream(
         dt.to_parquet(str(directory / query.name)),
         checkpoint=str(checkpoint),
-        trigger="available now",
+        availableNow=True,
         emit=query.emit,
         name=query.name,
     )

@@ -139,8 +139,8 @@ class Stream(Topology):
 
         ``select``: the result's value columns, as in ``Table.join``. ``align``: let rows that are
         ahead of the other side's stream time wait, in state, until it has caught up or has brought
-        nothing for so long by the clock; so that a replay gives what the live run gave. (With the
-        trigger ``"available now"`` they wait, at the end of the data, for the next run's.)
+        nothing for so long by the clock; so that a replay gives what the live run gave. (With
+        ``availableNow=True`` they wait, at the end of the data, for the next run's.)
 
         Raises ``PlanError`` for arguments that do not fit. Source: KIP-77; KIP-914; Kafka Streams
         join design; spec/stream_table, spec/stream_stream.

@@ -13,9 +13,10 @@ from dovetail.arguments import Path, Rule, Text, validated
 from dovetail.physical.explain import explain
 from dovetail.physical.fragment import Buckets, Emit
 from dovetail.plan.nodes import Node, changelog_schema
+from dovetail.plan.spans import Span
 from dovetail.spark import query
 from dovetail.spark.dead_letters import dead_letters
-from dovetail.spark.query import ASink, Trigger
+from dovetail.spark.query import ASink
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -81,7 +82,8 @@ class Topology(Planned):
         sink: ASink,
         *,
         checkpoint: Path,
-        trigger: Trigger | None = None,
+        processingTime: Span | None = None,  # noqa: N803 -- as in DataStreamWriter.trigger
+        availableNow: bool = False,  # noqa: N803
         emit: Emit = "change",
         buckets: Buckets | None = None,
         name: Text | None = None,
@@ -89,8 +91,9 @@ class Topology(Planned):
         """Start a query that keeps ``sink`` up to date; an ordinary ``StreamingQuery``.
 
         ``checkpoint``: a directory for the query's state; started again with it, the query goes on
-        where it stopped, having lost and doubled nothing. ``trigger``: ``"available now"`` (all
-        there is, then stop), an interval such as ``"10 seconds"``, or None (as fast as data comes).
+        where it stopped, having lost and doubled nothing. ``processingTime``,
+        ``availableNow``: as in ``DataStreamWriter.trigger``, a micro-batch every so long (``"10
+        seconds"``), or all there is and then stop; with neither of them as fast as data comes.
         ``buckets``: into how many parts the key space is cut (8 by default), fixed by the
         checkpoint.
 
@@ -101,7 +104,7 @@ class Topology(Planned):
             self.plan,
             sink,
             checkpoint=checkpoint,
-            trigger=trigger,
+            trigger=query.trigger_of(processingTime, availableNow),
             emit=emit,
             buckets=buckets,
             name=name,

@@ -124,7 +124,7 @@ def stream(
             query = topology.write_stream(
                 dt.to_foreach_batch(collect),
                 checkpoint=str(folder / "checkpoint"),
-                trigger="available now",
+                availableNow=True,
                 emit=emit,
                 buckets=buckets,
             )

@@ -143,7 +143,7 @@ def _stream(case: Case, tables: Mapping[int, pa.Table], folder: Path) -> Answers
             query = topology.write_stream(
                 dt.to_foreach_batch(collect),
                 checkpoint=str(folder / "checkpoint"),
-                trigger="available now",
+                availableNow=True,
                 emit=case.emit,
                 buckets=case.buckets,
             )

@@ -160,7 +160,7 @@ def test_rows_whose_keys_have_nulls_are_merged(delta_spark: SparkSession, tmp_pa
             name=name,
         )
     sides["left"].join(sides["right"], on="fk", how="outer").write_stream(
-        dt.to_delta(table), checkpoint=str(tmp_path / "checkpoint"), trigger="available now"
+        dt.to_delta(table), checkpoint=str(tmp_path / "checkpoint"), availableNow=True
     ).awaitTermination()
     rows = delta_spark.read.format("delta").load(table).orderBy("right_rk").collect()
     assert [(r.id, r.right_rk, r.v, r.w) for r in rows] == [
@@ -235,7 +235,7 @@ def run(spark: SparkSession, directory: Path, table: str) -> None:
         for name in ("a", "b")
     )
     a.join(b, how="outer").write_stream(
-        dt.to_delta(table), checkpoint=str(directory / "checkpoint"), trigger="available now"
+        dt.to_delta(table), checkpoint=str(directory / "checkpoint"), availableNow=True
     ).awaitTermination()
 
 

@@ -72,7 +72,7 @@ class Place:
         table.write_stream(
             dt.to_delta(**options),
             checkpoint=str(self.directory / checkpoint),
-            trigger="available now",
+            availableNow=True,
             buckets=1,
         ).awaitTermination()
 
@@ -201,7 +201,7 @@ def test_a_query_notices_in_the_next_micro_batch_that_its_table_was_taken(
     query = table.write_stream(
         dt.to_delta(place.target),
         checkpoint=str(place.directory / "checkpoint"),
-        trigger="available now",
+        availableNow=True,
         buckets=1,
     )
     with pytest.raises(StreamingQueryException, match="another query has taken the table over"):
@@ -230,7 +230,7 @@ def test_a_relative_path_and_a_key_called_last(place: Place) -> None:
         table.write_stream(
             dt.to_delta(os.path.relpath(place.target)),
             checkpoint=str(place.directory / "checkpoint"),
-            trigger="available now",
+            availableNow=True,
             buckets=1,
         ).awaitTermination()
         place.come([(2, "d"), (3, "e")])

@@ -175,7 +175,7 @@ def test_objects_are_joined_as_they_are_written(broker: Broker, tmp_path: Path) 
     query = located.write_stream(
         dt.to_topic(target, servers=broker.servers),
         checkpoint=str(tmp_path),
-        trigger="available now",
+        availableNow=True,
     )
     query.awaitTermination()
     assert broker.written(target) == {
@@ -208,7 +208,7 @@ def test_a_batch_that_is_written_twice_repeats_and_nothing_else_changes(
         query = joined.write_stream(
             dt.to_topic(target, servers=broker.servers, key="string", value="string"),
             checkpoint=str(tmp_path / target),
-            trigger="available now",
+            availableNow=True,
         )
         query.awaitTermination()
         return sum(progress.numInputRows > 0 for progress in query.recentProgress)
@@ -317,7 +317,7 @@ def ran(table: dt.Table, broker: Broker, target: str, checkpoint: Path) -> Any:
     query = table.write_stream(
         dt.to_topic(target, servers=broker.servers, key="string", value="string"),
         checkpoint=str(checkpoint),
-        trigger="available now",
+        availableNow=True,
     )
     query.awaitTermination()
     (progress,) = (progress for progress in query.recentProgress if progress.numInputRows > 0)

@@ -177,7 +177,7 @@ def shown(row: Row) -> str:
 def run(table: dt.Table, sink: Results, checkpoint: Path, **options: Any) -> Any:
     """All there is, in a query that ends."""
     query = table.write_stream(
-        sink, checkpoint=str(checkpoint), trigger="available now", buckets=2, **options
+        sink, checkpoint=str(checkpoint), availableNow=True, buckets=2, **options
     )
     query.awaitTermination()
     return query

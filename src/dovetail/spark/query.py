@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import fspath
 from threading import Lock
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
 from weakref import WeakSet
 
 from dovetail.arguments import Path, Positive, Rule, validated
@@ -53,13 +53,6 @@ class Sink(Protocol):
 ASink: TypeAlias = Annotated[
     Sink, Rule("what dt.to_parquet(...), dt.to_delta(...) or another of dovetail's sinks returns")
 ]
-Trigger: TypeAlias = Annotated[
-    Literal["available now"] | Span,
-    Rule(
-        "'available now' or an interval such as '10 seconds'",
-        lambda t: t == "available now" or not isinstance(t, str) or t[:1].isdigit(),
-    ),
-]
 
 
 @validated
@@ -100,14 +93,13 @@ def start(
     sink: Sink,
     *,
     checkpoint: Path,
-    trigger: Trigger | None,
+    trigger: Mapping[str, Any],
     emit: Emit,
     buckets: int | None,
     name: str | None,
 ) -> StreamingQuery:
-    """Start the query, bound to its checkpoint."""
+    """Start the query, bound to its checkpoint; ``trigger``: as ``trigger_of`` gives it."""
     session = streaming_session(node)
-    triggered = parse_trigger(trigger)
     folder = fspath(checkpoint)
     with _STARTING:
         _refuse_running(session, name)
@@ -119,12 +111,12 @@ def start(
         stage = physical_plan(node, buckets=binding["buckets"], emit=emit)
         partitions = binding["partitions"]
         with _settings(session, settings(partitions) | file.settings()):
-            timers = "availableNow" not in triggered
+            timers = "availableNow" not in trigger
             changes = _changelog(stage, session, partitions, timers=timers)
             writer = sink.writer(changes, node, folder).option("checkpointLocation", folder)
             if name is not None:
                 writer = writer.queryName(name)
-            writer = writer.trigger(**triggered)
+            writer = writer.trigger(**trigger)
             if bound is None:
                 # Before Spark writes anything there, so that nothing is ever stored unbound.
                 with reaching("write_stream", "checkpoint=", folder):
@@ -162,11 +154,18 @@ def streaming_session(node: Node) -> SparkSession:
     return session_of(node)
 
 
-def parse_trigger(trigger: Trigger | None) -> dict[str, Any]:
+def trigger_of(processing_time: Span | None, available_now: bool) -> dict[str, Any]:
     """The arguments of Spark's ``trigger``."""
-    if trigger == "available now":
+    if available_now:
+        if processing_time is not None:
+            raise PlanError(
+                "write_stream",
+                "processingTime= and availableNow= are both given",
+                "Give one, or neither to run as fast as data comes",
+            )
         return {"availableNow": True}
-    interval_us = microseconds("write_stream", "trigger=", "0 s" if trigger is None else trigger)
+    interval = "0 s" if processing_time is None else processing_time
+    interval_us = microseconds("write_stream", "processingTime=", interval)
     return {"processingTime": f"{interval_us // 1000} milliseconds"}
 
 
