@@ -44,7 +44,9 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
         def stage(checkpoint: str) -> StreamingQuery:
             left, right = (
-                dt.Stream.from_df(read_side(spark, data, side), key="k", timestamp="ts", name=side)
+                dt.Stream.from_changelog(
+                    read_side(spark, data, side), key="k", timestamp="ts", name=side
+                )
                 for side in ("left", "right")
             )
             joined = left.join(right, within=dt.within(before=SPAN, after=SPAN, grace=SPAN))

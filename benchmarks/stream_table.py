@@ -60,7 +60,7 @@ def compare(spark: SparkSession, data: Path, rows: int, rounds: int) -> dict[str
 
     def stage(checkpoint: str) -> StreamingQuery:
         left, right = (read_side(spark, data, side) for side in ("left", "right"))
-        stream = dt.Stream.from_df(left, key="k", timestamp="ts", name="left")
+        stream = dt.Stream.from_changelog(left, key="k", timestamp="ts", name="left")
         table = dt.Table.from_changelog(right, key="k", timestamp="ts", name="right")
         joined = stream.join(table)
         return joined.write_stream(harness.Nowhere(), checkpoint=checkpoint, availableNow=True)

@@ -88,7 +88,7 @@ def start(spark: SparkSession, data: Path, name: str, checkpoint: str) -> Stream
     if name == "native":
         writer = native(frame).writeStream.format("noop").outputMode("update")
         return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-    stream = dt.Stream.from_df(frame, key="k", timestamp="ts", name="records")
+    stream = dt.Stream.from_changelog(frame, key="k", timestamp="ts", name="records")
     windows = dt.tumbling("10 min", grace="10 min", retention="2 hours")
     totals = stream.group_by("k").window(windows).agg(n=dt.count(), total=dt.sum("v"))
     if name == "joined":

@@ -176,7 +176,7 @@ def test_spark(spark: SparkSession, tmp_path: Path) -> None:
         reader = spark.readStream.schema("k string, v string, t timestamp")
         return reader.option("maxFilesPerTrigger", 1).parquet(str(tmp_path / side))
 
-    clicks = dt.Stream.from_df(frame("L"), key="k", timestamp="t", name="L")
+    clicks = dt.Stream.from_changelog(frame("L"), key="k", timestamp="t", name="L")
     users = dt.Table.from_changelog(frame("R"), key="k", timestamp="t", name="R")
     aligned = clicks.join(users, how="left", align="5 s", select=SELECT)
     query = aligned.write_stream(

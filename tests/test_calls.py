@@ -59,7 +59,7 @@ class World:
 
     def stream(self, name: str, frame: DataFrame) -> dt.Stream:
         frame = frame.select("id", F.col("amount").alias(name), F.col("at").alias("t"), "at")
-        return dt.Stream.from_df(frame, key="id", timestamp="at", name=name)
+        return dt.Stream.from_changelog(frame, key="id", timestamp="at", name=name)
 
     def looked_up(self, name: str) -> dt.Table:
         return self.table(name, self.live).with_lookup(dt.sqlite("f.db", name, key="id"))
@@ -220,6 +220,7 @@ ROLES = {
     "deleted": ROLE,
     "sequence": line("None", "expression", wrong=ROLE.wrong),
     "log_partition": line("None", wrong=("n", *ROLE.wrong)),
+    "shared_log": line(),
     "name": NAME,
 }
 TOPIC = {
@@ -286,10 +287,19 @@ def of_topic(read: Callable[..., Any], lines: Mapping[str, Line], **more: Line) 
 TARGET = line("text", "column", "span", "path", wrong=TARGETS)
 CALLS: dict[str, Call] = {
     "Planned.__init__": call(lambda _: dt.Table, plan=line()),
-    "Table.from_changelog": reader(dt.Table.from_changelog, versioned=MAYBE_SPAN),
-    "Stream.from_df": reader(dt.Stream.from_df),
-    "Table.from_topic": of_topic(dt.Table.from_topic, TOPIC_TABLE, versioned=MAYBE_SPAN),
-    "Stream.from_topic": of_topic(dt.Stream.from_topic, TOPIC_TABLE),
+    "Topology.from_changelog": reader(dt.Table.from_changelog, versioned=MAYBE_SPAN),
+    "Topology.from_changelog (stream)": reader(dt.Stream.from_changelog, versioned=line("None")),
+    "Topology.from_changelog (sequence)": call(
+        lambda w: partial(
+            dt.Table.from_changelog, frame=w.static, key="id", timestamp="at", sequence="n"
+        ),
+        log_partition=line("None", "expression", wrong=ROLE.wrong),
+        shared_log=FLAG,
+    ),
+    "Topology.from_topic": of_topic(dt.Table.from_topic, TOPIC_TABLE, versioned=MAYBE_SPAN),
+    "Topology.from_topic (stream)": of_topic(
+        dt.Stream.from_topic, TOPIC_TABLE, versioned=line("None")
+    ),
     "read_topic": of_topic(dt.read_topic, TOPIC | {"key": TOPIC["value"]}),
     "Table.join": call(
         lambda w: partial(w.orders.join, right=w.payments, select=["orders", "payments"]),

@@ -59,7 +59,7 @@ def test_state_is_found_again_under_other_shuffle_partitions(
     users = dt.Table.from_changelog(
         read(session, tmp_path / "users"), key="k", timestamp="t", name="users"
     )
-    clicks = dt.Stream.from_df(
+    clicks = dt.Stream.from_changelog(
         read(session, tmp_path / "clicks"), key="k", timestamp="t", name="clicks"
     )
     found = clicks.join(users, how="left", select={"v": "right.v"})

@@ -94,6 +94,18 @@ SOURCE_MISTAKES: dict[str, tuple[Callable[[DataFrame], Any], str]] = {
         lambda f: table(f, "id", "n", "at", log_partition="n"),
         r"log_partition= is given without sequence=. Name the column that orders",
     ),
+    "shared log without position": (
+        lambda f: table(f, shared_log=True),
+        r"table users: shared_log= is given without sequence=. Name the column that orders",
+    ),
+    "shared log and partitions": (
+        lambda f: table(f, sequence="n", log_partition="n", shared_log=True),
+        r"table users: log_partition= and shared_log= are both given. Leave log_partition= out",
+    ),
+    "history of a stream": (
+        lambda f: dt.Stream.from_changelog(f, key="id", timestamp="at", versioned="1 day"),
+        r"stream stream\[id\]: versioned= is for tables, a stream's records replace none. Leave it",
+    ),
 }
 
 
@@ -156,8 +168,12 @@ JOIN_MISTAKES: dict[str, tuple[Callable[[DataFrame], Any], str]] = {
         r"column 'name' occurs twice. Give each its own name",
     ),
     "a shared log that not all share": (
-        lambda f: table(f, "id", "name", "at", "n", sequence="n").join(cities(f)).changelog(),
-        r"sequence= without log_partition= orders the rows of all inputs, but only users has it",
+        lambda f: (
+            table(f, "id", "name", "at", "n", sequence="n", shared_log=True)
+            .join(cities(f))
+            .changelog()
+        ),
+        r"shared_log= orders the rows of all inputs, but only users has it. Give every input its",
     ),
     "a static frame in a query": (
         lambda f: table(f).join(cities(f)).write_stream(dt.to_memory("never"), checkpoint="/never"),

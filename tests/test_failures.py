@@ -45,7 +45,7 @@ class World:
 
     def clicks(self, *more: dict[str, Any]) -> dt.Stream:
         frame = self.live("clicks", [*MANY, *more])
-        return dt.Stream.from_df(frame, key="id", timestamp="at", name="clicks")
+        return dt.Stream.from_changelog(frame, key="id", timestamp="at", name="clicks")
 
     def people(self) -> dt.Table:
         frame = self.live("people", MANY[:3]).select("who", F.col("n").alias("age"), "at")

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import dovetail as dt
+from dovetail import testing
 
 SCHEMA = "id long, v long, at timestamp"
 KEYS = range(20)
@@ -113,9 +114,45 @@ def test_the_rows_times_count_where_they_are_the_sequence(
         path.write_text("".join(json.dumps({"id": k, "v": hour, "at": at}) + "\n" for k in KEYS))
         os.utime(path, (1_700_000_000 + hour, 1_700_000_000 + hour))
     frame = spark.read.schema(SCHEMA).json(str(tmp_path / "in"))
-    by_time = table(frame, sequence=F.unix_micros("at"), log_partition=F.lit(0))
+    by_time = table(frame, sequence=F.unix_micros("at"))
     assert last(by_time.changelog(buckets=3).collect()) == dict.fromkeys(KEYS, 0)
     assert last(table(frame).changelog(buckets=3).collect()) == dict.fromkeys(KEYS, 5)
+
+
+def test_a_sequence_is_of_its_table_or_of_all(spark: SparkSession) -> None:
+    """Between logs of their own the older row goes first; a shared one orders both tables."""
+    rows = {"left": [(1, 10, 1), (1, 11, 3)], "right": [(1, 20, 2)]}
+    for shared, expected in ((False, [(10, 20, 2), (11, 20, 3)]), (True, [(11, 20, 3)])):
+        left, right = (
+            dt.Table.from_changelog(
+                spark.createDataFrame(
+                    [(k, v, second, v) for k, v, second in reversed(given)],
+                    f"id long, {name} long, second long, n long",
+                ).select("id", name, F.timestamp_seconds("second").alias("at"), "n"),
+                key="id",
+                timestamp="at",
+                sequence="n",
+                shared_log=shared,
+                name=name,
+            )
+            for name, given in rows.items()
+        )
+        told = left.join(right).changelog(buckets=2).selectExpr("*", "unix_seconds(_timestamp) s")
+        ordered = sorted(told.collect(), key=lambda row: row["_position"])
+        assert [(row.left, row.right, row.s) for row in ordered] == expected
+        aligned = left.join(right, align="1 min")
+        if shared:
+            with pytest.raises(dt.PlanError, match=r"align= orders rows by time, shared_log= of"):
+                aligned.changelog()
+            continue
+        driver = testing.Driver(aligned)
+        driver.pipe(right, {"id": 1, "right": 20}, timestamp=2)
+        told = driver.pipe(left, [{"id": 1, "left": v} for v in (10, 11)], timestamp=[1, 3])
+        told += driver.advance_wall_clock("1 min")
+        assert [(c.values, c.timestamp_us) for c in told] == [
+            ({"left": 10, "right": 20}, 2),
+            ({"left": 11, "right": 20}, 3),
+        ]
 
 
 def test_a_log_whose_files_are_read_apart_is_one_log(spark: SparkSession, tmp_path: Path) -> None:
@@ -131,9 +168,7 @@ def test_a_log_whose_files_are_read_apart_is_one_log(spark: SparkSession, tmp_pa
         offset += size
     frame = spark.read.schema(SCHEMA).json(str(tmp_path / "in"))
     assert frame.rdd.getNumPartitions() == 2
-    rows = dt.Stream.from_df(
-        frame, key="id", timestamp="at", sequence="v", log_partition=F.lit(0), name="rows"
-    )
+    rows = dt.Stream.from_changelog(frame, key="id", timestamp="at", sequence="v", name="rows")
     hourly = rows.group_by("id").window(dt.tumbling("10 s")).agg(n=dt.count())
     told = hourly.to_table().changelog(emit="batch", buckets=3).collect()
     assert [(row.window_start.second, row.n) for row in told] == [(30, 400)]

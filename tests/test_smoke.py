@@ -52,7 +52,7 @@ class World:
 
     def stream(self, name: str) -> dt.Stream:
         frame = self.frame(name).withColumnRenamed("n", name)
-        return dt.Stream.from_df(frame, key="id", timestamp="at", name=name)
+        return dt.Stream.from_changelog(frame, key="id", timestamp="at", name=name)
 
     def stored(self, name: str, key: str) -> dt.Table:
         """A table without rows whose store has all of them."""

@@ -51,7 +51,7 @@ def result(session: SparkSession, topology: dt.Stream, folder: Path) -> list[Row
 
 
 def test_a_table_found_by_a_value(spark: SparkSession, tmp_path: Path) -> None:
-    clicks = dt.Stream.from_df(
+    clicks = dt.Stream.from_changelog(
         read(spark, tmp_path / "clicks", CLICKS), key="id", timestamp="at", name="clicks"
     )
     users = dt.Table.from_changelog(
@@ -90,10 +90,10 @@ def test_a_table_found_by_a_value(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_an_idle_bucket_closes_its_windows(spark: SparkSession, tmp_path: Path) -> None:
     """Records of one key move the time of all buckets, and a restart lies in between."""
-    clicks = dt.Stream.from_df(
+    clicks = dt.Stream.from_changelog(
         read(spark, tmp_path / "clicks", CLICKS), key="id", timestamp="at", name="clicks"
     )
-    views = dt.Stream.from_df(
+    views = dt.Stream.from_changelog(
         read(spark, tmp_path / "views", VIEWS), key="id", timestamp="at", name="views"
     )
     joined = clicks.join(
@@ -115,7 +115,7 @@ def test_an_idle_bucket_closes_its_windows(spark: SparkSession, tmp_path: Path) 
 
 @pytest.mark.parametrize("rows", [0, 1])
 def test_a_stream_without_records(rows: int, spark: SparkSession, tmp_path: Path) -> None:
-    views = dt.Stream.from_df(read(spark, tmp_path / "v", VIEWS), key="id", timestamp="at")
+    views = dt.Stream.from_changelog(read(spark, tmp_path / "v", VIEWS), key="id", timestamp="at")
     users = dt.Table.from_changelog(
         read(spark, tmp_path / "u", VIEWS), key="id", timestamp="at", versioned="1 day"
     )

@@ -82,7 +82,7 @@ def test_late_records_are_counted_under_their_own_streams_name(spark: Any, tmp_p
         (tmp_path / name).mkdir()
         pq.write_table(pa.Table.from_pylist(rows, pa.schema(schema)), tmp_path / name / "0.parquet")
         frame = spark.readStream.schema("id long, at timestamp").parquet(str(tmp_path / name))
-        read[name] = dt.Stream.from_df(frame, key="id", timestamp="at", name=name)
+        read[name] = dt.Stream.from_changelog(frame, key="id", timestamp="at", name=name)
     assert driver.counts == late
 
     query = joined(read).write_stream(

@@ -61,10 +61,9 @@ def read(spark: SparkSession, history: Path, log: Log, files_a_batch: int) -> dt
         "timestamp": "time",
         "deleted": "deleted",
         "sequence": "offset",
-        "log_partition": F.lit(0),
     }
     if log.stream:
-        return dt.Stream.from_df(frame, **columns, name=log.name)
+        return dt.Stream.from_changelog(frame, **columns, name=log.name)
     table = dt.Table.from_changelog(frame, **columns, versioned=log.versioned, name=log.name)
     if not log.stored:
         return table

@@ -4,22 +4,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from pyspark.sql import DataFrame, SparkSession
-
-from dovetail.arguments import ColumnName, ColumnNames, Positive, Text, validated
+from dovetail.arguments import ColumnName, ColumnNames, Text, validated
 from dovetail.errors import PlanError
-from dovetail.io.kafka import ReadFormat, Servers, Starting, Topic
-from dovetail.io.topics import Malformed, topic_source
 from dovetail.laws.stream_join import Unmatched
 from dovetail.laws.table_join import How
 from dovetail.plan.aggregates import AnAggregate
 from dovetail.plan.grouping import Told, aggregation, as_stream, as_table
 from dovetail.plan.joins import AWithin, stream_join, stream_table_join
 from dovetail.plan.nodes import Node, Source
-from dovetail.plan.reading import Given, source_of
+from dovetail.plan.reading import Given
 from dovetail.plan.select import Selection
 from dovetail.plan.spans import Span
 from dovetail.plan.window_joins import window_join
@@ -31,73 +27,11 @@ from dovetail.topology import AWindowedTable, Topology, Windowed
 class Stream(Topology):
     """Keyed records in time. Unlike a table's, a record does not replace the one before it.
 
-    The seeds' KStream.
+    Made by ``from_changelog``, where ``deleted`` is true for a record without a value, which joins
+    ignore, ``from_topic`` and joins. The seeds' KStream.
     """
 
-    @classmethod
-    @validated
-    def from_df(
-        cls,
-        frame: DataFrame,
-        *,
-        key: ColumnNames,
-        timestamp: Given,
-        deleted: Given | None = None,
-        sequence: Given | None = None,
-        log_partition: Given | None = None,
-        name: Text | None = None,
-    ) -> Stream:
-        """A stream of a frame's rows; the arguments are those of ``Table.from_changelog``.
-
-        ``deleted``: true for a record without a value, which joins ignore.
-        """
-        return cls(
-            source_of(
-                frame,
-                key=key,
-                timestamp=timestamp,
-                deleted=deleted,
-                sequence=sequence,
-                log_partition=log_partition,
-                name=name,
-                stream=True,
-            )
-        )
-
-    @classmethod
-    @validated
-    def from_topic(
-        cls,
-        spark: SparkSession,
-        topic: Topic,
-        *,
-        servers: Servers,
-        key: ReadFormat = "string",
-        value: ReadFormat = "string",
-        name: Text | None = None,
-        starting: Starting = "earliest",
-        max_per_trigger: Positive | None = None,
-        malformed: Malformed = "fail",
-        streaming: bool = True,
-        options: Mapping[str, str] | None = None,
-    ) -> Stream:
-        """A stream of a topic's records; the arguments are those of ``Table.from_topic``."""
-        return cls(
-            topic_source(
-                spark,
-                topic,
-                servers=servers,
-                key=key,
-                value=value,
-                name=name,
-                starting=starting,
-                max_per_trigger=max_per_trigger,
-                malformed=malformed,
-                streaming=streaming,
-                options=options,
-                stream=True,
-            )
-        )
+    _stream = True
 
     @validated
     def join(

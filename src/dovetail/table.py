@@ -5,14 +5,10 @@ The DSL checks arguments and builds plan nodes; it runs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from pyspark.sql import DataFrame, SparkSession
-
-from dovetail.arguments import ColumnName, ColumnNames, Natural, Positive, Text, validated
+from dovetail.arguments import ColumnName, Natural, Text, validated
 from dovetail.errors import PlanError
-from dovetail.io.kafka import ReadFormat, Servers, Starting, Topic
-from dovetail.io.topics import Malformed, topic_source
 from dovetail.laws.table_join import How
 from dovetail.lookup.source import LookupSource
 from dovetail.plan.aggregates import AnAggregate
@@ -29,7 +25,7 @@ from dovetail.plan.delta import (
 from dovetail.plan.grouping import aggregation
 from dovetail.plan.joins import ForeignKeyParts, foreign_key, foreign_key_join, kept, table_join
 from dovetail.plan.nodes import ChangeKinds, Late, Node
-from dovetail.plan.reading import Given, source_of
+from dovetail.plan.reading import Given
 from dovetail.plan.select import Selection
 from dovetail.plan.spans import Span
 from dovetail.plan.window_joins import window_join
@@ -39,103 +35,8 @@ from dovetail.topology import AWindowedTable, Topology, Windowed
 class Table(Topology):
     """A table that changes: at any time one row per key, given by the changelog so far.
 
-    Made by ``Table.from_changelog`` and by joins. The seeds' KTable.
+    Made by ``from_changelog``, ``from_topic``, joins and aggregates. The seeds' KTable.
     """
-
-    @classmethod
-    @validated
-    def from_changelog(
-        cls,
-        frame: DataFrame,
-        *,
-        key: ColumnNames,
-        timestamp: Given,
-        deleted: Given | None = None,
-        sequence: Given | None = None,
-        log_partition: Given | None = None,
-        versioned: Span | None = None,
-        name: Text | None = None,
-    ) -> Table:
-        """A table from its changes: each row of ``frame`` replaces or deletes the row of its key.
-
-        ``key``: the primary key's columns; a row with a null among them is dropped and counted
-        (metric ``<name>.dropped``). ``timestamp``: the event time, a column or an expression of
-        type timestamp; a null fails the query. ``deleted``: a boolean, true for a tombstone. A
-        column named in ``timestamp``, ``deleted``, ``sequence`` or ``log_partition`` is used up;
-        every other column is a value of the table.
-
-        ``sequence``: a whole number, the row's position in a log. With ``log_partition`` (Kafka:
-        offset and partition) it orders the rows within each partition; alone, it is a position in
-        one log that all tables of the topology share, and orders the rows of all of them. Without
-        it, rows come in the order in which Spark reads each of its partitions.
-
-        ``versioned``: keep the table's history so long, in stream time (``"7 days"``). A stream
-        then joins the version of its record's own time, records may come out of order, and one
-        older than the history is ignored.
-
-        ``name``: what errors, metrics and checkpoints call the table, ``table[<key>]`` by default.
-
-        Raises ``PlanError`` for unknown or duplicate columns and for types that cannot serve.
-        Source: Kafka Streams join design, "KTable"; KIP-914.
-        """
-        return cls(
-            source_of(
-                frame,
-                key=key,
-                timestamp=timestamp,
-                deleted=deleted,
-                sequence=sequence,
-                log_partition=log_partition,
-                name=name,
-                versioned=versioned,
-            )
-        )
-
-    @classmethod
-    @validated
-    def from_topic(
-        cls,
-        spark: SparkSession,
-        topic: Topic,
-        *,
-        servers: Servers,
-        key: ReadFormat = "string",
-        value: ReadFormat = "string",
-        name: Text | None = None,
-        starting: Starting = "earliest",
-        max_per_trigger: Positive | None = None,
-        malformed: Malformed = "fail",
-        versioned: Span | None = None,
-        streaming: bool = True,
-        options: Mapping[str, str] | None = None,
-    ) -> Table:
-        """A table from a Kafka topic: a record replaces the row of its key, a null value deletes
-        it.
-
-        ``servers``: the brokers. ``key``, ``value``: ``"string"`` or ``"bytes"`` (one column, named
-        ``key`` or ``value``), or the schema of a JSON object, whose fields become columns.
-        ``starting``: ``"earliest"``, ``"latest"`` or Kafka's JSON of offsets. ``max_per_trigger``:
-        at most so many records a micro-batch. ``malformed``: what a record that cannot be read
-        does. ``versioned``: as in ``from_changelog``. ``streaming=False`` reads what the topic
-        holds now, for a batch run. ``options``: the Kafka source's own. Records keep their order
-        within a partition.
-        """
-        return cls(
-            topic_source(
-                spark,
-                topic,
-                servers=servers,
-                key=key,
-                value=value,
-                name=name,
-                starting=starting,
-                max_per_trigger=max_per_trigger,
-                malformed=malformed,
-                streaming=streaming,
-                options=options,
-                versioned=versioned,
-            )
-        )
 
     @validated
     def join(

@@ -33,7 +33,7 @@ from pyspark.sql.types import StructType
 
 from dovetail.arguments import ColumnNames, Rule, Text, validated
 from dovetail.arrays.hashing import stable_hash
-from dovetail.columns import DELETED, EVENT_TIME, POSITION, SEQUENCE
+from dovetail.columns import DELETED, EVENT_TIME, LOG_PARTITION, POSITION, SEQUENCE
 from dovetail.engine.local import Hash, Local
 from dovetail.errors import CheckpointError, DataError, PlanError
 from dovetail.physical.fragment import Buckets, Emit
@@ -340,6 +340,7 @@ class Driver:
         columns[EVENT_TIME] = pa.array(time, pa.int64())
         columns[DELETED] = pa.array([deleted] * len(rows), pa.bool_())
         columns[SEQUENCE] = pa.array(np.arange(self._sequence, self._sequence + len(rows)))
+        columns[LOG_PARTITION] = pa.array(np.zeros(len(rows), np.int64))
         return pa.table(columns)
 
     def _run(self, beat_us: int | None = None) -> list[Change]:

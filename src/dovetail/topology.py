@@ -4,15 +4,29 @@ it can be run.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypeAlias
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from dovetail.arguments import Path, Rule, Text, validated
+from dovetail.arguments import ColumnNames, Path, Positive, Rule, Text, validated
+from dovetail.columns import DELETED, TIMESTAMP
+from dovetail.io.kafka import (
+    OFFSET,
+    PARTITION,
+    ReadFormat,
+    Servers,
+    Starting,
+    Topic,
+    read_topic,
+    width,
+)
+from dovetail.io.topics import Malformed, readable
 from dovetail.physical.explain import explain
 from dovetail.physical.fragment import Buckets, Emit
 from dovetail.plan.nodes import Node, changelog_schema
+from dovetail.plan.reading import Given, source_of
 from dovetail.plan.spans import Span
 from dovetail.spark import query
 from dovetail.spark.dead_letters import dead_letters
@@ -20,6 +34,7 @@ from dovetail.spark.query import ASink
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+    from typing_extensions import Self
 
 
 class Planned:
@@ -49,6 +64,119 @@ AWindowedTable: TypeAlias = Annotated[Windowed, Rule("a WindowedTable")]
 
 class Topology(Planned):
     """What can be run: a table or a stream."""
+
+    _stream: ClassVar[bool] = False
+
+    @classmethod
+    @validated
+    def from_changelog(
+        cls,
+        frame: DataFrame,
+        *,
+        key: ColumnNames,
+        timestamp: Given,
+        deleted: Given | None = None,
+        sequence: Given | None = None,
+        log_partition: Given | None = None,
+        shared_log: bool = False,
+        versioned: Span | None = None,
+        name: Text | None = None,
+    ) -> Self:
+        """A table from its changes, each row of ``frame`` replacing or deleting the row of its key;
+        or a stream, each row a record.
+
+        ``key``: the primary key's columns; a table's row with a null among them is dropped and
+        counted (metric ``<name>.dropped``). ``timestamp``: the event time, a column or an
+        expression of type timestamp; a null fails the query. ``deleted``: a boolean, true for a
+        tombstone. A column named in ``timestamp``, ``deleted``, ``sequence`` or ``log_partition``
+        is used up; every other column is a value.
+
+        ``sequence``: a whole number, the row's position in a log: alone, in the one log of this
+        source; with ``log_partition``, in that of its partition (Kafka: offset and partition); with
+        ``shared_log``, in one log that all inputs of the topology share, whose rows it orders
+        together. Without it, files are read in their order, and other rows as Spark reads each
+        partition.
+
+        ``versioned``, for tables: keep the history so long, in stream time (``"7 days"``). A stream
+        then joins the version of its record's own time, records may come out of order, and one
+        older than the history is ignored.
+
+        ``name``: what errors, metrics and checkpoints call it, ``table[<key>]`` or
+        ``stream[<key>]`` by default.
+
+        Raises ``PlanError`` for unknown or duplicate columns and for types that cannot serve.
+        Source: Kafka Streams join design, "KTable", "KStream"; KIP-914.
+        """
+        roles = {
+            "timestamp=": timestamp,
+            "deleted=": deleted,
+            "sequence=": sequence,
+            "log_partition=": log_partition,
+        }
+        source = source_of(
+            frame,
+            key,
+            roles,
+            shared_log=shared_log,
+            versioned=versioned,
+            name=name,
+            stream=cls._stream,
+        )
+        return cls(source)
+
+    @classmethod
+    @validated
+    def from_topic(
+        cls,
+        spark: SparkSession,
+        topic: Topic,
+        *,
+        servers: Servers,
+        key: ReadFormat = "string",
+        value: ReadFormat = "string",
+        name: Text | None = None,
+        starting: Starting = "earliest",
+        max_per_trigger: Positive | None = None,
+        malformed: Malformed = "fail",
+        versioned: Span | None = None,
+        streaming: bool = True,
+        options: Mapping[str, str] | None = None,
+    ) -> Self:
+        """A table or a stream from a Kafka topic: a table's record replaces the row of its key, and
+        one whose value is null deletes it.
+
+        ``servers``: the brokers. ``key``, ``value``: ``"string"`` or ``"bytes"`` (one column, named
+        ``key`` or ``value``), or the schema of a JSON object, whose fields become columns.
+        ``starting``: ``"earliest"``, ``"latest"`` or Kafka's JSON of offsets. ``max_per_trigger``:
+        at most so many records a micro-batch. ``malformed``: what a record that cannot be read
+        does. ``versioned``: as in ``from_changelog``. ``name``: the topic's by default.
+        ``streaming=False`` reads what the topic holds now, for a batch run. ``options``: the Kafka
+        source's own. The event time is ``_timestamp`` of ``read_topic``. Records keep their order
+        within a partition.
+        """
+        frame = read_topic(
+            spark,
+            topic,
+            servers=servers,
+            key=key,
+            value=value,
+            starting=starting,
+            max_per_trigger=max_per_trigger,
+            streaming=streaming,
+            options=options,
+        )
+        label = name or topic
+        title = f"{'stream' if cls._stream else 'table'} {label}"
+        return cls.from_changelog(
+            readable(frame, title, topic, malformed),
+            key=frame.columns[: width(key)],
+            timestamp=TIMESTAMP,
+            deleted=DELETED,
+            sequence=OFFSET,
+            log_partition=PARTITION,
+            versioned=versioned,
+            name=label,
+        )
 
     @property
     def schema(self) -> StructType:

@@ -153,9 +153,10 @@ def read(
     sources: Mapping[str, Source], frames: Mapping[str, Any]
 ) -> dict[str, dt.Stream | dt.Table]:
     """Streams and tables over frames with the columns of ``CHANGELOG``."""
-    columns = {"timestamp": TIME, "deleted": GONE, "sequence": PLACE}
+    columns: dict[str, Any] = {"timestamp": TIME, "deleted": GONE, "sequence": PLACE}
+    columns["shared_log"] = True
     return {
-        name: dt.Stream.from_df(frames[name], key=source.key, **columns, name=name)
+        name: dt.Stream.from_changelog(frames[name], key=source.key, **columns, name=name)
         if source.stream
         else dt.Table.from_changelog(
             frames[name], key=source.key, **columns, name=name, versioned=source.versioned

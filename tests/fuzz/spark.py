@@ -172,9 +172,9 @@ def _over(case: Case, tables: Mapping[int, pa.Table], folder: Path, files: int |
         if ordered_by_files(case):
             frame = frame.drop("s")
         else:
-            options["sequence"] = "s"
+            options |= {"sequence": "s", "shared_log": True}
         if node["op"] == "stream":
-            given[number] = dt.Stream.from_df(frame, **options)
+            given[number] = dt.Stream.from_changelog(frame, **options)
         else:
             options |= topologies.versioned(node)
             given[number] = dt.Table.from_changelog(frame, **options)

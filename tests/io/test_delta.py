@@ -230,6 +230,7 @@ def run(spark: SparkSession, directory: Path, table: str) -> None:
             timestamp="at",
             deleted="gone",
             sequence="position",
+            shared_log=True,
             name=name,
         )
         for name in ("a", "b")

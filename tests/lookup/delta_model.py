@@ -137,6 +137,7 @@ class World:
             timestamp="at",
             deleted="gone",
             sequence="n_",
+            shared_log=True,
             name=name,
         )
         return table.with_lookup(lookup or self.lookup(name), changes=changes)

@@ -75,8 +75,8 @@ class Buckets:
 class Local:
     """A stage and all that feed it.
 
-    Rows come as tables of their source's columns with ``_event_time``, ``_deleted`` and
-    ``_sequence``. ``key_hash``: the function that places keys.
+    Rows come as tables of their source's columns with ``_event_time``, ``_deleted``,
+    ``_sequence`` and ``_log_partition``. ``key_hash``: the function that places keys.
     """
 
     def __init__(self, stage: Stage, key_hash: Hash) -> None:

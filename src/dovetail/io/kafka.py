@@ -275,6 +275,11 @@ def _declared(declared: ReadFormat) -> _Declared:
     return declared
 
 
+def width(declared: ReadFormat) -> int:
+    """How many columns a key or value has."""
+    return 1 if isinstance(declared, str) else len(declared)
+
+
 def _refuse_topic(operator: str, topic: str) -> None:
     """Spark takes a name with commas for several topics, whose partitions would be one log."""
     if not _TOPIC.fullmatch(topic):

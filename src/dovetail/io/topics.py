@@ -9,27 +9,22 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from pyspark.sql import functions as F
 
 from dovetail.arguments import validated
-from dovetail.columns import DELETED, TIMESTAMP
 from dovetail.errors import PlanError
 from dovetail.io.kafka import (
     MALFORMED,
     NEEDS_JAR,
     OFFSET,
     PARTITION,
-    ReadFormat,
     Servers,
     Topic,
     WriteFormat,
-    read_topic,
     write_topic,
 )
-from dovetail.plan.nodes import Node, Source, StreamJoin
-from dovetail.plan.reading import source_of
-from dovetail.plan.spans import Span
+from dovetail.plan.nodes import Node, StreamJoin
 from dovetail.refusals import refused
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 Malformed: TypeAlias = Literal["fail", "drop"]
@@ -37,69 +32,23 @@ Malformed: TypeAlias = Literal["fail", "drop"]
 it lies, ``"drop"`` leaves it out and counts it, as observed metric ``<name>.malformed``."""
 
 
-def topic_source(
-    spark: SparkSession,
-    topic: str,
-    *,
-    servers: str,
-    key: ReadFormat,
-    value: ReadFormat,
-    name: str | None,
-    starting: str,
-    max_per_trigger: int | None,
-    malformed: Malformed,
-    streaming: bool,
-    options: Mapping[str, str] | None,
-    stream: bool = False,
-    versioned: Span | None = None,
-) -> Source:
-    """A topic's records as a stream or as the changes of a table: a null value is a tombstone, the
-    offset orders the records of a partition, the event time is the record's timestamp.
+def readable(frame: DataFrame, title: str, topic: str, malformed: Malformed) -> DataFrame:
+    """What ``read_topic`` reads, without the records that cannot be read; ``title``: what errors
+    call it, the name last.
     """
-    kind = "stream" if stream else "table"
-    label = name or topic
-    frame = read_topic(
-        spark,
-        topic,
-        servers=servers,
-        key=key,
-        value=value,
-        starting=starting,
-        max_per_trigger=max_per_trigger,
-        streaming=streaming,
-        options=options,
-    )
-    readable = F.col(MALFORMED).isNull()
+    fits = F.col(MALFORMED).isNull()
     if malformed == "drop":
-        frame = frame.observe(f"{label}.malformed", F.count_if(~readable).alias("records"))
-        frame = frame.where(readable)
+        label = title.partition(" ")[2]
+        frame = frame.observe(f"{label}.malformed", F.count_if(~fits).alias("records")).where(fits)
     else:
         where = F.format_string(
-            f"{kind} {label}: the record of topic {topic} at partition %d, offset %d cannot be "
+            f"{title}: the record of topic {topic} at partition %d, offset %d cannot be "
             "read. Correct the declared key and value, or pass malformed='drop'.",
             PARTITION,
             OFFSET,
         )
-        frame = frame.where(F.when(readable, True).otherwise(F.raise_error(where).cast("boolean")))
-    frame = frame.drop(MALFORMED)
-    metadata = (DELETED, TIMESTAMP, PARTITION, OFFSET)
-    keys = frame.columns[: _width(key)]
-    assert not set(keys) & set(metadata)
-    return source_of(
-        frame,
-        key=keys,
-        timestamp=TIMESTAMP,
-        deleted=DELETED,
-        sequence=OFFSET,
-        log_partition=PARTITION,
-        name=label,
-        stream=stream,
-        versioned=versioned,
-    )
-
-
-def _width(declared: ReadFormat) -> int:
-    return 1 if isinstance(declared, str) else len(declared)
+        frame = frame.where(F.when(fits, True).otherwise(F.raise_error(where).cast("boolean")))
+    return frame.drop(MALFORMED)
 
 
 @dataclass(frozen=True)

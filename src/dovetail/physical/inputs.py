@@ -197,16 +197,14 @@ def refuse_partly_ordered(node: Node, inputs: Sequence[Input], *, aligned: bool)
     if logs and aligned:
         raise PlanError(
             node.name,
-            f"align= orders rows by time, sequence= of {', '.join(logs)} by their place in a log",
-            "Leave one of them out, or say with log_partition= that each input has its own log",
+            f"align= orders rows by time, shared_log= of {', '.join(logs)} by their place in it",
+            "Leave one of them out",
         )
     if logs and len(logs) < len(inputs):
         raise PlanError(
             node.name,
-            f"sequence= without log_partition= orders the rows of all inputs, but only "
-            f"{', '.join(logs)} has it",
-            "Give every input its position in the shared log, or a log_partition= to those that "
-            "have a log of their own",
+            f"shared_log= orders the rows of all inputs, but only {', '.join(logs)} has it",
+            "Give every input its position in the shared log, or leave shared_log= out",
         )
 
 

@@ -51,8 +51,7 @@ class Source:
     key; or a ``stream``, where it is one record.
 
     ``key`` and ``values``: the columns, in order. ``timestamp``: the event time. ``deleted``: null
-    or false for an upsert. ``sequence`` with ``log_partition``: the row's place in its input
-    partition;
+    or false for an upsert. ``sequence`` with ``log_partition``: the row's place in its log;
     ``sequence`` alone: its place in one log that all sources share. ``frame`` is None for a table
     that only the test driver feeds. ``lookup``: a store of the same rows, for delta joins;
     ``changes``: which changes the table is said to have, None where nothing is said; ``files``:

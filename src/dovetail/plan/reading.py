@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, TypeAlias
 
 from pyspark.errors import AnalysisException
@@ -36,19 +36,18 @@ _WHOLE_NUMBERS = (ByteType, ShortType, IntegerType, LongType)
 
 def source_of(
     frame: DataFrame,
-    *,
     key: str | Sequence[str],
-    timestamp: str | Column,
-    deleted: str | Column | None,
-    sequence: str | Column | None,
-    log_partition: str | Column | None,
+    roles: Mapping[str, str | Column | None],
+    *,
+    shared_log: bool,
+    versioned: Span | None,
     name: str | None,
-    stream: bool = False,
-    versioned: Span | None = None,
+    stream: bool,
 ) -> Source:
     """The source that reads ``frame`` so; ``PlanError`` for what cannot serve.
 
-    Columns named as timestamp, deleted, sequence or log_partition are used up; the rest are values.
+    ``roles``: what timestamp, deleted, sequence and log_partition are. Columns named there are used
+    up; the rest are values.
     """
     keys = [key] if isinstance(key, str) else list(key)
     kind = "stream" if stream else "table"
@@ -58,18 +57,26 @@ def source_of(
     for column in keys:
         columns.require(column, "key=")
     refuse_duplicates(operator, keys, "Name it once in key=")
-    if log_partition is not None and sequence is None:
+    sequence, log_partition = roles["sequence="], roles["log_partition="]
+    logs = {"log_partition=": log_partition is not None, "shared_log=": shared_log}
+    for argument, given in logs.items():
+        if given and sequence is None:
+            raise PlanError(
+                operator,
+                f"{argument} is given without sequence=",
+                "Name the column that orders the rows of the log in sequence=",
+            )
+    if all(logs.values()):
         raise PlanError(
             operator,
-            "log_partition= is given without sequence=",
-            "Name the column that orders the rows of a partition in sequence=",
+            "log_partition= and shared_log= are both given",
+            "Leave log_partition= out of a position in one log that all inputs share, and "
+            "shared_log= where each partition is a log of its own",
         )
-    roles = {
-        "timestamp=": timestamp,
-        "deleted=": deleted,
-        "sequence=": sequence,
-        "log_partition=": log_partition,
-    }
+    if versioned is not None and stream:
+        raise PlanError(
+            operator, "versioned= is for tables, a stream's records replace none", "Leave it out"
+        )
     used = {c: role for role, c in roles.items() if isinstance(c, str)}
     for column in keys:
         if column in used:
@@ -78,14 +85,16 @@ def source_of(
                 f"{used[column]} names {column!r}, a column of key=",
                 "Copy it with withColumn and name the copy there",
             )
+    if sequence is not None and log_partition is None and not shared_log:
+        log_partition = F.lit(0)
     schema = frame.schema.toNullable()
     return Source(
         name=label,
         key=StructType([schema[k] for k in keys]),
         values=StructType([f for f in schema if f.name not in used and f.name not in keys]),
         frame=frame,
-        timestamp=columns.expression(timestamp, "timestamp=", TimestampType),
-        deleted=columns.expression(deleted, "deleted=", BooleanType),
+        timestamp=columns.expression(roles["timestamp="], "timestamp=", TimestampType),
+        deleted=columns.expression(roles["deleted="], "deleted=", BooleanType),
         sequence=columns.expression(sequence, "sequence=", *_WHOLE_NUMBERS),
         log_partition=columns.expression(log_partition, "log_partition=", *_WHOLE_NUMBERS),
         stream=stream,
