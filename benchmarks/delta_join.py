@@ -217,7 +217,10 @@ def measure(spark: SparkSession, data: Path, strategy: str) -> Measured:
     def start(files: str) -> Callable[[str], StreamingQuery]:
         left, right = tables(spark, data, files)
         table = left.join(
-            right, on="customer", select=["customer", "note", "city"], strategy=strategy
+            right,
+            on="customer",
+            select=["customer", "note", "city"],
+            delta=dt.delta(strategy=strategy),
         )
         return lambda c: table.write_stream(harness.Nowhere(), checkpoint=c, availableNow=True)
 

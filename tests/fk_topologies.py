@@ -166,7 +166,8 @@ def diamond(sides: Any, how: Any) -> Case:
     def topology(t: Tables) -> Any:
         planes = t["flights"].join(t["planes"], on="plane", how=sides)
         cities = t["flights"].join(t["airports"], on="origin", how=sides, select=["city"])
-        return planes.join(cities, how=how)
+        keys = dict(zip(planes.plan.key.names, cities.plan.key.names, strict=True))
+        return planes.join(cities, on=keys, how=how)
 
     def static(t: Tables) -> Rows:
         planes = named(t["flights"], "plane", t["planes"], sides)
@@ -180,7 +181,7 @@ def of_a_join_by_key() -> Case:
     """A join by foreign key of a join by key."""
 
     def topology(t: Tables) -> Any:
-        delays = t["flights"].join(t["delays"], how="outer")
+        delays = t["flights"].join(t["delays"], on={"id": "flight"}, how="outer")
         return delays.join(t["planes"], on="plane", how="outer")
 
     def static(t: Tables) -> Rows:
@@ -195,7 +196,7 @@ def in_joins_by_key() -> Case:
     def topology(t: Tables) -> Any:
         planes = t["flights"].join(t["planes"], on="plane")
         again = planes.join(t["flights"], how="left", select=["seats", "right.origin"])
-        return t["delays"].join(again, how="outer")
+        return t["delays"].join(again, on="flight", how="outer")
 
     def static(t: Tables) -> Rows:
         planes = selected(named(t["flights"], "plane", t["planes"], "inner"), "seats")

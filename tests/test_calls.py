@@ -268,7 +268,6 @@ LOOKED_UP = {
     "retries": NATURAL,
 }
 TARGETS = (*UNREACHABLE, "/proc/nothing", Given(lambda w: w.folder / "file"))
-CACHES = {"cache": FLAG, "left_cache_size": NATURAL, "right_cache_size": NATURAL}
 WINDOWS = {"grace": SPAN, "retention": line("None", wrong=(*SPAN.wrong, "1 s"))}
 MOMENT = line("zero", "number", "negative")
 
@@ -305,29 +304,40 @@ CALLS: dict[str, Call] = {
         lambda w: partial(w.orders.join, right=w.payments, select=["orders", "payments"]),
         right=line(),
         on=line(
-            "None", "column", "names", wrong=("nope", "n", ["id", "n"], FOREIGN, *BEYOND_A_ROW)
+            *("None", "column", "names"),
+            wrong=("nope", "n", ["id", "n"], {"id": "nope"}, FOREIGN, *BEYOND_A_ROW),
         ),
         how=HOW,
         select=SELECT,
         late=line(wrong=("history", "drop")),
         align=MAYBE_SPAN,
         window_of=line("None", wrong=("at",)),
+        delta=line("None", wrong=(dt.delta(strategy="force"),), told="limitations are broken"),
         name=NAME,
-        materialized=FLAG,
-        strategy=line(wrong=("force", "always"), told="limitations are broken"),
-        lines=CACHES,
     ),
-    "Table.delta_join": call(
-        lambda w: partial(w.looked_up("a").delta_join, right=w.looked_up("b")),
+    "Table.join (look-ups)": call(
+        lambda w: partial(
+            w.looked_up("a").join, right=w.looked_up("b"), delta=dt.delta(strategy="force")
+        ),
         right=line(told="limitations are broken"),
         on=line(
-            "None", "column", "names", wrong=("nope", ["id", "id"], {"id": "nope"}, {"a": "b"})
+            *("None", "column", "names"),
+            wrong=("nope", ["id", "id"], {"id": "nope"}, {"a": "b"}),
+            told="limitations are broken",
         ),
-        how=line(wrong=("cross", "LEFT")),
+        how=HOW,
         select=SELECT,
         name=NAME,
-        lines=CACHES,
     ),
+    **{
+        name: call(
+            lambda _, name=name: getattr(dt, name.partition(".")[0]),
+            strategy=line(wrong=("always",)),
+            left_cache=NATURAL,
+            right_cache=NATURAL,
+        )
+        for name in ("delta", "Delta.__init__")
+    },
     "Table.with_lookup": call(
         lambda w: partial(w.orders.with_lookup, source=dt.sqlite("f.db", "orders", key="id")),
         source=line(wrong=(dt.sqlite("f.db", "orders", key="n"),), told="sqlite orders"),
@@ -355,11 +365,12 @@ CALLS: dict[str, Call] = {
         select=SELECT,
         align=MAYBE_SPAN,
         window_of=line("None", wrong=("t",)),
+        name=NAME,
     ),
     "Stream.join (streams)": call(
         lambda w: partial(w.clicks.join, right=w.views, within=dt.within(), select=["clicks"]),
         within=line(),
-        on=line("None", wrong=("id",)),
+        on=line("None", "column", "names", wrong=("t", {"id": "t"})),
         unmatched=line(wrong=("later",)),
     ),
     "Stream.join (windows)": call(
@@ -370,6 +381,7 @@ CALLS: dict[str, Call] = {
     "WindowedTable.join": call(
         lambda w: partial(w.hours.join, right=w.days),
         right=line(wrong=(Given(lambda w: w.hours),)),
+        on=line("None", "column", "names", wrong=("n", {"id": "m"})),
         how=HOW,
         shift=line("None", wrong=(*SPAN.wrong, "5 min")),
         select=SELECT,
@@ -562,7 +574,7 @@ CALLS: dict[str, Call] = {
         jar="delta",
         right=line(),
         on=line("None", "column", "names", wrong=("nope", ["id", "a"], {"id": "nope"}, {"a": 3})),
-        how=line(wrong=("cross", "LEFT")),
+        how=HOW,
         select=line(
             *("None", "empty list", "empty mapping", "names"),
             wrong=(

@@ -133,7 +133,7 @@ def cities(frame: DataFrame, **options: Any) -> dt.Table:
 JOIN_MISTAKES: dict[str, tuple[Callable[[DataFrame], Any], str]] = {
     "differing key types": (
         lambda f: table(f).join(table(f, "n", "at", key="n", name="numbers")),
-        r"inner join of users and numbers: the key of users is \(id bigint\), of numbers \(n int\)",
+        r"numbers: without on= the key of users is \(id bigint\), of numbers \(n int\). Name in",
     ),
     "differing numbers of key columns": (
         lambda f: table(f).join(table(f, "id", "n", "at", key=["id", "n"], name="pairs")),

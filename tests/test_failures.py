@@ -60,7 +60,7 @@ class World:
             dt.sqlite(path, "orders", key="id", indexes=[dt.index("who")])
         )
         people = self.people().with_lookup(dt.sqlite(path, "people", key="who"))
-        return orders.join(people, on="who", how="left", strategy="force")
+        return orders.join(people, on="who", how="left", delta=dt.delta(strategy="force"))
 
 
 def returning(value: Callable[[pa.Array], Any]) -> Any:

@@ -206,12 +206,12 @@ OTHERS: dict[str, tuple[Make, Make, str]] = {
     ),
     "a result that is kept": (
         lambda: orders().join(items(), on="item"),
-        lambda: orders().join(items(), on="item", materialized=True),
+        lambda: orders().join(items(), on="item").materialize(),
         r"plan was an inner join of tables by foreign key and is the result of the result of",
     ),
     "another selection of a result that is kept": (
-        lambda: orders().join(items(), on="item", materialized=True, select=["n"]),
-        lambda: orders().join(items(), on="item", materialized=True, select={"n": "left.m"}),
+        lambda: orders().join(items(), on="item", select=["n"]).materialize(),
+        lambda: orders().join(items(), on="item", select={"n": "left.m"}).materialize(),
         r'plan.materialized.result.select was \[\["n", \["left", "n"\]\]\] and is',
     ),
     "sides that change places": (two, lambda: two("b", "a"), r'left.table was "a" and is "b"'),

@@ -140,7 +140,12 @@ def told(changes: Iterable[testing.Change]) -> Counter[Any]:
 def test_a_stream_sees_the_join_as_of_its_record(number: int) -> None:
     """Also of the records of its own micro-batch, those before it."""
     case = chain("left", "left")
-    run = Run(lambda t: t["clicks"].join(case.topology(t), how="left"), "stream", number, net=False)
+    run = Run(
+        lambda t: t["clicks"].join(case.topology(t), on="flight", how="left"),
+        "stream",
+        number,
+        net=False,
+    )
     for _ in range(12):
         expected = Counter[Any]()
         records, changes = run.batch()

@@ -68,7 +68,7 @@ def history(seed: int, count: int) -> list[Record]:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_materialized_result_emits_real_changes_only(how: Any, seed: int) -> None:
     sides = tables()
-    driver = Driver(sides[0].join(sides[1], on="fk", how=how, materialized=True))
+    driver = Driver(sides[0].join(sides[1], on="fk", how=how).materialize())
     records = history(seed, 150)
     rows: dict[Any, Any] = {}
     for record, changes in zip(records, each_record(ForeignKeyJoin(how), records), strict=True):
@@ -164,7 +164,7 @@ def test_a_wide_fan_out_is_emitted_in_bounded_memory() -> None:
 def test_explain_tells_of_all_stages(capsys: pytest.CaptureFixture[str]) -> None:
     sides = tables()
     regions = testing.table("regions", key="w", schema={"w": pa.string(), "r": pa.string()})
-    named = sides[0].join(sides[1], on="fk", how="left", name="named", materialized=True)
+    named = sides[0].join(sides[1], on="fk", how="left", name="named").materialize()
     named.join(regions, on="w", how="outer").explain()
     assert capsys.readouterr().out.splitlines() == [
         "Topology",

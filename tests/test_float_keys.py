@@ -107,7 +107,7 @@ CASES = {
             .group_by("x")
             .window(dt.tumbling("1 hour"))
             .agg(v=dt.min("v"))
-            .join(of["right"], how="left")
+            .join(of["right"], on="x", how="left")
             .to_stream(select=["x", "v", "w"], key="x")
         ),
         "right",

@@ -33,6 +33,7 @@ def test_the_key_of_a_missing_side_is_null(sides: tuple[dt.Table, dt.Table]) -> 
     left, right = sides
     joined = left.join(
         right,
+        on="id",
         how="outer",
         select={"known": "left.id", "code": "right.code", "x": "x", "both": F.expr("x || y")},
     )
@@ -48,7 +49,7 @@ def test_the_key_of_a_side_that_is_always_there_costs_no_expression(
     sides: tuple[dt.Table, dt.Table],
 ) -> None:
     left, right = sides
-    joined = left.join(right, how="left", select={"copy": "left.id", "y": "y"})
+    joined = left.join(right, on="id", how="left", select={"copy": "left.id", "y": "y"})
     assert all(selected.column is None for selected in joined.plan.select)
     rows = {row.id: (row.copy, row.y) for row in joined.changelog(emit="batch").collect()}
     assert rows == {1: (1, None), 2: (2, "B")}
@@ -58,7 +59,7 @@ def test_a_selection_of_a_selection_is_one_projection_at_the_end(
     sides: tuple[dt.Table, dt.Table],
 ) -> None:
     left, right = sides
-    once = left.join(right, how="left", select=[F.upper("x").alias("up"), "y"])
+    once = left.join(right, on="id", how="left", select=[F.upper("x").alias("up"), "y"])
     twice = once.join(left, how="outer", select={"text": F.concat_ws("-", "up", "y", "right.x")})
     rows = {row.id: row.text for row in twice.changelog(emit="batch").collect()}
     assert rows == {1: "A-a", 2: "B-B-b"}

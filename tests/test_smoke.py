@@ -106,7 +106,9 @@ def as_of(world: World) -> dt.Stream:
 
 def by_look_ups(world: World) -> dt.Table:
     left, right = world.stored("left", "id"), world.stored("right", "who")
-    return left.join(right, on="who", how="left", select=["left", "right"], strategy="force")
+    return left.join(
+        right, on="who", how="left", select=["left", "right"], delta=dt.delta(strategy="force")
+    )
 
 
 LEFT, RIGHT = [(1, "ann", 1, 0)], [(1, "ann", 7, 1)]

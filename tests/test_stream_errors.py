@@ -38,19 +38,19 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "window with a table": (
         lambda: clicks.join(prices, within=WITHIN),
-        r"within= and unmatched= are for joins of two streams",
+        r"^join: within= is for joins of two streams. Leave it out",
     ),
     "on between streams": (
-        lambda: clicks.join(views, within=WITHIN, on="user"),
-        r"on= is for joins with a table",
+        lambda: clicks.join(views, within=WITHIN, on={"user": "id"}),
+        r"clicks.user is string, views.id is bigint. Cast one so that both have the same type",
     ),
     "unknown column": (
         lambda: clicks.join(users, on="usr"),
-        r"on= names an unknown column 'usr'. Known are id, user, tags",
+        r"on= names an unknown column 'usr'. Known in clicks are id, user, tags",
     ),
     "column of another type": (
         lambda: clicks.join(prices, on="user"),
-        r"on= is \(user string\), the key of prices is \(id bigint\). Cast",
+        r"clicks.user is string, prices.id is bigint. Cast one so that both have the same type",
     ),
     "column of a type without equality": (
         lambda: clicks.join(users, on="tags"),
@@ -58,7 +58,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "differing keys": (
         lambda: clicks.join(users),
-        r"the key of clicks is \(id bigint\), of users \(user string\). Cast",
+        r"without on= the key of clicks is \(id bigint\), of users \(user string\). Name in on=",
     ),
     "grace without a history": (
         lambda: clicks.join(stocks, grace="1 min"),

@@ -259,7 +259,7 @@ def test_buckets_change_only_the_order_between_keys(orders: Table, payments: Tab
 
 def test_selections_of_names_run(orders: Table, payments: Table) -> None:
     renamed = table("stock", key="nr", schema={"nr": pa.int64(), "amount": pa.int64()})
-    both = orders.join(renamed, select={"mine": "left.amount", "theirs": "right.amount"})
+    both = orders.join(renamed, on="id", select={"mine": "left.amount", "theirs": "right.amount"})
     chain = both.join(payments, how="left", select={"paid": "paid", "n": "theirs", "m": "mine"})
     driver = Driver(chain)
     driver.pipe(orders, {"id": 1, "amount": 5}, timestamp=1)

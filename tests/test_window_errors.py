@@ -174,7 +174,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: clicked.join(views.group_by("id").window(HOUR).agg(v=dt.count())),
         (
             r"the key of aggregate of clicks by page is \(page string\), of aggregate of views by "
-            r"id \(id bigint\). .*group both sides by columns of the same types in the same order"
+            r"id \(id bigint\). Name in on= the columns of aggregate of clicks by page that equal"
         ),
     ),
     "right": (
@@ -280,9 +280,9 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: asks.join(clicked, how="left", window_of="at", unmatched="eager"),
         r"^join: unmatched= does not apply to a windowed table. Leave it out",
     ),
-    "materialized": (
-        lambda: pages.join(clicked, how="left", window_of="at", materialized=True),
-        r"^join: materialized= does not apply to a windowed table. Leave it out",
+    "look-ups": (
+        lambda: pages.join(clicked, how="left", window_of="at", delta=dt.delta()),
+        r"^join: delta= does not apply to a windowed table. Leave it out",
     ),
 }
 

@@ -196,8 +196,12 @@ def fleet(schedule: dt.Table, planes: dt.Table) -> dt.Table:
     """Every flight with its plane, and no state: each table's changes look the other's rows up in
     the database.
     """
-    return schedule.delta_join(
-        planes, on="tailnum", how="left", select=["carrier", "tailnum", "manufacturer", "seats"]
+    return schedule.join(
+        planes,
+        on="tailnum",
+        how="left",
+        select=["carrier", "tailnum", "manufacturer", "seats"],
+        delta=dt.delta(strategy="force"),
     )
 
 

@@ -36,6 +36,7 @@ from dovetail.plan.aggregates import (
     min,  # noqa: A004
     sum,  # noqa: A004
 )
+from dovetail.plan.delta import Delta, delta
 from dovetail.plan.joins import Within, within
 from dovetail.plan.windows import Windows, hopping, session, sliding, tumbling
 from dovetail.snapshots.table import SnapshotTable
@@ -51,6 +52,7 @@ __all__ = [
     "CheckpointError",
     "ConfigurationError",
     "DataError",
+    "Delta",
     "DovetailError",
     "DovetailWarning",
     "GroupedStream",
@@ -74,6 +76,7 @@ __all__ = [
     "collect_list",
     "collect_set",
     "count",
+    "delta",
     "delta_files",
     "first",
     "hopping",

@@ -12,8 +12,10 @@ from dovetail.errors import PlanError
 from dovetail.laws.stream_join import Unmatched
 from dovetail.laws.table_join import How
 from dovetail.plan.aggregates import AnAggregate
+from dovetail.plan.checks import refuse_given
 from dovetail.plan.grouping import Told, aggregation, as_stream, as_table
 from dovetail.plan.joins import AWithin, stream_join, stream_table_join
+from dovetail.plan.matching import On
 from dovetail.plan.nodes import Node, Source
 from dovetail.plan.reading import Given
 from dovetail.plan.select import Selection
@@ -38,23 +40,27 @@ class Stream(Topology):
         self,
         right: Table | Stream | AWindowedTable,
         *,
+        on: On | None = None,
         how: How = "inner",
-        on: ColumnNames | None = None,
         within: AWithin | None = None,
         unmatched: Unmatched = "on_close",
         grace: Span | None = None,
         select: Selection | None = None,
         align: Span | None = None,
         window_of: Given | None = None,
+        name: Text | None = None,
     ) -> Stream:
         """A join with a table, or with a stream within a window of time.
 
+        ``on``: columns of this stream that equal the right side's key, in its order; or a mapping
+        of this stream's columns to that key's, which are equal; left out, both keys, which then
+        have the same names. Streams and windowed tables are joined by both whole keys.
+
         **With a table** only this stream's records are answered, each with the table's row as it
         stands when the record is processed; of a versioned table, with the version of the record's
-        own time, or none past the table's history. ``how``: ``"inner"`` or ``"left"``. ``on``: the
-        columns of this stream to look the table's key up by, the key's by default; the result keeps
-        this stream's key. ``grace``, for versioned tables: a record waits until stream time has
-        passed its own by so much; records then come in order of time, late ones at once.
+        own time, or none past the table's history. ``how``: ``"inner"`` or ``"left"``. The
+        result keeps this stream's key. ``grace``, for versioned tables: a record waits until stream
+        time has passed its own by so much; records then come in order of time, late ones at once.
 
         **With a stream**: ``within=dt.within(before=, after=, grace=)``, and ``how`` may be
         ``"outer"``, too. A pair is emitted once, when its second record arrives, under the larger
@@ -66,12 +72,12 @@ class Stream(Topology):
         A record with a null in its key or in ``on`` matches nothing: it is dropped and counted, or
         comes out at once where its side is preserved. One without a value is dropped and counted.
 
-        **With a windowed table**, by its key, ``how="left"``: each record beside the window that
-        begins at ``window_of``, a timestamp column or a Spark expression over the record, as the
-        window stands when the record comes; nulls where there is no such window (any longer). The
-        other arguments do not apply.
+        **With a windowed table**, ``how="left"``: each record beside the window that begins at
+        ``window_of``, a timestamp column or a Spark expression over the record, as the window
+        stands when the record comes; nulls where there is no such window (any longer). ``within``,
+        ``unmatched``, ``grace`` and ``align`` do not apply.
 
-        ``select``: the result's value columns, as in ``Table.join``. ``align``: let rows that are
+        ``select``, ``name``: as in ``Table.join``. ``align``: let rows that are
         ahead of the other side's stream time wait, in state, until it has caught up or has brought
         nothing for so long by the clock; so that a replay gives what the live run gave. (With
         ``availableNow=True`` they wait, at the end of the data, for the next run's.)
@@ -79,45 +85,62 @@ class Stream(Topology):
         Raises ``PlanError`` for arguments that do not fit. Source: KIP-77; KIP-914; Kafka Streams
         join design; spec/stream_table, spec/stream_stream.
         """
+        operator, two = name or "join", None if unmatched == "on_close" else unmatched
         if isinstance(right, Windowed):
-            others = {"on=": on, "within=": within, "grace=": grace, "align=": align}
-            others["unmatched="] = None if unmatched == "on_close" else unmatched
-            for argument, value in others.items():
-                if value is not None:
-                    raise PlanError(
-                        "join", f"{argument} does not apply to a windowed table", "Leave it out"
-                    )
-            return Stream(
-                window_join(self.plan, right.plan, how=how, select=select, window_of=window_of)
+            refuse_given(
+                operator,
+                "does not apply to a windowed table",
+                "Leave it out",
+                within=within,
+                unmatched=two,
+                grace=grace,
+                align=align,
             )
-        if window_of is not None:
-            raise PlanError("join", "window_of= is for a windowed table", "Leave it out")
+            return Stream(
+                window_join(
+                    self.plan,
+                    right.plan,
+                    on=on,
+                    how=how,
+                    select=select,
+                    window_of=window_of,
+                    label=name,
+                )
+            )
+        refuse_given(operator, "is for a windowed table", "Leave it out", window_of=window_of)
         if isinstance(right, Stream):
-            for argument, given in (("on=", on), ("grace=", grace)):
-                if given is not None:
-                    raise PlanError(
-                        "join",
-                        f"{argument} is for joins with a table",
-                        "Two streams join by their keys; a grace period belongs into within=",
-                    )
+            refuse_given(
+                operator,
+                "is for joins with a table",
+                "A grace period of two streams belongs into within=",
+                grace=grace,
+            )
             return Stream(
                 stream_join(
                     self.plan,
                     right.plan,
+                    on=on,
                     how=how,
                     within=within,
                     unmatched=unmatched,
                     select=select,
                     align=align,
+                    label=name,
                 )
             )
-        if within is not None or unmatched != "on_close":
-            raise PlanError(
-                "join", "within= and unmatched= are for joins of two streams", "Leave them out"
-            )
+        refuse_given(
+            operator, "is for joins of two streams", "Leave it out", within=within, unmatched=two
+        )
         return Stream(
             stream_table_join(
-                self.plan, right.plan, how=how, on=on, grace=grace, select=select, align=align
+                self.plan,
+                right.plan,
+                on=on,
+                how=how,
+                grace=grace,
+                select=select,
+                align=align,
+                label=name,
             )
         )
 
@@ -202,6 +225,7 @@ class WindowedTable(Windowed):
         self,
         right: Table | AWindowedTable,
         *,
+        on: On | None = None,
         how: How = "inner",
         shift: Span | None = None,
         select: Selection | None = None,
@@ -216,14 +240,18 @@ class WindowedTable(Windowed):
         gives a result for each window that is retained.
 
         Both sides' records give results, as in joins of tables: what comes late corrects them.
-        ``select``, ``name``: as in ``Table.join``.
+        ``on``: as in ``Stream.join``, the keys without their windows. ``select``, ``name``: as in
+        ``Table.join``.
 
         Raises ``PlanError`` where the sides' keys or windows differ, and where a window would be
         asked for that its side no longer keeps (``retention=``).
         Source: Kafka Streams join design, "WTable-KTable", "WTable-WTable"; spec/windowed.
         """
-        joined = window_join(self.plan, right.plan, how=how, select=select, shift=shift, label=name)
-        return WindowedTable(joined)
+        return WindowedTable(
+            window_join(
+                self.plan, right.plan, on=on, how=how, select=select, shift=shift, label=name
+            )
+        )
 
     @validated
     def to_table(self, *, windows: Told = "on_change") -> Table:

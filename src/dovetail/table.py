@@ -7,23 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dovetail.arguments import ColumnName, Natural, Text, validated
-from dovetail.errors import PlanError
+from dovetail.arguments import ColumnName, Text, validated
 from dovetail.laws.table_join import How
 from dovetail.lookup.source import LookupSource
 from dovetail.plan.aggregates import AnAggregate
-from dovetail.plan.delta import (
-    CACHE_SIZE,
-    Caching,
-    DeltaHow,
-    On,
-    Strategy,
-    chosen,
-    delta_join,
-    with_lookup,
-)
+from dovetail.plan.checks import refuse_given
+from dovetail.plan.delta import ADelta, Delta, tables_joined, with_lookup
 from dovetail.plan.grouping import aggregation
-from dovetail.plan.joins import ForeignKeyParts, foreign_key, foreign_key_join, kept, table_join
+from dovetail.plan.joins import materialized
+from dovetail.plan.matching import OnComputed
 from dovetail.plan.nodes import ChangeKinds, Late, Node
 from dovetail.plan.reading import Given
 from dovetail.plan.select import Selection
@@ -43,41 +35,44 @@ class Table(Topology):
         self,
         right: Table | AWindowedTable,
         *,
-        on: ForeignKeyParts | None = None,
+        on: OnComputed | None = None,
         how: How = "inner",
         select: Selection | None = None,
         late: Late = "ignore",
         align: Span | None = None,
         window_of: Given | None = None,
+        delta: ADelta | None = None,
         name: Text | None = None,
-        materialized: bool = False,
-        strategy: Strategy = "auto",
-        cache: bool = True,
-        left_cache_size: Natural = CACHE_SIZE,
-        right_cache_size: Natural = CACHE_SIZE,
     ) -> Table:
-        """A join of two tables, by their keys or, with ``on``, by foreign key: at any time, the
-        rows of both that belong together, side by side.
+        """A join of two tables: at any time, the rows of both that belong together, side by side.
 
-        **By key**, also where ``on`` names this table's key. ``how``: ``"inner"``, ``"left"``
-        (every left row, with nulls where the right has none) or ``"outer"`` (every row of either).
-        Each record of either table gives its own result; a result that ceases is deleted by a
-        tombstone. The result's timestamp is the larger of both.
+        ``on``: columns of this table, or Spark expressions over its row, that equal the right
+        table's key, in its order; or a mapping of this table's columns to the right one's, which
+        are equal; left out, both keys, which then have the same names. A null equals nothing.
 
-        **By foreign key.** ``on``: what names the right table's key, in its types and order:
-        columns of this table, or Spark expressions over its key and columns. Many left rows may
-        refer to one right row; the result has this table's key. A right record gives a result for
-        each left row that refers to it, under its own timestamp. ``how="inner"`` leaves out rows
-        whose foreign key is null or names no row, ``"left"`` keeps them. ``"right"`` and
-        ``"outer"`` keep right rows to which no left row refers, under a key of both tables' key
-        columns, the right's named ``right_<column>``, of which one table's are null. A left row for
-        which an expression fails is left out and counted (metric ``<name>.failed``). ``late`` and
-        ``align`` do not apply.
+        **By key**, where that is this table's key, too. ``how``: ``"inner"``, ``"left"`` (every
+        left row, with nulls where the right has none) or ``"outer"`` (every row of either). Each
+        record of either table gives its own result; a result that ceases is deleted by a tombstone.
+        The result's timestamp is the larger of both.
 
-        **With a windowed table**, by its key, ``how="left"``: each row beside the window that
+        **By foreign key**, where it is not. Many left rows may refer to one right row; the result
+        has this table's key. A right record gives a result for each left row that refers to it,
+        under its own timestamp. ``how="inner"`` leaves out rows whose foreign key is null or names
+        no row, ``"left"`` keeps them. ``"right"`` and ``"outer"`` keep right rows to which no left
+        row refers, under a key of both tables' key columns, the right's named ``right_<column>``,
+        of which one table's are null. A left row for which an expression fails is left out and
+        counted (metric ``<name>.failed``). ``late`` and ``align`` do not apply.
+
+        **By look-ups**, without state, where both tables have look-up sources: ``delta``, as
+        ``dt.delta`` says. A mapping may then name any columns that an index finds. The result has
+        this table's key where the right one's is named in full, and with ``"right"`` and
+        ``"outer"`` also the right one's as ``right_<column>``, unless both keys are joined; where
+        it is not, it has both.
+
+        **With a windowed table**, by both keys, ``how="left"``: each row beside the window that
         begins at ``window_of``, a timestamp column or a Spark expression over the row; nulls where
-        there is no such window (any longer). Both sides' records give results; ``late``, ``align``,
-        ``on`` and ``materialized`` do not apply.
+        there is no such window (any longer). Both sides' records give results; ``late``, ``align``
+        and ``delta`` do not apply.
 
         ``select``: the result's value columns, all of both sides by default. Columns are named
         ``"left.x"``, ``"right.x"`` or just ``"x"``; a mapping gives new names; Spark expressions
@@ -90,62 +85,53 @@ class Table(Topology):
         history of the join, whatever the order of arrival.
 
         ``align``: as in ``Stream.join``. ``name``: what errors and ``explain`` call the join.
-        ``materialized``: keep the result's rows, too, in a stage of their own, and emit real
-        changes only: no row that is as it was, no tombstone where there was no row.
 
-        ``strategy``: ``"auto"`` joins tables that have look-up sources (``with_lookup``) by a delta
-        join, without state, where none of its limitations is broken, and all others in state;
-        ``"force"`` raises a ``PlanError`` that names every limitation that is broken; ``"none"``
-        joins in state. ``explain`` says what was chosen and why. ``cache``, ``left_cache_size``,
-        ``right_cache_size``: as in ``delta_join``.
-
-        Raises ``PlanError`` where the keys' types differ or names are unknown or ambiguous.
-        Source: KIP-77 "KTable-KTable"; KIP-213; KIP-914; spec/table_table, spec/foreign_key,
-        spec/versioned.
+        Raises ``PlanError`` where types differ or names are unknown or ambiguous.
+        Source: KIP-77 "KTable-KTable"; KIP-213; KIP-914; FLIP-486; spec/table_table,
+        spec/foreign_key, spec/versioned.
         """
         if isinstance(right, Windowed):
-            for argument, given in (
-                ("on=", on is not None),
-                ("late=", late != "ignore"),
-                ("align=", align is not None),
-                ("materialized=", materialized),
-            ):
-                if given:
-                    raise PlanError(
-                        name or "join",
-                        f"{argument} does not apply to a windowed table",
-                        "Leave it out",
-                    )
-            joined_window = window_join(
-                self.plan, right.plan, how=how, select=select, window_of=window_of, label=name
+            refuse_given(
+                name or "join",
+                "does not apply to a windowed table",
+                "Leave it out",
+                late=None if late == "ignore" else late,
+                align=align,
+                delta=delta,
             )
-            return Table(joined_window)
-        if window_of is not None:
-            raise PlanError(name or "join", "window_of= is for a windowed table", "Leave it out")
-        caching = Caching(cache, left_cache_size, right_cache_size)
-        columns = foreign_key(self.plan, on)
-        if columns is None:
-            by_key = table_join(
+            return Table(
+                window_join(
+                    self.plan,
+                    right.plan,
+                    on=on,
+                    how=how,
+                    select=select,
+                    window_of=window_of,
+                    label=name,
+                )
+            )
+        refuse_given(name or "join", "is for a windowed table", "Leave it out", window_of=window_of)
+        return Table(
+            tables_joined(
                 self.plan,
                 right.plan,
+                on=on,
                 how=how,
                 select=select,
                 late=late,
                 align=align,
+                delta=delta or Delta(),
                 label=name,
             )
-            made = chosen(by_key, strategy=strategy, caching=caching, kept=materialized)
-            return Table(kept(made) if materialized else made)
-        for argument, given in (("late=", late != "ignore"), ("align=", align is not None)):
-            if given:
-                raise PlanError(
-                    name or "join", f"{argument} is for joins by key", "Leave it or on= out"
-                )
-        joined = foreign_key_join(
-            self.plan, right.plan, how=how, on=columns, select=select, label=name
         )
-        made = chosen(joined, strategy=strategy, caching=caching, kept=materialized)
-        return Table(kept(made) if materialized else made)
+
+    def materialize(self) -> Table:
+        """This table with its rows kept, in a stage of their own: it emits real changes only, no
+        row that is as it was and no tombstone where there was no row. It has no history.
+
+        Raises ``PlanError`` for a join of histories (``late="history"``).
+        """
+        return Table(materialized(self.plan))
 
     @validated
     def with_lookup(self, source: LookupSource, *, changes: ChangeKinds | None = None) -> Table:
@@ -164,53 +150,6 @@ class Table(Topology):
         Source: FLIP-486 "Limitations".
         """
         return Table(with_lookup(self.plan, source, changes))
-
-    @validated
-    def delta_join(
-        self,
-        right: Table,
-        *,
-        on: On | None = None,
-        how: DeltaHow = "inner",
-        select: Selection | None = None,
-        cache: bool = True,
-        left_cache_size: Natural = CACHE_SIZE,
-        right_cache_size: Natural = CACHE_SIZE,
-        name: Text | None = None,
-    ) -> Table:
-        """A join of two tables that keeps no state: each change of one is joined with the rows that
-        the other's look-up source has at that time. Eventual: once the input rests, the result is
-        the join of both tables; until then it may be ahead of the changelogs.
-
-        ``on``: the columns that are equal: a name or several that both tables have, or else the
-        left table's columns in the order of the right table's key; or a mapping of left columns to
-        right columns; by default both keys. An index of each source must be among them. ``how``:
-        ``"full"`` and ``"outer"`` are one.
-
-        The result has the left table's key where the right one's key is joined by whole, and with
-        ``"right"`` and ``"full"`` also the right one's as ``right_<column>``, as in ``join``;
-        where not, it has both. Per micro-batch a key has at most one change; a row that is
-        unchanged may come again, and a tombstone where there was no row.
-
-        ``select``, ``name``: as in ``join``. ``cache``: whether tasks keep rows that they looked
-        up, at most ``left_cache_size`` rows of the left table and ``right_cache_size`` of the right
-        one, those last used; a side whose rows may change their join key is not kept.
-
-        Raises ``PlanError`` that names every limitation that is broken.
-        Source: FLIP-486; docs/delta_joins.md.
-        """
-        caching = Caching(cache, left_cache_size, right_cache_size)
-        return Table(
-            delta_join(
-                self.plan,
-                right.plan,
-                on=on,
-                how=how,
-                select=select,
-                caching=caching,
-                label=name,
-            )
-        )
 
     @validated
     def group_by(self, *columns: ColumnName) -> GroupedTable:

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import dovetail as dt
 from dovetail import testing
+from dovetail.plan.nodes import base_key
 from fuzz.columns import KEYS, TYPES, VALUES
 
 Node: TypeAlias = "dict[str, Any]"
@@ -141,18 +142,14 @@ def _join(number: int, node: Node, made: list[Any], **options: Any) -> Any:
     if node.get("align"):
         options["align"] = ALIGN
     left, right = made[node["left"]], made[node["right"]]
-    return left.join(right, how=node["how"], select=_selection(number, node), **options)
+    options.setdefault(
+        "on", dict(zip(*(base_key(s.plan).names for s in (left, right)), strict=True))
+    )
+    joined = left.join(right, how=node["how"], select=_selection(number, node), **options)
+    return joined.materialize() if node.get("kept") else joined
 
 
-def _foreign(number: int, node: Node, made: list[Any]) -> Any:
-    return _join(number, node, made, on=node["on"], materialized=bool(node.get("kept")))
-
-
-def _by_key(number: int, node: Node, made: list[Any]) -> Any:
-    return _join(number, node, made, materialized=bool(node.get("kept")))
-
-
-def _look_up(number: int, node: Node, made: list[Any]) -> Any:
+def _named(number: int, node: Node, made: list[Any]) -> Any:
     return _join(number, node, made, on=node["on"])
 
 
@@ -195,9 +192,9 @@ def _as_table(number: int, node: Node, made: list[Any]) -> Any:
 
 
 BUILD: dict[str, Callable[[int, Node, list[Any]], Any]] = {
-    "join": _by_key,
-    "foreign": _foreign,
-    "lookup": _look_up,
+    "join": _join,
+    "foreign": _named,
+    "lookup": _named,
     "within": _within,
     "same": _join,
     "beside": _join,

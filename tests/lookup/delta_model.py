@@ -200,13 +200,13 @@ def joined(
         if all(x is not None and x == y for x, y in values):
             rows.append(_row(left, right, a, b))
             matched |= {("left", shown(a)), ("right", shown(b))}
-    if how in ("left", "full"):
+    if how in ("left", "outer"):
         rows += [
             _row(left, right, a, None)
             for a in left.rows.values()
             if ("left", shown(a)) not in matched
         ]
-    if how in ("right", "full"):
+    if how in ("right", "outer"):
         rows += [
             _row(left, right, None, b)
             for b in right.rows.values()

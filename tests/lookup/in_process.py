@@ -289,8 +289,8 @@ def joined(left: list[Row], right: list[Row], on: Mapping[str, str], how: str) -
         rows += [a | b for _, b in own]
         if not own:
             alone_left.append(dict.fromkeys(right[0] if right else []) | a)
-    if how in ("left", "full"):
+    if how in ("left", "outer"):
         rows += alone_left
-    if how in ("right", "full"):
+    if how in ("right", "outer"):
         rows += [b for n, b in enumerate(right) if n not in met]
     return rows

@@ -34,6 +34,8 @@ from dovetail.operators import lookup_cache
 from dovetail.spark import task
 from dovetail.state import local_files
 
+FORCED = dt.delta(strategy="force")
+
 ROUNDS = 6
 KEYS = range(30)
 MOMENTS = ("asked", "writing", "written", "idle")
@@ -126,19 +128,23 @@ def tables() -> list[TableOf]:
 PLACES: dict[str, Callable[[Mapping[str, dt.Table]], dt.Table]] = {
     "left and right of joins, two in a query": lambda t: (
         t["r"]
-        .delta_join(t["q"], how="full")
+        .join(t["q"], how="outer", delta=FORCED)
         .join(t["p"], how="left")
-        .join(t["q"].delta_join(t["r"], select={"x": "c"}), how="left", strategy="none")
+        .join(
+            t["q"].join(t["r"], select={"x": "c"}, delta=FORCED),
+            how="left",
+            delta=dt.delta(strategy="none"),
+        )
     ),
     "under an aggregate, over another": lambda t: (
         t["l"]
-        .delta_join(t["r"], on="k")
-        .delta_join(t["q"], on="k")
+        .join(t["r"], on="k", delta=FORCED)
+        .join(t["q"], on={"k": "k"}, delta=FORCED)
         .group_by("b")
         .agg(n=dt.count(), s=dt.sum("c"))
     ),
-    "with itself": lambda t: t["f"].delta_join(
-        t["f"], on={"boss": "id"}, how="left", select={"d": "left.d", "e": "right.d"}
+    "with itself": lambda t: t["f"].join(
+        t["f"], on={"boss": "id"}, how="left", select={"d": "left.d", "e": "right.d"}, delta=FORCED
     ),
 }
 

@@ -27,8 +27,10 @@ import dovetail as dt
 from dovetail import testing
 from dovetail.operators import delta_join
 
+FORCED = dt.delta(strategy="force")
+
 HISTORIES = -(-int(os.environ.get("DOVETAIL_CASES", "200")) // 50)
-HOWS = ("inner", "left", "right", "full")
+HOWS = ("inner", "left", "right", "outer")
 
 
 @dataclass(frozen=True)
@@ -95,12 +97,11 @@ def test_at_rest_the_result_is_the_join(name: str, how: str, cache: int) -> None
     for seed in range(HISTORIES):
         rng = random.Random(f"{name} {how} {cache} {seed}")
         world = World(shape.left(), shape.right())
-        table = world.table("left").delta_join(
+        table = world.table("left").join(
             world.table("right"),
             on=dict(shape.on),
             how=how,  # type: ignore[arg-type]
-            left_cache_size=cache,
-            right_cache_size=cache,
+            delta=dt.delta(strategy="force", left_cache=cache, right_cache=cache),
         )
         assert plan_of(table).form == shape.form
         tasks = Tasks(table, rng)
@@ -118,7 +119,9 @@ def test_rows_may_move_between_the_look_ups_of_a_batch(
     for seed in range(25 * HISTORIES):
         rng = random.Random(f"{how} {seed}")
         world = World(shape.left(), shape.right())
-        table = world.table("left").delta_join(world.table("right"), on=dict(shape.on), how=how)  # type: ignore[arg-type]
+        table = world.table("left").join(
+            world.table("right"), on=dict(shape.on), how=how, delta=FORCED
+        )  # type: ignore[arg-type]
         tasks = Tasks(table, rng, tasks=1)
         play(world, tasks, rng, writes=8)
         assert tasks.table == expected(world, shape, how), seed
@@ -127,7 +130,7 @@ def test_rows_may_move_between_the_look_ups_of_a_batch(
 def test_a_row_that_two_look_ups_find_has_its_last_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta_join, "_KEYS_A_QUERY", 1)
     world = World(left(["i"], "all")(), right(["y"], "all")())
-    table = world.table("left").delta_join(world.table("right"), on={"x": "y"})
+    table = world.table("left").join(world.table("right"), on={"x": "y"}, delta=FORCED)
     row = {"i": 1, "x": 0, "a": "a"}
     world.write("left", row)
     for y in (1, 2):
@@ -184,7 +187,7 @@ def expected(world: World, shape: Shape, how: str) -> list[Row]:
             own |= {x: own[x] if own[x] is not None else keys[y] for x, y in shape.on.items()}
         elif shape.form == "pair":
             own |= {f"right_{name}": value for name, value in keys.items()}
-        elif how in ("right", "full"):
+        elif how in ("right", "outer"):
             alone = all(own[name] is None for name in tables[0].key)
             own |= {f"right_{name}": keys[name] if alone else None for name in keys}
         made.append(own)
@@ -198,7 +201,7 @@ def test_the_cases_cover_every_form_and_kind() -> None:
 
 def test_a_delta_join_reads_nothing_of_the_tables_but_by_key() -> None:
     world = World(SHAPES["by key"].left(), SHAPES["by key"].right())
-    table = world.table("left").delta_join(world.table("right"), on={"x": "y"}, how="full")
+    table = world.table("left").join(world.table("right"), on={"x": "y"}, how="outer", delta=FORCED)
     tasks = Tasks(table, random.Random(1), amnesia=1.0)
     for number in range(50):
         world.write("right", {"j": 1, "y": number, "b": "b"})
@@ -224,15 +227,17 @@ def test_three_tables_by_foreign_keys(inner: str, outer: str) -> None:
     for seed in range(2 * HISTORIES):
         rng = random.Random(f"{inner} {outer} {seed}")
         world = three()
-        placed = world.table("orders").delta_join(
+        placed = world.table("orders").join(
             world.table("customers"),
             on="c",
             how=inner,  # type: ignore[arg-type]
+            delta=FORCED,
         )
-        table = placed.delta_join(
+        table = placed.join(
             world.table("cities"),
             on="city",
             how=outer,  # type: ignore[arg-type]
+            delta=FORCED,
         )
         tasks = Tasks(table, rng)
         play(world, tasks, rng)
@@ -253,8 +258,8 @@ def test_three_tables_whose_pairs_stay(how: str) -> None:
             TableOf("b", {"j": "long", "x": "long", "q": "long"}, ["j"], "insert", [["x"], ["q"]]),
             TableOf("c", {"k": "long", "q": "long", "z": "string"}, ["k"], "insert", [["q"]]),
         )
-        pairs = world.table("a").delta_join(world.table("b"), on="x")
-        table = pairs.delta_join(world.table("c"), on="q", how=how)  # type: ignore[arg-type]
+        pairs = world.table("a").join(world.table("b"), on={"x": "x"}, delta=FORCED)
+        table = pairs.join(world.table("c"), on={"q": "q"}, how=how, delta=FORCED)  # type: ignore[arg-type]
         tasks = Tasks(table, rng)
         play(world, tasks, rng)
         rows = {name: list(t.rows.values()) for name, t in world.tables.items()}
@@ -272,7 +277,7 @@ def test_three_tables_whose_pairs_stay(how: str) -> None:
 def test_the_limit_to_one_deleting_side_is_needed() -> None:
     """Without it, of a pair whose rows are both gone neither tombstone finds the other."""
     world = World(left(["x", "i"], "all")(), right(["y", "j"], "upsert")())
-    table = world.table("left").delta_join(world.table("right"), on={"x": "y"})
+    table = world.table("left").join(world.table("right"), on={"x": "y"}, delta=FORCED)
     tasks = Tasks(table, random.Random(1), tasks=1, amnesia=1.0)
     object.__setattr__(tasks.law.sides[1], "deletes", True)
     for name, key in (("left", ("x", "i")), ("right", ("y", "j"))):
@@ -291,7 +296,7 @@ def test_two_rows_under_one_unique_index_fail_the_batch() -> None:
     schema = {"j": pa.int64(), "y": pa.int64(), "b": pa.string()}
     unique = MemoryLookup(world, "right", ("j",), (dt.index("y", unique=True),))
     many = testing.table("right", key="j", schema=schema).with_lookup(unique, changes="insert")
-    tasks = Tasks(world.table("left").delta_join(many, on={"x": "y"}), random.Random(1))
+    tasks = Tasks(world.table("left").join(many, on={"x": "y"}, delta=FORCED), random.Random(1))
     world.write("right", {"j": 1, "y": 1, "b": "a"})
     world.write("left", {"x": 1, "i": 1, "a": "a"})
     assert len(tasks.run({"left": world.tell("left")})) == 1
@@ -314,7 +319,9 @@ def test_a_negative_zero_of_a_store_is_the_zero_of_the_changelog() -> None:
         ).with_lookup(MemoryLookup(world, name, tuple(t.key), indexes[name]))
         for name, t in world.tables.items()
     ]
-    tasks = Tasks(sides[0].delta_join(sides[1], on={"x": "y"}), random.Random(1), amnesia=0.0)
+    tasks = Tasks(
+        sides[0].join(sides[1], on={"x": "y"}, delta=FORCED), random.Random(1), amnesia=0.0
+    )
     world.write("right", {"j": -0.0, "y": -0.0, "b": "a"})
     world.tell("right")
     for number in (1, 2):
@@ -328,8 +335,10 @@ def test_a_negative_zero_of_a_store_is_the_zero_of_the_changelog() -> None:
 @pytest.mark.parametrize(("size", "most"), [(10_000, 0), (4, 4), (0, 12)])
 def test_what_the_cache_holds_is_not_looked_up(size: int, most: int) -> None:
     world = World(left(["x", "i"], "all")(), right(["y"], "all")())
-    table = world.table("left").delta_join(
-        world.table("right"), on={"x": "y"}, left_cache_size=size, right_cache_size=size
+    table = world.table("left").join(
+        world.table("right"),
+        on={"x": "y"},
+        delta=dt.delta(strategy="force", left_cache=size, right_cache=size),
     )
     tasks = Tasks(table, random.Random(1), amnesia=0.0)
     for y in (1, 2, 3):

@@ -17,6 +17,8 @@ from dovetail.physical.explain import explain
 from dovetail.plan.looked_up import changes_of, lookup_of
 from dovetail.plan.nodes import DeltaJoin, Derived, ForeignKeyJoin, TableJoin
 
+FORCED = dt.delta(strategy="force")
+
 ORDERS = {"id": pa.int64(), "customer": pa.string(), "amount": pa.int64()}
 CUSTOMERS = {"name": pa.string(), "city": pa.string()}
 LINES = {"order": pa.int64(), "line": pa.int64(), "item": pa.string()}
@@ -44,7 +46,7 @@ def lines(changes: Any = "all", key: Any = ("order", "line")) -> dt.Table:
 BY_CUSTOMER = dt.index("customer")
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "no index": (
-        lambda: orders().delta_join(customers(), on="customer"),
+        lambda: orders().join(customers(), on="customer", delta=FORCED),
         (
             r"inner join of orders and customers: a limitation is broken: \(1\) no index of sqlite "
             r"orders is in the join key customer. Create one there and declare it with "
@@ -52,14 +54,14 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         ),
     ),
     "an index with another column": (
-        lambda: orders("all", dt.index("customer", "amount")).delta_join(
-            customers(), on="customer"
+        lambda: orders("all", dt.index("customer", "amount")).join(
+            customers(), on="customer", delta=FORCED
         ),
         r"no index of sqlite orders is in the join key customer",
     ),
     "no look-up source": (
-        lambda: orders("all", BY_CUSTOMER).delta_join(
-            testing.table("customers", key="name", schema=CUSTOMERS), on="customer"
+        lambda: orders("all", BY_CUSTOMER).join(
+            testing.table("customers", key="name", schema=CUSTOMERS), on="customer", delta=FORCED
         ),
         (
             r"2 limitations are broken: \(1\) no index finds rows of customers by name; "
@@ -67,41 +69,47 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         ),
     ),
     "the join key of pairs may change": (
-        lambda: orders("upsert", BY_CUSTOMER).delta_join(lines("insert"), on={"amount": "order"}),
+        lambda: orders("upsert", BY_CUSTOMER).join(
+            lines("insert"), on={"amount": "order"}, delta=FORCED
+        ),
         (
             r"\(1\) no index of sqlite orders .*; \(2\) rows of orders change and the join key "
             r"amount is not part of its key, so a row's former join key is not known"
         ),
     ),
     "the foreign key may change and right rows stand alone": (
-        lambda: orders("upsert", BY_CUSTOMER).delta_join(customers(), on="customer", how="right"),
+        lambda: orders("upsert", BY_CUSTOMER).join(
+            customers(), on="customer", how="right", delta=FORCED
+        ),
         r"rows of orders change .* customer is not part of its key to keep right rows alone",
     ),
     "both sides of pairs delete": (
-        lambda: lines().delta_join(lines(key=("line", "order")), on="order", select=["left.item"]),
+        lambda: lines().join(
+            lines(key=("line", "order")), on={"order": "order"}, select=["left.item"], delta=FORCED
+        ),
         (
             r"both lines and lines delete rows; of a pair whose rows are both gone neither look-up "
             r"finds the other. Say changes='upsert' of the one"
         ),
     ),
     "unknown column": (
-        lambda: orders().delta_join(customers(), on={"client": "name"}),
+        lambda: orders().join(customers(), on={"client": "name"}, delta=FORCED),
         r"on= names an unknown column 'client'. Known in orders are id, customer, amount",
     ),
-    "no column": (lambda: orders().delta_join(customers(), on={}), r"on= names no column"),
+    "no column": (lambda: orders().join(customers(), on={}, delta=FORCED), r"on= names no column"),
     "types": (
-        lambda: orders().delta_join(customers(), on={"id": "name"}),
+        lambda: orders().join(customers(), on={"id": "name"}, delta=FORCED),
         r"orders.id is bigint, customers.name is string. Cast one",
     ),
     "too many names": (
-        lambda: orders().delta_join(customers(), on=["customer", "amount"]),
-        r"customer, amount are 2 columns, the key of customers has 1. Name both sides' columns",
+        lambda: orders().join(customers(), on=["customer", "amount"], delta=FORCED),
+        r"on= has 2 parts, the key of customers is \(name string\). Give as many, in",
     ),
     "a history": (
         lambda: (
             testing.table("old", key="name", schema=CUSTOMERS, versioned="7 days")
             .with_lookup(source("old", "name"))
-            .delta_join(customers(), select=["left.city"])
+            .join(customers(), select=["left.city"], delta=FORCED)
         ),
         r"old is versioned. Read it without versioned=",
     ),
@@ -148,10 +156,10 @@ def test_a_mistake_is_named_when_the_plan_is_built(mistake: str) -> None:
 def test_forcing_names_every_limitation() -> None:
     plain = testing.table("orders", key="id", schema=ORDERS)
     with pytest.raises(dt.PlanError) as error:
-        plain.join(customers(), on="customer", strategy="force", materialized=True)
+        plain.join(customers(), on="customer", align="1 s", delta=FORCED)
     told = str(error.value)
     for part in (
-        "3 limitations are broken: (1) materialized= keeps rows in state",
+        "3 limitations are broken: (1) align= keeps rows in state",
         "(2) no index finds rows of orders by customer",
         "(3) orders has no look-up source",
         "Leave it out; Declare one; Give each table its own",
@@ -166,7 +174,8 @@ def test_auto_takes_a_delta_join_where_it_can_and_says_why_not() -> None:
     assert isinstance(chosen.plan, DeltaJoin)
     assert isinstance(refused.plan, ForeignKeyJoin)
     assert isinstance(
-        with_index.join(customers(), on="customer", strategy="none").plan, ForeignKeyJoin
+        with_index.join(customers(), on="customer", delta=dt.delta(strategy="none")).plan,
+        ForeignKeyJoin,
     )
     assert isinstance(with_index.join(orders(), select=["left.amount"]).plan, DeltaJoin)
     late = with_index.join(orders(), select=["left.amount"], align="1 s")
@@ -213,8 +222,12 @@ Delta join: chosen for left join of orders and customers
 
 
 def test_explain_shows_what_is_looked_up_and_each_limitation() -> None:
-    table = orders("all", BY_CUSTOMER).delta_join(
-        customers(), on="customer", how="left", select=["amount", "city"], right_cache_size=70
+    table = orders("all", BY_CUSTOMER).join(
+        customers(),
+        on="customer",
+        how="left",
+        select=["amount", "city"],
+        delta=dt.delta(strategy="force", right_cache=70),
     )
     assert explain(table.plan) == EXPLAINED
 
@@ -222,14 +235,19 @@ def test_explain_shows_what_is_looked_up_and_each_limitation() -> None:
 def test_only_the_columns_that_are_needed_are_looked_up() -> None:
     from dovetail.plan.looked_up import needed_columns
 
-    table = orders("all", BY_CUSTOMER).delta_join(customers(), on="customer", select=["city"])
+    table = orders("all", BY_CUSTOMER).join(
+        customers(), on="customer", select=["city"], delta=FORCED
+    )
     assert isinstance(table.plan, DeltaJoin)
     assert needed_columns(table.plan) == ({"id", "customer"}, {"name", "city"})
 
 
 def test_a_name_that_both_tables_have_is_both_tables_column() -> None:
-    table = lines("insert").delta_join(
-        lines("insert", ("line", "order")), on="order", select={"a": "left.item", "b": "right.item"}
+    table = lines("insert").join(
+        lines("insert", ("line", "order")),
+        on={"order": "order"},
+        select={"a": "left.item", "b": "right.item"},
+        delta=FORCED,
     )
     assert isinstance(table.plan, DeltaJoin)
     assert table.plan.on == (("order", "order"),)
@@ -242,19 +260,20 @@ def test_kinds_of_changes_of_results() -> None:
         return changes_of(Derived(table.plan))
 
     some = orders("insert", BY_CUSTOMER)
-    assert kind(some.delta_join(customers("insert"), on="customer")) == "insert"
-    assert kind(some.delta_join(customers("upsert"), on="customer")) == "upsert"
-    assert kind(some.delta_join(customers("insert"), on="customer", how="left")) == "upsert"
-    assert kind(some.delta_join(customers("insert"), on="customer", how="full")) == "all"
+    assert kind(some.join(customers("insert"), on="customer", delta=FORCED)) == "insert"
+    assert kind(some.join(customers("upsert"), on="customer", delta=FORCED)) == "upsert"
+    assert kind(some.join(customers("insert"), on="customer", how="left", delta=FORCED)) == "upsert"
+    assert kind(some.join(customers("insert"), on="customer", how="outer", delta=FORCED)) == "all"
     assert (
-        kind(orders("upsert", BY_CUSTOMER).delta_join(customers("insert"), on="customer")) == "all"
+        kind(orders("upsert", BY_CUSTOMER).join(customers("insert"), on="customer", delta=FORCED))
+        == "all"
     )
-    pairs = some.delta_join(lines("insert"), on={"id": "order"}, how="left")
+    pairs = some.join(lines("insert"), on={"id": "order"}, how="left", delta=FORCED)
     assert kind(pairs) == "all"
 
 
 def test_a_result_is_looked_up_in_both_tables() -> None:
-    table = orders("insert", BY_CUSTOMER).delta_join(customers("insert"), on="customer")
+    table = orders("insert", BY_CUSTOMER).join(customers("insert"), on="customer", delta=FORCED)
     assert isinstance(table.plan, DeltaJoin)
     looked_up = lookup_of(Derived(table.plan))
     assert looked_up is not None
@@ -267,7 +286,7 @@ def test_a_chain_asks_first_the_table_whose_index_serves() -> None:
     right = testing.table("b", key="j", schema={"j": pa.int64(), "x": pa.int64(), "q": pa.int64()})
     left = left.with_lookup(source("a", "i", dt.index("x")), changes="insert")
     right = right.with_lookup(source("b", "j", dt.index("x"), dt.index("q")), changes="insert")
-    pairs = left.delta_join(right, on="x")
+    pairs = left.join(right, on={"x": "x"}, delta=FORCED)
     assert isinstance(pairs.plan, DeltaJoin)
     looked_up = lookup_of(Derived(pairs.plan))
     assert isinstance(looked_up, ChainLookup)
@@ -312,7 +331,7 @@ def test_steps_before_the_join_are_stateless_ones(spark: SparkSession, step: str
     if offending is not None:
         problem = rf"orders is read through a step \({offending}\) that a look-up does not"
         with pytest.raises(dt.PlanError, match=problem):
-            table.join(customers(), on="customer", strategy="force")
+            table.join(customers(), on="customer", delta=FORCED)
 
 
 def test_where_restricts_the_changelog_too(spark: SparkSession) -> None:
@@ -333,4 +352,4 @@ def test_an_expression_is_no_index(spark: SparkSession) -> None:
     on = F.lower("customer")
     assert isinstance(left.join(customers(), on=on).plan, ForeignKeyJoin)
     with pytest.raises(dt.PlanError, match="on= has an expression, which no index finds"):
-        left.join(customers(), on=on, strategy="force")
+        left.join(customers(), on=on, delta=FORCED)

@@ -223,7 +223,7 @@ def _refuse_expressions(stage: Stage) -> None:
         raise PlanError(
             stage.node.name,
             "a delta join asks stores that the test driver does not have",
-            "Run the topology with write_stream(), or with strategy='none'",
+            "Run the topology with write_stream(), or with delta=dt.delta(strategy='none')",
         )
     computes = any(source.fallible for source in stage.fragment.sources)
     if computes or stage.fragment.last.visible:

@@ -63,7 +63,7 @@ def run(job: Job, law: TableJoin) -> Done:
         changes, before = net_changes(law.tree, events, stored, changes)
         changes = _differing(operator, law, pools, changes, before)
     elif law.distinct:
-        changes, before = _with_previous(events, stored[0], changes)
+        changes, before = _with_previous(events, stored[0], changes, current.get(0))
         changes = _differing(operator, law, pools, changes, before)
     leaves = [
         pools[source].values(refs, job.sources[source].value_columns)
@@ -153,9 +153,11 @@ def emitted(
     )
 
 
-def _with_previous(events: Timeline, stored: Stored, changes: Changes) -> tuple[Changes, Changes]:
+def _with_previous(
+    events: Timeline, stored: Stored, changes: Changes, current: Mask | None
+) -> tuple[Changes, Changes]:
     """A single table's changes beside the row that each replaces, where there is either."""
-    previous = versions(events, 0, stored.present)[0][changes.event]
+    previous = versions(events, 0, stored.present, current)[0][changes.event]
     before = replace(changes, present=previous != ABSENT, reference=(previous,))
     visible = changes.present | before.present
     return changes.where(visible), before.where(visible)

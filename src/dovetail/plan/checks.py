@@ -36,7 +36,7 @@ class Verdict:
 
 
 class Keyed(Protocol):
-    """What has a name, for errors, and a key."""
+    """What has a name, for errors, a key and values."""
 
     @property
     def name(self) -> str:
@@ -45,6 +45,10 @@ class Keyed(Protocol):
     @property
     def key(self) -> StructType:
         """The key columns."""
+
+    @property
+    def values(self) -> StructType:
+        """The value columns."""
 
 
 def refuse_duplicates(operator: str, names: Sequence[str], remedy: str) -> None:
@@ -91,17 +95,11 @@ def refuse_value_type(operator: str, value: StructField) -> None:
         )
 
 
-def refuse_differing_keys(operator: str, left: Keyed, right: Keyed) -> None:
-    """Both sides of a join need the same key types, in the same order; names may differ."""
-    left_types = [f.dataType for f in left.key]
-    right_types = [f.dataType for f in right.key]
-    if left_types != right_types:
-        raise PlanError(
-            operator,
-            f"the key of {left.name} is {signature(left.key)}, of {right.name} "
-            f"{signature(right.key)}",
-            "Cast one side's key columns so that both have the same types in the same order",
-        )
+def refuse_given(operator: str, told: str, remedy: str, **given: object) -> None:
+    """Refuse arguments that do not go with the others: all but those that are None."""
+    for argument, value in given.items():
+        if value is not None:
+            raise PlanError(operator, f"{argument}= {told}", remedy)
 
 
 def signature(key: StructType) -> str:

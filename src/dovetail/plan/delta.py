@@ -8,7 +8,7 @@ under fewer of them; docs/delta_joins.md says why.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Annotated, Any, Literal, TypeAlias, cast
@@ -17,38 +17,36 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from dovetail.arguments import Rule
+from dovetail.arguments import Natural, Rule, validated, validated_fields
 from dovetail.columns import quoted
 from dovetail.errors import PlanError
 from dovetail.laws.delta_join import Form
 from dovetail.laws.table_join import How, preserved
 from dovetail.lookup.source import LookupSource, covering
-from dovetail.plan.checks import Verdict, refuse_duplicates, refuse_key_type
+from dovetail.plan.checks import Verdict, refuse_duplicates, refuse_given
+from dovetail.plan.joins import foreign_key_join, table_join
 from dovetail.plan.looked_up import changes_of, has_fixed_key, lookup_of
+from dovetail.plan.matching import OnComputed, pairs_of
 from dovetail.plan.nodes import (
     ChangeKinds,
     DeltaJoin,
     Derived,
     Entry,
     ForeignKeyJoin,
+    Late,
     Node,
     Selected,
     Source,
     TableJoin,
 )
 from dovetail.plan.select import Selection, resolve, select_all
+from dovetail.plan.spans import Span
 
 Strategy: TypeAlias = Literal["auto", "force", "none"]
 """``"auto"``: a delta join where none of its limitations is broken, else the stateful join;
 ``"force"``: a delta join, or an error that names what is broken; ``"none"``: the stateful join."""
-On: TypeAlias = Annotated[
-    str | Sequence[str] | Mapping[str, str],
-    Rule("the name of a column, a list of names, or a mapping of left names to right ones"),
-]
-DeltaHow: TypeAlias = Literal["inner", "left", "right", "full", "outer"]
-Pairs: TypeAlias = tuple[tuple[str, str], ...]
+NamedPairs: TypeAlias = tuple[tuple[str, str], ...]
 
-CACHE_SIZE = 10_000
 _STEPS = {
     "Project",
     "SubqueryAlias",
@@ -73,18 +71,40 @@ _RELATIONS = (
 )
 
 
+@validated_fields
 @dataclass(frozen=True)
-class Caching:
-    """The cache options of a join: on or off, and how many rows of each side a task keeps."""
+class Delta:
+    """How tables are joined by look-ups; made by ``delta``."""
 
-    cache: bool = True
-    left_size: int = CACHE_SIZE
-    right_size: int = CACHE_SIZE
+    strategy: Strategy = "auto"
+    left_cache: Natural = 100_000
+    right_cache: Natural = 100_000
 
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """The sizes, 0 for none."""
-        return (self.left_size, self.right_size) if self.cache else (0, 0)
+
+ADelta: TypeAlias = Annotated[Delta, Rule('options such as dt.delta(strategy="force")')]
+
+
+@validated
+def delta(
+    *, strategy: Strategy = "auto", left_cache: Natural = 100_000, right_cache: Natural = 100_000
+) -> Delta:
+    """Whether a join of tables is a delta join, which keeps no state: each change of one table is
+    joined with the rows that the other's look-up source (``with_lookup``) has at that time.
+
+    Eventual: once the input rests, the result is the join of both tables; until then it may be
+    ahead of the changelogs. Per micro-batch a key has at most one change; a row that is unchanged
+    may come again, and a tombstone where there was no row.
+
+    ``strategy``: ``"auto"`` joins tables that have look-up sources by a delta join where none of
+    its limitations is broken, and all others in state; ``"force"`` raises a ``PlanError`` that
+    names every limitation that is broken; ``"none"`` joins in state. ``explain`` says what was
+    chosen and why. ``left_cache``, ``right_cache``: how many rows that it looked up in the left and
+    in the right table a task keeps, those last used, 0 for none; those of a side whose rows may
+    change their join key are not kept.
+
+    Source: FLIP-486; docs/delta_joins.md.
+    """
+    return Delta(strategy, left_cache, right_cache)
 
 
 def with_lookup(table: Node, lookup: LookupSource, changes: ChangeKinds | None) -> Source:
@@ -135,76 +155,92 @@ def _restricted(table: Source, lookup: LookupSource) -> Any:
     return frame
 
 
-def delta_join(
+def tables_joined(
     left: Node,
     right: Node,
     *,
-    on: On | None,
-    how: DeltaHow,
+    on: OnComputed | None,
+    how: How,
     select: Selection | None,
-    caching: Caching,
-    label: str | None = None,
-) -> DeltaJoin:
-    """Two tables joined by look-ups, or an error that names every limitation that is broken."""
+    late: Late,
+    align: Span | None,
+    delta: Delta,
+    label: str | None,
+) -> TableJoin | ForeignKeyJoin | DeltaJoin:
+    """Two tables joined: by look-ups or in state, as ``delta`` says, there by key or by foreign
+    key.
+    """
     name = label or f"{how} join of {left.name} and {right.name}"
-    kind: How = "outer" if how == "full" else how
-    pairs = _pairs(name, left, right, on)
-    form = form_of(left, right, pairs)
-    chosen = _selected(name, left, right, kind, pairs, select, one_key=form == "key")
     sides = _entry(left), _entry(right)
-    verdicts = tuple(limitations(*sides, pairs, kind))
-    _refuse_broken(name, verdicts)
+    tried = delta.strategy == "force" or (
+        delta.strategy == "auto" and any(lookup_of(side) is not None for side in sides)
+    )
+    pairs = pairs_of(name, left, right, on, whole=not tried)
+    verdicts: tuple[Verdict, ...] = ()
+    if tried:
+        named = tuple((a, b) for a, b in pairs if isinstance(a, str))
+        verdicts = tuple(_options(late, align))
+        if len(named) < len(pairs):
+            verdicts += (_COMPUTED,)
+        else:
+            verdicts += tuple(limitations(*sides, named, how))
+        broken = any(verdict.broken for verdict in verdicts)
+        if not broken:
+            return _delta_join(*sides, named, how, select, delta, label, verdicts)
+        if delta.strategy == "force" or sorted(b for _, b in pairs) != sorted(right.key.names):
+            _refuse_broken(name, verdicts)
+    columns = tuple(a for a, _ in pairs)
+    stateful: TableJoin | ForeignKeyJoin
+    if all(isinstance(a, str) for a in columns) and [*columns] == left.key.names:
+        stateful = table_join(
+            left, right, how=how, select=select, late=late, align=align, label=label
+        )
+    else:
+        refuse_given(
+            name,
+            "is for joins by key",
+            "Leave it or on= out",
+            late=None if late == "ignore" else late,
+            align=align,
+        )
+        stateful = foreign_key_join(left, right, how=how, on=columns, select=select, label=label)
+    return replace(stateful, verdicts=verdicts)
+
+
+def _delta_join(
+    left: Entry,
+    right: Entry,
+    pairs: NamedPairs,
+    how: How,
+    select: Selection | None,
+    delta: Delta,
+    label: str | None,
+    verdicts: tuple[Verdict, ...],
+) -> DeltaJoin:
+    name = label or f"{how} join of {left.name} and {right.name}"
+    form = form_of(left, right, pairs)
+    selected, values = _selected(name, left, right, how, pairs, select, one_key=form == "key")
     node = DeltaJoin(
-        left=sides[0],
-        right=sides[1],
-        how=kind,
+        left=left,
+        right=right,
+        how=how,
         on=pairs,
         form=form,
-        select=chosen[0],
-        values=chosen[1],
-        cache=caching.sizes,
+        select=selected,
+        values=values,
+        cache=(delta.left_cache, delta.right_cache),
         label=label,
         verdicts=verdicts,
     )
     refuse_duplicates(
         name,
-        [*node.key.names, *node.values.names],
+        [*node.key.names, *values.names],
         "Leave it out or give it another name with select=",
     )
     return node
 
 
-def chosen(
-    stateful: TableJoin | ForeignKeyJoin, *, strategy: Strategy, caching: Caching, kept: bool
-) -> TableJoin | ForeignKeyJoin | DeltaJoin:
-    """A stateful join, or the delta join that gives the same table; by ``strategy``. ``kept``:
-    whether the result is to be kept in state.
-    """
-    left, right = _entry(stateful.left), _entry(stateful.right)
-    tried = strategy == "force" or any(lookup_of(side) is not None for side in (left, right))
-    if strategy == "none" or not tried:
-        return stateful
-    verdicts = (*_options(stateful, kept=kept), *_of_stateful(stateful, left, right))
-    if any(verdict.broken for verdict in verdicts):
-        if strategy == "force":
-            _refuse_broken(stateful.name, verdicts)
-        return replace(stateful, verdicts=verdicts)
-    pairs = _key_pairs(stateful)
-    return DeltaJoin(
-        left=left,
-        right=right,
-        how=stateful.how,
-        on=pairs,
-        form=form_of(left, right, pairs),
-        select=stateful.select,
-        values=stateful.values,
-        cache=caching.sizes,
-        label=stateful.label,
-        verdicts=verdicts,
-    )
-
-
-def form_of(left: Node, right: Node, pairs: Pairs) -> Form:
+def form_of(left: Node, right: Node, pairs: NamedPairs) -> Form:
     """What the key of a delta join's result is."""
     columns = [{pair[number] for pair in pairs} for number in (0, 1)]
     if columns[1] != set(right.key.names):
@@ -213,7 +249,7 @@ def form_of(left: Node, right: Node, pairs: Pairs) -> Form:
     return "key" if in_order and [pair[1] for pair in pairs] == right.key.names else "left"
 
 
-def limitations(left: Entry, right: Entry, pairs: Pairs, how: How) -> Iterator[Verdict]:
+def limitations(left: Entry, right: Entry, pairs: NamedPairs, how: How) -> Iterator[Verdict]:
     """How a join stands to each limitation of the seed, in its order."""
     form = form_of(left, right, pairs)
     sides = ((left, [a for a, _ in pairs]), (right, [b for _, b in pairs]))
@@ -340,32 +376,16 @@ def _deletes(left: Entry, right: Entry, form: Form) -> Verdict:
     return Verdict(limit, None, how=f"only {deleting[0]} has them, by key")
 
 
-def _options(node: TableJoin | ForeignKeyJoin, *, kept: bool) -> Iterator[Verdict]:
+_COMPUTED = Verdict(
+    "join key", "on= has an expression, which no index finds", "Name columns in on="
+)
+
+
+def _options(late: Late, align: Span | None) -> Iterator[Verdict]:
     """What asks for state."""
-    given = []
-    if isinstance(node, TableJoin) and node.late != "ignore":
-        given.append("late=")
-    if node.align_us is not None:
-        given.append("align=")
-    if kept:
-        given.append("materialized=")
+    given = [*(["late="] if late != "ignore" else []), *(["align="] if align is not None else [])]
     if given:
-        options = " and ".join(given)
-        yield Verdict("options", f"{options} keeps rows in state", "Leave it out")
-
-
-def _of_stateful(node: TableJoin | ForeignKeyJoin, left: Entry, right: Entry) -> Iterator[Verdict]:
-    if isinstance(node, ForeignKeyJoin) and node.fallible:
-        yield Verdict(
-            "join key", "on= has an expression, which no index finds", "Name columns in on="
-        )
-        return
-    yield from limitations(left, right, _key_pairs(node), node.how)
-
-
-def _key_pairs(node: TableJoin | ForeignKeyJoin) -> Pairs:
-    on = node.on if isinstance(node, ForeignKeyJoin) else node.left.key.names
-    return tuple((str(a), b) for a, b in zip(on, node.right.key.names, strict=True))
+        yield Verdict("options", f"{' and '.join(given)} keeps rows in state", "Leave it out")
 
 
 def _refuse_broken(name: str, verdicts: Sequence[Verdict]) -> None:
@@ -378,60 +398,12 @@ def _refuse_broken(name: str, verdicts: Sequence[Verdict]) -> None:
     raise PlanError(name, f"{count} broken: {problems}", "; ".join(remedies))
 
 
-def _pairs(name: str, left: Node, right: Node, on: On | None) -> Pairs:
-    """The columns that have to be equal, checked."""
-    known = [{f.name: f for f in (*side.key, *side.values)} for side in (left, right)]
-    if on is None:
-        given = _in_key_order(name, left.key.names, right)
-    elif isinstance(on, Mapping):
-        given = list(on.items())
-    else:
-        names = [on] if isinstance(on, str) else list(on)
-        same = all(column in known[1] for column in names)
-        given = [(c, c) for c in names] if same else _in_key_order(name, names, right)
-    if not given:
-        raise PlanError(name, "on= names no column", "Name the columns that have to be equal")
-    for pair in given:
-        for side, fields, column in zip((left, right), known, pair, strict=True):
-            if column not in fields:
-                raise PlanError(
-                    name,
-                    f"on= names an unknown column {column!r}",
-                    f"Known in {side.name} are {', '.join(fields)}",
-                )
-            refuse_key_type(name, fields[column])
-        types = [known[number][column].dataType for number, column in enumerate(pair)]
-        if types[0] != types[1]:
-            raise PlanError(
-                name,
-                f"{left.name}.{pair[0]} is {types[0].simpleString()}, {right.name}.{pair[1]} is "
-                f"{types[1].simpleString()}",
-                "Cast one so that both have the same type",
-            )
-    if len(set(given)) < len(given):
-        raise PlanError(name, "on= names a pair of columns twice", "Name it once")
-    # In the order of the right key where it is that, so that the same join has the same plan.
-    order = {column: place for place, column in enumerate(right.key.names)}
-    return tuple(sorted(given, key=lambda pair: order.get(pair[1], len(order))))
-
-
-def _in_key_order(name: str, names: Sequence[str], right: Node) -> list[tuple[str, str]]:
-    keys = right.key.names
-    if len(names) != len(keys):
-        raise PlanError(
-            name,
-            f"{', '.join(names)} are {len(names)} columns, the key of {right.name} has {len(keys)}",
-            "Name both sides' columns: on={'left column': 'right column'}",
-        )
-    return list(zip(names, keys, strict=True))
-
-
 def _selected(
     name: str,
     left: Node,
     right: Node,
     how: How,
-    pairs: Pairs,
+    pairs: NamedPairs,
     select: Selection | None,
     *,
     one_key: bool,

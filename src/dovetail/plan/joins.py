@@ -7,20 +7,15 @@ from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
 from pyspark.sql import Column
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from dovetail.arguments import Rule, validated, validated_fields
 from dovetail.errors import PlanError
 from dovetail.laws.stream_join import Unmatched
 from dovetail.laws.table_join import How
-from dovetail.plan.checks import (
-    refuse_differing_keys,
-    refuse_duplicates,
-    refuse_key_type,
-    signature,
-)
+from dovetail.plan.checks import refuse_duplicates
+from dovetail.plan.matching import On, pairs_of, refuse_other_keys
 from dovetail.plan.nodes import (
-    DeltaJoin,
     Derived,
     Entry,
     ForeignKeyJoin,
@@ -34,13 +29,8 @@ from dovetail.plan.nodes import (
     TableJoin,
     entries,
 )
-from dovetail.plan.select import Selection, computed_field, resolve, select_all
+from dovetail.plan.select import Selection, resolve, select_all
 from dovetail.plan.spans import Span, microseconds
-
-ForeignKeyParts: TypeAlias = Annotated[
-    str | Column | Sequence[str | Column],
-    Rule("the name of a column, a Spark expression, or a list of such"),
-]
 
 
 @validated_fields
@@ -89,13 +79,12 @@ def table_join(
     select: Selection | None,
     late: Late,
     align: Span | None,
-    label: str | None = None,
+    label: str | None,
 ) -> TableJoin:
     """Two tables joined by key."""
     name = label or _name(how, left, right)
     left, right = _table_side(left), _table_side(right)
     _refuse_how(name, how, ("inner", "left", "outer"), "tables by key")
-    refuse_differing_keys(name, left, right)
     for side in (left, right):
         refuse_corrected(name, side)
     if late == "history":
@@ -120,20 +109,13 @@ def foreign_key_join(
     how: How,
     on: tuple[str | Column, ...],
     select: Selection | None,
-    label: str | None = None,
+    label: str | None,
 ) -> ForeignKeyJoin:
     """Two tables joined by what the left one's rows say of the right one's key."""
     name = label or _name(how, left, right)
-    if how not in ("inner", "left", "right", "outer"):
-        raise PlanError(
-            name,
-            f"how={how!r} is not a join by foreign key",
-            "Use 'inner', 'left', 'right' or 'outer'",
-        )
     for side in (left, right):
         refuse_corrected(name, side)
     left, right = as_entry(name, left), as_entry(name, right)
-    _refuse_other_key(name, left, right, on)
     selected, values = selected_of(name, left, right, how, select, one_key=False)
     node = ForeignKeyJoin(
         left=left, right=right, how=how, select=selected, values=values, on=on, label=label
@@ -146,19 +128,10 @@ def foreign_key_join(
     return node
 
 
-def foreign_key(left: Node, on: ForeignKeyParts | None) -> tuple[str | Column, ...] | None:
-    """The parts of a foreign key, None where ``on`` is left out or just names the key."""
-    if on is None:
-        return None
-    parts = tuple(on) if isinstance(on, Sequence) and not isinstance(on, str) else (on,)
-    by_key = all(isinstance(part, str) for part in parts) and [*parts] == left.key.names
-    return None if by_key else parts
-
-
-def kept(node: TableJoin | ForeignKeyJoin | DeltaJoin) -> Materialized:
-    """The join with its result kept."""
+def materialized(node: Node) -> Materialized:
+    """A table with its rows kept."""
     refuse_corrected(node.name, node)
-    return Materialized(Derived(node))
+    return Materialized(as_entry(node.name, node))
 
 
 def stream_table_join(
@@ -166,16 +139,17 @@ def stream_table_join(
     right: Node,
     *,
     how: How,
-    on: str | Sequence[str] | None,
+    on: On | None,
     grace: Span | None,
     select: Selection | None,
     align: Span | None,
+    label: str | None,
 ) -> StreamTableJoin:
     """A stream joined with a table."""
-    name = _name(how, left, right)
+    name = label or _name(how, left, right)
     _refuse_how(name, how, ("inner", "left"), "a stream with a table")
     refuse_corrected(name, right)
-    columns = _on(name, left, right, on)
+    columns = tuple(str(column) for column, _ in pairs_of(name, left, right, on))
     if grace is not None or not _same_look_up(left, columns):
         left = as_entry(name, left)
     right = _table_side(right)
@@ -193,6 +167,7 @@ def stream_table_join(
         select=selected,
         values=values,
         align_us=_align(name, align),
+        label=label,
     )
 
 
@@ -201,13 +176,15 @@ def stream_join(
     right: Node,
     *,
     how: How,
+    on: On | None,
     within: Within | None,
     unmatched: Unmatched,
     select: Selection | None,
     align: Span | None,
+    label: str | None,
 ) -> StreamJoin:
     """Two streams, or one with itself, joined within a window of time."""
-    name = _name(how, left, right)
+    name = label or _name(how, left, right)
     _refuse_how(name, how, ("inner", "left", "outer"), "streams")
     if within is None:
         raise PlanError(
@@ -215,7 +192,7 @@ def stream_join(
             "a join of two streams needs a window",
             'Give one, for instance within=dt.within(before="5 min", after="1 min")',
         )
-    refuse_differing_keys(name, left, right)
+    refuse_other_keys(name, left, right, on)
     left, right = as_entry(name, left), as_entry(name, right)
     selected, values = selected_of(name, left, right, how, select)
     return StreamJoin(
@@ -229,6 +206,7 @@ def stream_join(
         select=selected,
         values=values,
         align_us=_align(name, align),
+        label=label,
     )
 
 
@@ -267,34 +245,6 @@ def _align(name: str, align: Span | None) -> int | None:
     return None if align is None else microseconds(name, "align=", align)
 
 
-def _on(name: str, left: Node, right: Node, on: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The left columns that are looked up, checked against the right side's key."""
-    if on is None:
-        refuse_differing_keys(name, left, right)
-        return tuple(left.key.names)
-    columns = (on,) if isinstance(on, str) else tuple(on)
-    known: dict[str, StructField] = {f.name: f for f in (*left.key, *left.values)}
-    for column in columns:
-        if column not in known:
-            raise PlanError(
-                name, f"on= names an unknown column {column!r}", f"Known are {', '.join(known)}"
-            )
-        refuse_key_type(name, known[column])
-    fields = [known[column] for column in columns]
-    _refuse_other_types(name, fields, right, "Cast one side's columns so")
-    return columns
-
-
-def _refuse_other_types(name: str, on: list[StructField], right: Node, cast: str) -> None:
-    if [f.dataType for f in on] != [f.dataType for f in right.key]:
-        raise PlanError(
-            name,
-            f"on= is {signature(StructType(on))}, the key of {right.name} is "
-            f"{signature(right.key)}",
-            f"{cast} that both have the same types in the same order",
-        )
-
-
 def _same_look_up(left: Node, columns: tuple[str, ...]) -> bool:
     """Whether these columns of a join's result are those by which it looked its own table up, at
     once.
@@ -323,37 +273,6 @@ def as_entry(name: str, side: Node) -> Entry:
 def _table_side(side: Node) -> Node:
     """A table as one side of a join by key: joins by the same key run in one stage."""
     return side if isinstance(side, (Source, Derived, TableJoin)) else Derived(side)
-
-
-def _refuse_other_key(name: str, left: Node, right: Node, on: Sequence[str | Column]) -> None:
-    """The foreign key must have the right key's types."""
-    if len(on) != len(right.key):
-        raise PlanError(
-            name,
-            f"on= has {len(on)} parts, the key of {right.name} is {signature(right.key)}",
-            "Give as many, in the key's order",
-        )
-    known = {f.name: f for f in (*left.key, *left.values)}
-    fields = []
-    for item in on:
-        if isinstance(item, Column):
-            fields.append(StructField("an expression", expression_type(name, "on=", left, item)))
-        elif item in known:
-            fields.append(known[item])
-        else:
-            raise PlanError(
-                name,
-                f"on= names an unknown column {item!r}",
-                f"Known in {left.name} are {', '.join(known)}",
-            )
-    _refuse_other_types(name, fields, right, "Cast it, so")
-
-
-def expression_type(name: str, argument: str, left: Node, column: Column) -> DataType:
-    """The type of an argument that is an expression over a side's row."""
-    row = StructType([*left.key.fields, *left.values.fields])
-    remedy = f"Its columns are those of {left.name}: {', '.join(row.names)}"
-    return computed_field(name, argument, row, column, remedy).dataType
 
 
 def refuse_corrected(name: str, side: Node) -> None:

@@ -261,9 +261,9 @@ class DeltaJoin(_Join):
 
 @dataclass(frozen=True, eq=False)
 class Materialized:
-    """A join's result with its rows kept in a stage of its own: only what changes a row passes."""
+    """A table with its rows kept in a stage of its own: only what changes a row passes."""
 
-    table: Derived
+    table: Entry
 
     @property
     def name(self) -> str:

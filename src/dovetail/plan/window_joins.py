@@ -7,18 +7,26 @@ from pyspark.sql.types import StructField, TimestampType
 
 from dovetail.errors import PlanError
 from dovetail.laws.table_join import How
-from dovetail.plan.checks import signature
-from dovetail.plan.joins import as_entry, expression_type, selected_of
+from dovetail.plan.joins import as_entry, selected_of
+from dovetail.plan.matching import OnComputed, expression_type, refuse_other_keys
 from dovetail.plan.nodes import Node, WindowJoin, base_key, is_stream, windows_of
 from dovetail.plan.select import Selection
 from dovetail.plan.spans import Span, microseconds, written
 from dovetail.plan.windows import Windows
 
 
+class _Partitioned:
+    """A side under the key that its rows are partitioned by, without a window."""
+
+    def __init__(self, side: Node) -> None:
+        self.name, self.key, self.values = side.name, base_key(side), side.values
+
+
 def window_join(
     left: Node,
     right: Node,
     *,
+    on: OnComputed | None,
     how: How,
     select: Selection | None,
     shift: Span | None = None,
@@ -31,7 +39,7 @@ def window_join(
     shift_us = 0 if shift is None else microseconds(name, "shift=", shift, negative=True)
     same = ours is not None and theirs is not None and shift_us == 0
     _refuse_how(name, how, both=same)
-    _refuse_keys(name, left, right)
+    refuse_other_keys(name, _Partitioned(left), _Partitioned(right), on)
     if ours is not None and theirs is not None:
         _refuse_other_windows(name, ours, theirs, shift_us)
     elif shift is not None:
@@ -70,17 +78,6 @@ def _refuse_how(name: str, how: How, *, both: bool) -> None:
             f"how={how!r} is not a join of {what}",
             f"Use {' or '.join(map(repr, known))}"
             + ("" if both or how != "inner" else ", and leave out what has no match with a filter"),
-        )
-
-
-def _refuse_keys(name: str, left: Node, right: Node) -> None:
-    ours, theirs = base_key(left), base_key(right)
-    if [f.dataType for f in ours] != [f.dataType for f in theirs]:
-        raise PlanError(
-            name,
-            f"the key of {left.name} is {signature(ours)}, of {right.name} {signature(theirs)}",
-            "Windows are joined in the stage of their key: group both sides by columns of the "
-            "same types in the same order",
         )
 
 

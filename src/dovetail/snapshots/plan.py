@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from dovetail.columns import is_reserved
 from dovetail.errors import PlanError
 from dovetail.laws.table_join import How, preserved
-from dovetail.plan.checks import refuse_duplicates, refuse_key_type, signature
-from dovetail.plan.delta import DeltaHow, On
+from dovetail.plan.checks import refuse_duplicates, refuse_key_type
+from dovetail.plan.matching import On, pairs_of
 from dovetail.plan.nodes import (
     Selected,
     Source,
@@ -182,14 +182,13 @@ def join(
     right: SnapshotNode,
     *,
     on: On | None,
-    how: DeltaHow,
+    how: How,
     select: Selection | None,
     name: str | None,
 ) -> SnapshotJoin:
     """Two nodes joined: everything a user can get wrong is found here."""
     label = name or f"{how} join of {left.name} and {right.name}"
-    kind: How = "outer" if how == "full" else how
-    pairs = _pairs(label, left, right, on)
+    pairs = tuple((str(a), b) for a, b in pairs_of(label, left, right, on, whole=False))
     shells = shell(left), shell(right)
     both_keys = zip(left.key.names, right.key.names, strict=False)
     one_key = len(left.key) == len(right.key) and set(pairs) == set(both_keys)
@@ -197,9 +196,9 @@ def join(
         selected = select_all(label, *shells)
         values = StructType([*left.values.fields, *right.values.fields])
     else:
-        selected, values = resolve(label, *shells, kind, select, one_key=one_key, repeatable=True)
+        selected, values = resolve(label, *shells, how, select, one_key=one_key, repeatable=True)
     node = SnapshotJoin(
-        left=left, right=right, on=pairs, how=kind, select=selected, values=values, name=label
+        left=left, right=right, on=pairs, how=how, select=selected, values=values, name=label
     )
     refuse_duplicates(label, node.columns, "Leave it out or give it another name with select=")
     _refuse_same_names(label, node)
@@ -308,49 +307,6 @@ def _told(part: Any) -> str:
     if isinstance(part, dict):
         return f"a {part['how']} join" if "how" in part else "a table"
     return "missing" if part is None else repr(part)
-
-
-def _pairs(
-    label: str, left: SnapshotNode, right: SnapshotNode, on: On | None
-) -> tuple[tuple[str, str], ...]:
-    if isinstance(on, Mapping):
-        pairs = list(on.items())
-    else:
-        columns = left.key.names if on is None else [on] if isinstance(on, str) else list(on)
-        if len(columns) != len(right.key):
-            raise PlanError(
-                label,
-                f"on= names {len(columns)} columns and the key of {right.name} is "
-                f"{signature(right.key)}",
-                "Name as many, in the key's order, or join other columns with "
-                "on={'left column': 'right column'}",
-            )
-        pairs = list(zip(columns, right.key.names, strict=True))
-    if not pairs:
-        raise PlanError(label, "on= is empty", "Name at least one pair of columns")
-    for number, side in enumerate((left, right)):
-        for pair in pairs:
-            if pair[number] not in side.columns:
-                raise PlanError(
-                    label,
-                    f"on= names an unknown column {pair[number]!r}",
-                    f"Known in {side.name} are {', '.join(side.columns)}",
-                )
-    for a, b in pairs:
-        types = _type(left, a), _type(right, b)
-        if types[0] != types[1]:
-            raise PlanError(
-                label,
-                f"on= compares {left.name}.{a} {types[0].simpleString()} with "
-                f"{right.name}.{b} {types[1].simpleString()}",
-                "Store one of them in the other's type",
-            )
-        refuse_key_type(label, StructField(a, types[0]))
-    return tuple(dict.fromkeys(pairs))
-
-
-def _type(node: SnapshotNode, column: str) -> DataType:
-    return (node.key if column in node.key.names else node.values)[column].dataType
 
 
 def shell(node: SnapshotNode) -> Source:

@@ -12,7 +12,8 @@ from pyspark.sql.types import StructType
 from dovetail import lake
 from dovetail.arguments import ColumnNames, Natural, Path, Positive, Text, validated
 from dovetail.errors import PlanError
-from dovetail.plan.delta import DeltaHow, On
+from dovetail.laws.table_join import How
+from dovetail.plan.matching import On
 from dovetail.plan.select import Selection
 from dovetail.plan.spans import Span, microseconds
 from dovetail.refusals import refused
@@ -90,16 +91,16 @@ class SnapshotTable:
         right: SnapshotTable,
         *,
         on: On | None = None,
-        how: DeltaHow = "inner",
+        how: How = "inner",
         select: Selection | None = None,
         name: Text | None = None,
     ) -> SnapshotTable:
         """A join of two tables: at any versions of them, the rows that belong together.
 
-        ``on``: columns of this table that name the right one's key, in its types and order (by
-        default this table's key), or a mapping of this table's columns to the right one's, which
-        are to be equal. A null equals nothing. ``how``: ``"inner"``, ``"left"``, ``"right"`` or
-        ``"outer"`` (``"full"``).
+        ``on``: columns of this table that equal the right one's key, in its order; or a mapping of
+        this table's columns to the right one's, which are equal; left out, both keys, which then
+        have the same names. A null equals nothing. ``how``: ``"inner"``, ``"left"``, ``"right"`` or
+        ``"outer"``.
 
         ``select``: the result's value columns, as in ``Table.join``: names (``"left.x"``,
         ``"right.x"``, ``"x"``), a mapping of new names, or deterministic Spark expressions over
