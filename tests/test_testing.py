@@ -17,8 +17,9 @@ from pyspark.sql import types as st
 
 import dovetail.testing
 from dovetail import CheckpointError, DataError, PlanError, Table
+from dovetail.arrays.hashing import stable_hash
 from dovetail.plan.nodes import Selected
-from dovetail.testing import Change, Driver, stable_hash, stream, table
+from dovetail.testing import Change, Driver, stream, table
 
 ORDER = {"id": pa.int64(), "amount": pa.int64()}
 PAYMENT = {"id": pa.int64(), "paid": pa.bool_()}
