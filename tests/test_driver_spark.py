@@ -15,13 +15,18 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructType
 
 import dovetail as dt
 from dovetail import testing
-from dovetail.columns import quoted
+from dovetail.columns import DELETED, quoted
+from dovetail.physical.inputs import Input
+from dovetail.plan.nodes import Source
+from dovetail.spark.local import Evaluator
 from dovetail.topology import Topology
 
 UTC = timezone.utc
+HOURS = dt.tumbling("1 hour", retention="1 day")
 
 
 def frame_of(spark: SparkSession, columns: str, rows: Sequence[Mapping[str, Any]]) -> DataFrame:
@@ -269,7 +274,7 @@ def test_windows(spark: SparkSession) -> None:
         deleted="gone",
         name="asked",
     )
-    counts = clicks.group_by("page").window(dt.tumbling("1 hour")).agg(n=dt.count())
+    counts = clicks.group_by("page").window(HOURS).agg(n=dt.count())
     start = F.date_trunc("hour", F.timestamp_seconds(F.col("n") * 0))
     joined = asked.join(
         counts, how="left", window_of=start, select={"asked": "left.n", "found": "right.n"}
@@ -334,6 +339,17 @@ def test_values_of_every_type(spark: SparkSession, orders: Any, zone: str) -> No
     del row["text"]
     expected = {**{name: value for name, (_, value) in VALUES.items()}, "entries": [("a", 1)]}
     assert repr([*map(_plain, row.values())]) == repr([*map(_plain, expected.values())])
+
+
+def test_slices_of_nested_columns_reach_spark(spark: SparkSession) -> None:
+    nested = pa.table({"id": [0, 1, 2], "v": pa.array([[[0]], None, [[2], None]])})
+    schema = spark.createDataFrame([], "id long, v array<array<long>>").schema
+    rows = nested.append_column(DELETED, pa.array([False] * 3)).slice(1)
+    source = Source(name="t", key=StructType([schema["id"]]), values=StructType([schema["v"]]))
+    column = F.col("v")[0][0] + F.col("id")
+    input_ = Input(source, ("id",), ((column, LongType()),))
+    key, fails = Evaluator(spark).foreign_key(input_, rows)
+    assert (key.to_pylist(), fails.to_pylist()) == ([None, 4], [False, False])
 
 
 def test_order_is_that_of_the_records(spark: SparkSession) -> None:

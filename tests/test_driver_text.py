@@ -112,7 +112,9 @@ def test_a_tombstone_is_not_a_row_of_nulls(orders: dt.Table) -> None:
 def test_a_row_that_is_withdrawn_has_its_values() -> None:
     left = stream("left", key="k", schema={"k": pa.int64(), "a": pa.string()})
     right = stream("right", key="k", schema={"k": pa.int64(), "b": pa.string()})
-    driver = Driver(left.join(right, how="left", within=dt.within(after="1 s"), unmatched="retract"))
+    driver = Driver(
+        left.join(right, how="left", within=dt.within(after="1 s"), unmatched="retract")
+    )
     driver.pipe(left, "time | k | a\n1 | 1 | x")
     driver.pipe(right, "time | k | b\n2 | 1 | y")
     driver.assert_changes(

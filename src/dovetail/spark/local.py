@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
@@ -44,7 +45,9 @@ class Evaluator:
 
     def _frame(self, rows: pa.Table, columns: StructType) -> DataFrame:
         nullable = StructType([StructField(f.name, f.dataType) for f in columns])
-        return self.session.createDataFrame(rows.select(columns.names), nullable)
+        # A copy: createDataFrame takes no slices of nested columns.
+        whole = rows.select(columns.names).take(pa.array(np.arange(len(rows))))
+        return self.session.createDataFrame(whole, nullable)
 
 
 def _table(frame: DataFrame) -> pa.Table:
