@@ -650,6 +650,7 @@ CALLS: dict[str, Call] = {
         emit=EMIT,
         buckets=line("number", wrong=(1 << 17,)),
         key_hash=line("None", "function", "class", wrong=(lambda: None,)),
+        spark=line("None", "session"),
     ),
     "Driver.pipe": call(
         lambda w: partial(testing.Driver(w.fed).pipe, table=w.fed, rows={"id": 1}, timestamp=1),
@@ -661,6 +662,14 @@ CALLS: dict[str, Call] = {
         ),
         timestamp=line(*MOMENT.right, "list of numbers", wrong=([1, 2], [None])),
         deleted=FLAG,
+    ),
+    "Driver.as_text": call(lambda w: testing.Driver(w.fed).as_text, changes=line("empty list")),
+    "Driver.assert_changes": call(
+        lambda w: testing.Driver(w.fed).assert_changes,
+        text=line(wrong=("time | amount", "time | id\n1 | x")),
+    ),
+    "Driver.table": call(
+        lambda w: testing.Driver(w.fed).table, table=line(wrong=(Given(lambda w: w.orders),))
     ),
     "Driver.advance_stream_time": call(
         lambda w: testing.Driver(w.fed).advance_stream_time, timestamp=MOMENT
@@ -676,6 +685,7 @@ CALLS: dict[str, Call] = {
         snapshot=line(wrong=(b"", b"\x03", b"\x03nonsense")),
         emit=EMIT,
         key_hash=line("None", "function", "class", wrong=(lambda: None,)),
+        spark=line("None", "session"),
     ),
 }
 UNCALLED = {"Change", "GroupedTable", "GroupedStream", "WindowedStream"}
@@ -688,7 +698,7 @@ def public() -> Iterator[tuple[str, Any]]:
     named += [
         one
         for name, one in vars(testing).items()
-        if not name.startswith("_") and getattr(one, "__module__", "") == testing.__name__
+        if not name.startswith("_") and getattr(one, "__module__", "").startswith(testing.__name__)
     ]
     for one in named:
         if inspect.isfunction(one):

@@ -16,6 +16,7 @@ PAGES = [
     ROOT / "docs" / "delta_joins.md",
     ROOT / "docs" / "streams.md",
     ROOT / "docs" / "windows.md",
+    ROOT / "docs" / "testing.md",
     ROOT / "docs" / "operations.md",
 ]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -38,7 +38,7 @@ LAYERS = {
     "topology": {"arguments", "columns", "plan", "physical", "spark"},
     "table": {"arguments", "errors", "laws", "lookup", "plan", "physical", "io", "topology"},
     "stream": {"arguments", "errors", "laws", "plan", "physical", "io", "topology", "table"},
-    "testing": {*BUCKETS, "topology", "table", "stream"},
+    "testing": {*BUCKETS, "spark", "topology", "table", "stream"},
     "__init__": {"errors", "io", "lookup", "plan", "spark", "snapshots", "table", "stream"},
 }
 WITHOUT_SPARK = {

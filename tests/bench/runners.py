@@ -19,6 +19,7 @@ from bench.family import Family, Join, Source
 from bench.models.tables import names
 from bench.records import Answers, Batches, Hash, Record, Result
 from dovetail import testing
+from dovetail.arrays.hashing import stable_hash
 from dovetail.engine.fragment import process
 from dovetail.engine.pieces import Piece
 from dovetail.laws.table_join import Join as JoinedBy
@@ -218,7 +219,7 @@ def kernel(
     *,
     emit: Emit = "change",
     restart: bool = False,
-    key_hash: Hash = testing.stable_hash,
+    key_hash: Hash = stable_hash,
 ) -> Answers:
     """A tree of tables as a stage by itself, on one bucket."""
     known = list(family.sources(join))

@@ -14,7 +14,9 @@ from dovetail import testing
 from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
 from dovetail.engine.local import Local
 from dovetail.physical.inputs import Arrival
+from dovetail.physical.output import held_columns
 from dovetail.physical.planner import physical_plan
+from dovetail.plan.nodes import is_stream
 from fuzz import columns, topologies
 from fuzz.case import Case
 
@@ -65,12 +67,12 @@ class BulkDriver(testing.Driver):
 
     def _plain(self, table: pa.Table) -> Iterator[Change]:
         names = [*self._node.key.names]
-        held = {**self._columns}
+        held = held_columns(self._root.stage)
         key = [columns.plain(table.column(held.pop(name))) for name in names]
         values = [columns.plain(table.column(column)) for column in held.values()]
         deleted = [bool(d) for d in table.column(DELETED).to_pylist()]
         times = table.column(EVENT_TIME).to_pylist()
-        stream = testing.is_stream(self._node)
+        stream = is_stream(self._node)
         rows = zip(*values, strict=True) if values else iter([()] * len(table))
         for one_key, row, gone, time in zip(
             zip(*key, strict=True), rows, deleted, times, strict=True

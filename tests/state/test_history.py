@@ -18,13 +18,13 @@ import pyarrow as pa
 import pytest
 from stored_runs import restored
 
+from dovetail.arrays.hashing import stable_hash
 from dovetail.laws.versioning import LATEST
 from dovetail.state import run_state
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.history import HistoryState, last_versions
 from dovetail.state.runs import FANOUT, Runs
 from dovetail.state.segment import SegmentCache
-from dovetail.testing import stable_hash
 
 SCHEMA = pa.schema(
     [

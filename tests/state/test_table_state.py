@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from stored_runs import restored
 
+from dovetail.arrays.hashing import stable_hash
 from dovetail.errors import StateError
 from dovetail.state import run_state, segment
 from dovetail.state.blobs import MemoryBlobs
@@ -24,7 +25,6 @@ from dovetail.state.run_state import RunState
 from dovetail.state.runs import FANOUT, Runs
 from dovetail.state.segment import SegmentCache
 from dovetail.state.table_state import TableState, newest_of_key
-from dovetail.testing import stable_hash
 
 SCHEMA = pa.schema(
     [

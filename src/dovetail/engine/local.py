@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ from dovetail.columns import (
     EVENT_TIME,
     FOREIGN,
     HASH,
+    POSITION,
     aggregated_name,
     foreign_name,
 )
@@ -52,6 +54,16 @@ Tables: TypeAlias = "Iterator[pa.Table]"
 Packed: TypeAlias = "Iterable[tuple[int, Piece]]"
 
 
+class Expressions(Protocol):
+    """What evaluates a topology's Spark expressions."""
+
+    def foreign_key(self, input_: Input, rows: pa.Table) -> list[pa.Array]:
+        """The parts of the foreign key of an input's rows, and whether it fails."""
+
+    def changelog(self, stage: Stage, changes: pa.Table) -> pa.Table:
+        """``Local.changelog`` of a stage whose selections compute."""
+
+
 class Buckets:
     """A fragment's work on all its buckets."""
 
@@ -71,20 +83,30 @@ class Buckets:
                     yield number, table
                 self.counts += done.counts
 
+    def restore(self, counts: Counter[str], blobs: Sequence[dict[str, bytes]]) -> None:
+        """Go back to what was counted and stored before."""
+        self.blobs, self.counts = [MemoryBlobs(one) for one in blobs], counts
+        self._cache = SegmentCache()
+
 
 class Local:
     """A stage and all that feed it.
 
-    Rows come as tables of their source's columns with ``_event_time``, ``_deleted``,
-    ``_sequence`` and ``_log_partition``. ``key_hash``: the function that places keys.
+    Rows come as tables of their source's columns with ``_event_time``, ``_deleted`` and
+    ``_sequence``. ``key_hash``: the function that places keys; ``expressions``: what evaluates
+    those of the topology, which is refused where it has some and there is nothing. ``failed``
+    counts the rows on which a foreign key fails, by metric.
     """
 
-    def __init__(self, stage: Stage, key_hash: Hash) -> None:
-        self.stage, self.hash = stage, key_hash
+    def __init__(
+        self, stage: Stage, key_hash: Hash, expressions: Expressions | None = None
+    ) -> None:
+        self.stage, self.hash, self._expressions = stage, key_hash, expressions
+        self.failed: Counter[str] = Counter()
         self.by_stage: dict[Stage, Buckets] = {}
         self.given: dict[Port, Pieces] = {}
         for one in stages(stage):
-            _refuse_expressions(one)
+            _refuse_unrunnable(one, expressions is not None)
             self.given |= {port: [] for port in one.ports}
             if one.fragment.stateful:
                 self.by_stage[one] = Buckets(one.fragment)
@@ -118,9 +140,30 @@ class Local:
                 if port.origin is source:
                     yield self.given[port], *self.pieces(stage, number, port, [rows], partition)
 
-    def forget(self) -> None:
-        """Leave what was accepted."""
-        self.given = {port: [] for port in self.given}
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """A block that raises leaves state and counts as they were, and nothing accepted."""
+        failed, buckets = self.failed.copy(), self.buckets
+        before = [(b.counts.copy(), [dict(one.blobs) for one in b.blobs]) for b in buckets]
+        try:
+            yield
+        except BaseException:
+            self.failed = failed
+            self.given = {port: [] for port in self.given}
+            for one, (counts, blobs) in zip(buckets, before, strict=True):
+                one.restore(counts, blobs)
+            raise
+
+    def changelog(self, stage: Stage, changes: pa.Table) -> pa.Table:
+        """A stage's changes (``Fragment.output_schema``) under the columns of its node, with
+        ``_event_time``, ``_deleted``, ``_position`` and what feeds other stages.
+        """
+        if stage.fragment.last.visible:
+            assert self._expressions is not None
+            return self._expressions.changelog(stage, changes)
+        carried = [EVENT_TIME, DELETED, POSITION, *stage.fragment.feeds]
+        held = held_columns(stage) | dict(zip(carried, carried, strict=True))
+        return pa.table([changes.column(column) for column in held.values()], names=[*held])
 
     def run(self, batch: int, now_us: int, beat_us: int | None = None) -> list[pa.Table]:
         """All ``results`` of a micro-batch that are not empty."""
@@ -146,16 +189,36 @@ class Local:
         """What every bucket gets of an input's rows, through the bytes that Spark would move, and
         how many rows were dropped.
         """
-        assert port.input is not None
-        schema = port.source.travel_schema
-        batches = [
-            batch
-            for table in tables
-            for batch in _wire_rows(port.input, table, schema, self.hash).to_batches()
-        ]
+        batches = [batch for table in tables for batch in self._wire_rows(port, table).to_batches()]
         packer = Packer(number, port.source, range(stage.fragment.buckets), port.by)
         rows = [row for told in packer(iter(batches), partition) for row in told.to_pylist()]
+        if port.source.fallible:
+            self.failed[f"{port.source.name}.failed"] += sum(row["failed"] for row in rows)
         return [_piece(row) for row in rows], sum(row["dropped"] for row in rows)
+
+    def _wire_rows(self, port: Port, rows: pa.Table) -> pa.Table:
+        """An input's rows in the columns in which they travel (``spark.wire`` on Spark)."""
+        input_, source = port.input, port.source
+        assert input_ is not None
+        columns = {name: rows.column(name).combine_chunks() for name in rows.schema.names}
+        if source.fallible:
+            assert self._expressions is not None
+            *named, failed = self._expressions.foreign_key(input_, rows)
+        else:
+            named = [columns[str(item)] for item, _ in input_.foreign]
+        columns |= {name: canonical(columns[name]) for name in input_.source.key.names}
+        keys = [canonical(columns[name]) for name in input_.key]
+        if input_.foreign:
+            foreign = [canonical(column) for column in named]
+            columns |= {foreign_name(number): column for number, column in enumerate(foreign)}
+            columns[FOREIGN] = pa.array(self.hash(foreign), pa.int64())
+        if input_.used is not None:
+            columns |= {aggregated_name(n): columns[name] for n, name in enumerate(input_.used)}
+        columns |= zip(input_.key, keys, strict=True)
+        columns[HASH] = pa.array(self.hash(keys), pa.int64())
+        schema = source.travel_schema
+        made = pa.table([columns[name] for name in schema.names], schema=schema)
+        return made.append_column("failed", failed) if source.fallible else made
 
 
 class _MicroBatch(Flow[Tables, Packed]):
@@ -177,19 +240,7 @@ class _MicroBatch(Flow[Tables, Packed]):
         if rows is None:
             return self._given[port]
         assert isinstance(port.origin, Stage)
-        held = held_columns(port.origin)
-        carried = [EVENT_TIME, DELETED, *port.origin.fragment.feeds]
-        tables = [
-            pa.table(
-                [
-                    *(table.column(column) for column in held.values()),
-                    *(table.column(name) for name in carried),
-                ],
-                names=[*held, *carried],
-            )
-            for table in rows
-            if len(table)
-        ]
+        tables = [self._local.changelog(port.origin, table) for table in rows if len(table)]
         return self._local.pieces(stage, number, port, tables)[0]
 
     def partitioned(self, stage: Stage, inputs: list[Packed], by: str, number: int) -> Packed:
@@ -218,7 +269,7 @@ class _MicroBatch(Flow[Tables, Packed]):
         return self._local.by_stage[stage].process(pieces, self._now_us)
 
 
-def _refuse_expressions(stage: Stage) -> None:
+def _refuse_unrunnable(stage: Stage, evaluates: bool) -> None:
     if isinstance(stage.fragment.last.law, DeltaJoin):
         raise PlanError(
             stage.node.name,
@@ -226,32 +277,16 @@ def _refuse_expressions(stage: Stage) -> None:
             "Run the topology with write_stream(), or with delta=dt.delta(strategy='none')",
         )
     computes = any(source.fallible for source in stage.fragment.sources)
-    if computes or stage.fragment.last.visible:
+    if not evaluates and (computes or stage.fragment.last.visible):
         argument = "select="
         if computes:
             argument = "on=" if isinstance(stage.node, ForeignKeyJoin) else "window_of="
         raise PlanError(
             stage.node.name,
-            f"{argument} has a Spark expression, so it needs Spark",
-            "Run the topology with changelog() or write_stream(), or name columns only",
+            f"{argument} has a Spark expression, and the driver has no session to evaluate it",
+            "Give it one with spark=, or name columns only",
         )
 
 
 def _piece(row: Mapping[str, Any]) -> tuple[int, Piece]:
     return row["bucket"], unpack_piece(SimpleNamespace(**row))
-
-
-def _wire_rows(input_: Input, rows: pa.Table, schema: pa.Schema, key_hash: Hash) -> pa.Table:
-    """An input's rows in the columns in which they travel (``spark.wire`` on Spark)."""
-    columns = {name: rows.column(name).combine_chunks() for name in rows.schema.names}
-    columns |= {name: canonical(columns[name]) for name in input_.source.key.names}
-    keys = [canonical(columns[name]) for name in input_.key]
-    if input_.foreign:
-        foreign = [canonical(columns[str(item)]) for item, _ in input_.foreign]
-        columns |= {foreign_name(number): column for number, column in enumerate(foreign)}
-        columns[FOREIGN] = pa.array(key_hash(foreign), pa.int64())
-    if input_.used is not None:
-        columns |= {aggregated_name(number): columns[n] for number, n in enumerate(input_.used)}
-    columns |= zip(input_.key, keys, strict=True)
-    columns[HASH] = pa.array(key_hash(keys), pa.int64())
-    return pa.table([columns[name] for name in schema.names], schema=schema)

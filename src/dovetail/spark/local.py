@@ -1,0 +1,54 @@
+"""The Spark expressions of a topology that runs in this process, evaluated by a session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, StructField, StructType
+
+from dovetail.columns import CHANGE, DELETE, DELETED, EVENT_TIME, TIMESTAMP
+from dovetail.physical.inputs import Input
+from dovetail.physical.output import output_of
+from dovetail.physical.stage import Stage
+from dovetail.plan.arrow import arrow_schema
+from dovetail.spark import project
+from dovetail.spark.wire import with_foreign_key
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Rows go to Spark and come back, in their order, through the projections that queries have."""
+
+    session: SparkSession
+
+    def foreign_key(self, input_: Input, rows: pa.Table) -> list[pa.Array]:
+        """The parts of the foreign key of an input's rows, and whether it fails."""
+        own = [*input_.source.key.fields, *input_.source.values.fields]
+        columns = StructType([*own, StructField(DELETED, BooleanType())])
+        items = [item for item, _ in input_.foreign]
+        frame, parts, fails = with_foreign_key(self._frame(rows, columns), items, F.col(DELETED))
+        named = (column.alias(f"_{n}") for n, column in enumerate([*parts, fails]))
+        return [column.combine_chunks() for column in _table(frame.select(*named)).columns]
+
+    def changelog(self, stage: Stage, changes: pa.Table) -> pa.Table:
+        """A stage's changes as ``engine.local.Local.changelog``, from the changelog of its node."""
+        frame = self._frame(changes, output_of(stage).columns)
+        made = _table(project.changelog(frame, stage))
+        made = made.append_column(EVENT_TIME, made.column(TIMESTAMP).cast(pa.int64()))
+        deleted = pc.equal(made.column(CHANGE), DELETE)
+        return made.append_column(DELETED, deleted).drop_columns([TIMESTAMP, CHANGE])
+
+    def _frame(self, rows: pa.Table, columns: StructType) -> DataFrame:
+        nullable = StructType([StructField(f.name, f.dataType) for f in columns])
+        # A copy: createDataFrame takes no slices of nested columns.
+        whole = rows.select(columns.names).take(pa.array(np.arange(len(rows))))
+        return self.session.createDataFrame(whole, nullable)
+
+
+def _table(frame: DataFrame) -> pa.Table:
+    return frame.toArrow().cast(arrow_schema(frame.schema))

@@ -1,0 +1,237 @@
+"""Changes one by one, and as tables in text that read back as what was printed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, time, timedelta, timezone
+from decimal import Decimal
+from itertools import chain
+from typing import Any, Literal
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from dovetail.columns import DELETE, UPSERT
+from dovetail.errors import DataError
+from dovetail.plan.arrow import arrow_schema
+from dovetail.plan.nodes import Entry, Node
+
+TIME, CHANGE = "time", "change"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_DAY_US = 86_400_000_000
+_WHOLE = re.compile(r"-?[0-9]+")
+_JSON_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+@dataclass(frozen=True, repr=False)
+class Change:
+    """One change of a topology's result.
+
+    ``key``: the key columns; ``values``: the value columns, None for a tombstone; a row that a
+    stream withdraws (``unmatched="retract"``) is a ``delete`` with its values. ``timestamp_us``:
+    event time in microseconds; ``change``: what the row says of its key;
+    ``position``: orders the changes of a key.
+    """
+
+    key: dict[str, Any]
+    values: dict[str, Any] | None
+    timestamp_us: int
+    change: Literal["upsert", "delete"]
+    position: int
+
+    @property
+    def timestamp(self) -> datetime:
+        """The event time in UTC."""
+        return _EPOCH + timedelta(microseconds=self.timestamp_us)
+
+    def __repr__(self) -> str:
+        values = "deleted" if self.values is None else _show(self.values)
+        withdrawn = "withdrawn " if self.values is not None and self.change == "delete" else ""
+        return f"<{_show(self.key)}: {withdrawn}{values} @{self.timestamp_us}>"
+
+
+class TextTable:
+    """The changes of a node in text: a header, then a line for each, cells parted by bars.
+
+    Columns: ``time`` first, the key, the values, and last ``change``, ``upsert`` or ``delete``.
+    An empty cell is null. Of the type of its column a cell is: a text as it is, or as JSON where it
+    is empty, begins or ends with a blank, or has a bar, a quote or what cannot be printed; an
+    instant in microseconds since 1970 within the first day, otherwise as ISO 8601 writes it (both
+    are read anywhere); binary as ``0x`` and hexadecimal digits; a duration in microseconds; arrays,
+    maps (a list of pairs) and structs as JSON. In what is read lines that begin with ``#`` and
+    empty ones are left out, columns may be in any order, a value column that is left out is null
+    and ``change`` is ``upsert``.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._title = node.title if isinstance(node, Entry) else node.name
+        self._key = node.key.names
+        fields = arrow_schema(StructType([*node.key.fields, *node.values.fields]))
+        self._types = {field.name: field.type for field in fields}
+
+    def lines(self, *parts: Sequence[Change]) -> list[list[str]]:
+        """Each part under a header of its own, all of the same widths."""
+        header = [TIME, *self._types, CHANGE]
+        tables = [[header, *map(self._cells, part)] for part in parts]
+        widths = [max(map(len, column)) for column in zip(*chain(*tables), strict=True)]
+        return [
+            [" | ".join(map(str.ljust, cells, widths)).rstrip() for cells in table]
+            for table in tables
+        ]
+
+    def _cells(self, change: Change) -> list[str]:
+        row = {**change.key, **(change.values or {})}
+        values = (_cell(row.get(name), type_) for name, type_ in self._types.items())
+        return [str(_instant(change.timestamp_us)), *values, change.change]
+
+    def read(self, text: str) -> list[Change]:
+        """The changes that a text has; a tombstone's values are nulls. Raises ``DataError``."""
+        lines = ((n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip())
+        given = [(n, _split(line)) for n, line in lines if not line.lstrip().startswith("#")]
+        header = given[0][1] if given else []
+        # A table's own column may have the name, too.
+        told = header[-1:] == [CHANGE] and header.count(CHANGE) > (CHANGE in self._types)
+        names = header[1 : len(header) - told]
+        strange = not {*self._key} <= {*names} <= {*self._types} or len({*names}) < len(names)
+        if strange or header[0] != TIME:
+            raise DataError(
+                self._title,
+                f"the text has the header {' | '.join(header)!r}",
+                f"Its columns are {' | '.join([TIME, *self._types, CHANGE])}; value columns and "
+                f"{CHANGE} may be left out",
+            )
+        return [self._read(number, cells, names, told) for number, cells in given[1:]]
+
+    def _read(self, number: int, cells: list[str], names: list[str], told: bool) -> Change:
+        where = f"line {number} of the text"
+        if len(cells) != 1 + len(names) + told:
+            raise DataError(
+                self._title,
+                f"{where} has {len(cells)} cells, the header has {1 + len(names) + told}",
+                "Write a text that has a bar or a quote as JSON does, in quotes",
+            )
+        row = dict.fromkeys(self._types)
+        try:
+            name, cell, wanted = TIME, cells[0], "a time"
+            time_us = _microseconds(cell)
+            for name, cell in zip(names, cells[1:], strict=False):
+                wanted = f"of type {self._types[name]}"
+                row[name] = _value(cell, self._types[name])
+            name, cell, wanted = CHANGE, told * cells[-1] or UPSERT, f"{UPSERT} or {DELETE}"
+            change: Any = [UPSERT, DELETE][[UPSERT, DELETE].index(cell)]
+        except (ValueError, TypeError, AttributeError, OverflowError, pa.ArrowException) as error:
+            raise DataError(
+                self._title,
+                f"{where} has {cell!r} for {name}, which is not {wanted}",
+                "Write it as as_text() prints it",
+            ) from error
+        key = {name: row.pop(name) for name in self._key}
+        return Change(key, row, time_us, change, 0)
+
+
+def microseconds_of(moment: datetime | int) -> int:
+    """Microseconds since 1970; a datetime without a zone is in UTC."""
+    if not isinstance(moment, datetime):
+        return moment
+    aware = moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment
+    return (aware - _EPOCH) // timedelta(microseconds=1)
+
+
+def _split(line: str) -> list[str]:
+    """A line's cells; bars within texts as JSON has them part none."""
+    masked = _JSON_TEXT.sub(lambda found: "x" * len(found[0]), line)
+    ends = [*(bar.start() for bar in re.finditer(r"\|", masked)), len(line)]
+    starts = [0, *(end + 1 for end in ends)]
+    return [line[start:end].strip() for start, end in zip(starts, ends, strict=False)]
+
+
+def _cell(value: Any, type_: pa.DataType) -> str:
+    said = _said(value, type_)
+    if said is None:
+        return ""
+    if isinstance(said, str) and (not pa.types.is_string(type_) or _is_plain(said)):
+        return said
+    return json.dumps(said, ensure_ascii=False)
+
+
+def _is_plain(text: str) -> bool:
+    return text.isprintable() and text == text.strip() != "" and not {*text} & {"|", '"'}
+
+
+def _said(value: Any, type_: pa.DataType) -> Any:
+    """A value as JSON has it."""
+    if value is None or not pa.types.is_nested(type_):
+        return _scalar(value, type_)
+    if pa.types.is_map(type_):
+        return [[_said(k, type_.key_type), _said(v, type_.item_type)] for k, v in value]
+    if pa.types.is_struct(type_):
+        return {field.name: _said(value[field.name], field.type) for field in type_}
+    return [_said(one, type_.value_type) for one in value]
+
+
+def _scalar(value: Any, type_: pa.DataType) -> bool | int | float | str | None:
+    if isinstance(value, datetime):
+        return _instant(microseconds_of(value), "Z" if type_.tz else "")
+    if isinstance(value, timedelta):
+        return value // timedelta(microseconds=1)
+    if isinstance(value, bytes):
+        return f"0x{value.hex()}"
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def _instant(us: int, zone: str = "Z") -> int | str:
+    try:
+        moment = _EPOCH + timedelta(microseconds=us)
+    except OverflowError:
+        return us
+    return us if 0 <= us < _DAY_US else f"{moment.replace(tzinfo=None).isoformat()}{zone}"
+
+
+def _value(cell: str, type_: pa.DataType) -> Any:
+    """What a cell says, as a value of the type."""
+    text = pa.types.is_string(type_)
+    if not cell or (text and cell[0] != '"'):
+        return cell or None
+    said = json.loads(cell, parse_float=str) if text or pa.types.is_nested(type_) else cell
+    return pa.scalar(_unsaid(said, type_), type_).as_py()
+
+
+def _unsaid(said: Any, type_: pa.DataType) -> Any:
+    """What Arrow takes for a value that JSON has so."""
+    if said is None or not pa.types.is_nested(type_):
+        return _unsaid_scalar(said, type_)
+    if pa.types.is_map(type_):
+        return [(_unsaid(k, type_.key_type), _unsaid(v, type_.item_type)) for k, v in said]
+    if pa.types.is_struct(type_):
+        return {field.name: _unsaid(said.get(field.name), field.type) for field in type_}
+    return [_unsaid(one, type_.value_type) for one in said]
+
+
+def _unsaid_scalar(said: Any, type_: pa.DataType) -> Any:
+    if said is None or pa.types.is_string(type_):
+        return said
+    if pa.types.is_timestamp(type_):
+        return _microseconds(said)
+    if pa.types.is_duration(type_):
+        return timedelta(microseconds=int(said))
+    if pa.types.is_time(type_):
+        return time.fromisoformat(said)
+    if pa.types.is_binary(type_):
+        return bytes.fromhex(said.removeprefix("0x"))
+    return pa.scalar(said).cast(type_).as_py() if isinstance(said, str) else said
+
+
+def _microseconds(said: Any) -> int:
+    if isinstance(said, int) or _WHOLE.fullmatch(said):
+        return int(said)
+    return microseconds_of(datetime.fromisoformat(said.replace("Z", "+00:00")))
+
+
+def _show(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in values.items())

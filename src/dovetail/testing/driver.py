@@ -1,0 +1,387 @@
+"""The driver: a topology in this process, fed row by row."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from dovetail.arguments import validated
+from dovetail.arrays.hashing import stable_hash
+from dovetail.columns import DELETED, EVENT_TIME, POSITION
+from dovetail.engine.local import Hash, Local
+from dovetail.errors import CheckpointError, DataError, PlanError
+from dovetail.physical.fragment import Buckets, Emit
+from dovetail.physical.inputs import Arrival
+from dovetail.physical.planner import physical_plan
+from dovetail.plan.fingerprint import describe, fingerprint, refuse_alike, refuse_other
+from dovetail.plan.grouping import as_table
+from dovetail.plan.nodes import Node, Source, is_current, is_stream, joins, origins, windows_of
+from dovetail.plan.spans import Span, microseconds
+from dovetail.spark.local import Evaluator
+from dovetail.state.ipc import from_ipc, to_ipc
+from dovetail.table import Table
+from dovetail.testing.changes import Change, TextTable, microseconds_of
+from dovetail.testing.inputs import Rows, Timestamp, arrow_rows, by_hand, columns_of
+from dovetail.topology import ATopology, AWindowedTable, Topology
+
+Fed: TypeAlias = "tuple[list[tuple[Source, pa.Table]], int, int | None]"
+"""What a micro-batch was fed, its time by the wall clock, and the stream time it moved to."""
+
+_SNAPSHOT = pa.schema(
+    [("stage", pa.int32()), ("bucket", pa.int32()), ("name", pa.string()), ("blob", pa.binary())]
+)
+_SNAPSHOT_VERSION = 3
+
+
+class Driver:
+    """One topology, fed by hand: each ``pipe`` is a micro-batch.
+
+    Rows are read in the order given; where a join aligns its sides, in the order of time, as far as
+    it lets them through. ``emit``: as in ``Table.write_stream``. ``buckets``: into how many parts
+    the key space is cut; the changes of a micro-batch come bucket by bucket, so with one, the
+    default, they come in the order of the records that cause them. ``key_hash``: the function from
+    key columns to int64 that places keys; tests give a constant one to make all keys collide.
+    ``spark``: the session that evaluates the topology's Spark expressions, if it has any.
+
+    Tables and streams of the topology that are read from frames are fed by hand, too, under their
+    key and value columns; of the frames nothing is read, and ``timestamp=``, ``deleted=`` and
+    ``sequence=`` of their readers do not apply.
+
+    ``dropped`` counts the rows that no join can use: those with a null in their key, but for
+    streams whose records appear without a match, and a stream's records without a value.
+    ``counts`` has others that had no use, by the metric that a query observes them by:
+    ``<stream>.late``, for how many windows records came that were closed; ``<left>.no_window``,
+    rows that look in a window that is none or is no longer kept; ``<table>.null_group``, rows with
+    a null among the columns that a table is grouped by; ``<left>-<right>.too_late``, pairs of
+    streams' records of which one had come out unmatched; ``<left>.failed``, rows on which an
+    expression in ``on=`` fails.
+    """
+
+    @validated
+    def __init__(
+        self,
+        topology: ATopology,
+        *,
+        emit: Emit = "change",
+        buckets: Buckets = 1,
+        key_hash: Hash | None = None,
+        spark: SparkSession | None = None,
+    ) -> None:
+        self._nodes: dict[Node, Node] = {}
+        self._node = node = by_hand(topology.plan, self._nodes)
+        # Rows come in the order given, so from one log, but where a join orders them by time.
+        arrival = Arrival.of(node, one_log=all(join.align_us is None for join in joins(node)))
+        stage = physical_plan(node, buckets=buckets, emit=emit, arrival=arrival)
+        self._sources = {source: columns_of(source) for source in origins(node)}
+        evaluator = None if spark is None else Evaluator(spark)
+        self._root = Local(stage, stable_hash if key_hash is None else key_hash, evaluator)
+        self._spark = spark
+        self._fed: list[tuple[Source, pa.Table]] = []
+        self._log: list[Fed] | None = []
+        self._views: dict[Node, _View] = {}
+        self._unread: list[Change] = []
+        self._inside_batch = False
+        self._sequence = self._now_us = self._batches = 0
+        self.dropped = 0
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many rows had no use, by metric."""
+        return dict(sum((buckets.counts for buckets in self._root.buckets), self._root.failed))
+
+    @validated
+    def pipe(
+        self,
+        table: ATopology,
+        rows: Rows,
+        *,
+        timestamp: Timestamp | Sequence[Timestamp | None] | None = None,
+        deleted: bool = False,
+    ) -> list[Change]:
+        """Feed rows of one table or stream; returns the changes they cause (inside ``batch``: none
+        yet).
+
+        ``rows``: one row or several, which make one micro-batch; a value column that a row leaves
+        out is null. ``timestamp``: a datetime (naive ones are UTC) or microseconds, one for all
+        rows or one each. ``deleted``: the rows are tombstones and need no more than their key; a
+        stream's are records without a value.
+
+        ``rows`` may be a table in text, which says times and deletes itself, with the columns that
+        ``as_text`` prints; columns of values and ``change`` may be left out:
+
+            time | id | amount | change
+            1    | 1  | 5      | upsert
+            3    | 1  |        | delete
+
+        Raises ``PlanError`` for an input that the topology does not read, ``DataError`` for a null
+        timestamp, an unknown column or a value of the wrong type; then nothing has happened.
+        """
+        if not self._inside_batch:
+            with self.batch() as changes:
+                self.pipe(table, rows, timestamp=timestamp, deleted=deleted)
+            return changes
+        source = self._source(table)
+        if isinstance(rows, str):
+            if timestamp is not None or deleted:
+                raise PlanError(
+                    "pipe",
+                    "rows= is a text, which has its own times and deletes",
+                    "Leave timestamp= and deleted= out",
+                )
+            read = TextTable(source).read(rows)
+            given: Sequence[Mapping[str, Any]] = [{**c.key, **(c.values or {})} for c in read]
+            times: list[Timestamp | None] = [change.timestamp_us for change in read]
+            gone = [change.change == "delete" for change in read]
+        else:
+            given = [rows] if isinstance(rows, Mapping) else list(rows)
+            times = [*timestamp] if isinstance(timestamp, Sequence) else [timestamp] * len(given)
+            gone = [deleted] * len(given)
+        if len(times) != len(given):
+            raise DataError(
+                source.title,
+                f"{len(given)} rows come with {len(times)} timestamps",
+                "Give one timestamp for all rows, or one each",
+            )
+        taken = arrow_rows(source, self._sources[source], given, times, gone, self._sequence)
+        self.dropped += self._root.accept(source, taken)
+        self._fed.append((source, taken))
+        self._sequence += len(given)
+        return []
+
+    def batch(self) -> AbstractContextManager[list[Change]]:
+        """Group what is piped in the block into one micro-batch, run when the block ends.
+
+        Yields a list that then holds the changes. A block that raises leaves everything as it was.
+        """
+        self._refuse_inside("batch()")
+        return self._batch()
+
+    @contextmanager
+    def _batch(self, beat_us: int | None = None) -> Iterator[list[Change]]:
+        changes: list[Change] = []
+        dropped, self._inside_batch = self.dropped, True
+        try:
+            with self._root.whole():
+                yield changes
+                changes += self._run(beat_us)
+        except BaseException:
+            self.dropped, self._fed = dropped, []
+            raise
+        finally:
+            self._inside_batch = False
+
+    @validated
+    def advance_stream_time(self, timestamp: Timestamp) -> list[Change]:
+        """Move the stream time of all inputs to ``timestamp``, by a batch without rows."""
+        self._refuse_inside("advance_stream_time()")
+        with self._batch(microseconds_of(timestamp)) as changes:
+            pass
+        return changes
+
+    @validated
+    def advance_wall_clock(self, span: Span) -> list[Change]:
+        """Let time pass by the wall clock, then run a batch without rows, for ``align=``."""
+        self._refuse_inside("advance_wall_clock()")
+        self._now_us += microseconds("advance_wall_clock", "span=", span)
+        with self.batch() as changes:
+            pass
+        return changes
+
+    def read(self) -> list[Change]:
+        """All changes since the last ``read``."""
+        changes, self._unread = self._unread, []
+        return changes
+
+    @validated
+    def as_text(self, changes: Sequence[Change]) -> str:
+        """Changes of the topology's result as a table in text, aligned, as ``pipe`` reads it:
+
+            time | id | amount | paid | change
+            3    | 1  | 5      | true | upsert
+
+        An empty cell is null, an empty text ``""``. Times within the first day of 1970 are
+        microseconds, others as in ``2024-05-01T10:00:00Z``; arrays, structs, maps (as lists of
+        pairs) and texts with bars, quotes or blanks at an end are JSON; lines that begin with ``#``
+        are not read.
+        """
+        return "\n".join(TextTable(self._node).lines(changes)[0])
+
+    @validated
+    def assert_changes(self, text: str) -> None:
+        """Assert that the changes since the last ``read`` are those of a table in text, no more, in
+        this order, and take them as read.
+
+        Raises ``AssertionError`` with the lines in which both tables differ, ``DataError`` for a
+        text that is not such a table.
+        """
+        form = TextTable(self._node)
+        expected, came = form.lines(form.read(text), self.read())
+        if expected != came:
+            lines = len(expected) + len(came)
+            _, _, _, *told = difflib.unified_diff(expected, came, n=lines, lineterm="")
+            raise AssertionError("\n".join(["not the changes that are expected (-):", *told]))
+
+    @validated
+    def table(self, table: ATopology | AWindowedTable) -> dict[Any, dict[str, Any]]:
+        """The rows of any table of the topology after the last micro-batch: the values by the key,
+        a tuple where the key has several columns.
+
+        They are what the table's own changes make: what its law leaves out (null keys, late rows of
+        a versioned table) is not there, and ``align=`` of joins above it does not hold it back. Of
+        a windowed table they are those of ``to_table()``, windows past their retention among them;
+        of a ``late="history"`` join each key's latest.
+
+        Raises ``PlanError`` for a stream, for what the topology does not read, and on a restored
+        driver, which does not know what was piped before.
+        """
+        node = self._nodes.get(table.plan)
+        if node is None or is_stream(node):
+            what = "not a part of the topology" if node is None else "a stream, which has no rows"
+            raise PlanError(
+                "table", f"table= is {table!r}, {what}", "Give the result, an input or a join of it"
+            )
+        if self._log is None:
+            raise PlanError(
+                "table",
+                "table= is asked of a restored driver, which knows no rows from before",
+                "Ask before snapshot(), or feed a new driver from the start",
+            )
+        if node not in self._views:
+            plan = as_table(node, "on_change") if windows_of(node) else node
+            topology, hash_ = Table(plan), self._root.hash
+            self._views[node] = _View(topology, key_hash=hash_, spark=self._spark)
+        return self._views[node].rows(self._log)
+
+    def snapshot(self) -> bytes:
+        """The stored state after the last micro-batch, as a query's checkpoint would hold it."""
+        self._refuse_inside("snapshot()")
+        rows = [
+            (stage, bucket, name, blob)
+            for stage, buckets in enumerate(self._root.buckets)
+            for bucket, blobs in enumerate(buckets.blobs)
+            for name, blob in sorted(blobs.blobs.items())
+        ]
+        stored = pa.Table.from_pylist(
+            [dict(zip(_SNAPSHOT.names, row, strict=True)) for row in rows], schema=_SNAPSHOT
+        )
+        told = {
+            "buckets": self._root.stage.fragment.buckets,
+            "batches": self._batches,
+            "topology": fingerprint(self._node),
+            "plan": describe(self._node),
+        }
+        stored = stored.replace_schema_metadata({"driver": json.dumps(told)})
+        return bytes([_SNAPSHOT_VERSION]) + to_ipc(stored)
+
+    @classmethod
+    @validated
+    def restore(
+        cls,
+        topology: ATopology,
+        snapshot: bytes,
+        *,
+        emit: Emit = "change",
+        key_hash: Hash | None = None,
+        spark: SparkSession | None = None,
+    ) -> Driver:
+        """A driver that goes on from a snapshot as a restarted query does, in any process.
+
+        ``topology`` may be built anew from tables of the same names and columns; if it is not the
+        one that was cut, ``CheckpointError`` names the differences. Its last ``select=`` may be
+        another. Unread changes, ``dropped`` and what ``table`` knows do not travel.
+        """
+        try:
+            if snapshot[:1] != bytes([_SNAPSHOT_VERSION]):
+                raise ValueError
+            stored = from_ipc(pa.py_buffer(snapshot)[1:])
+        except ValueError as error:
+            raise CheckpointError(
+                "driver snapshot",
+                "snapshot= is not one of this version's",
+                "Give restore() what snapshot() returned",
+            ) from error
+        told = json.loads(stored.schema.metadata[b"driver"])
+        node = by_hand(topology.plan, {})
+        refuse_alike(node)
+        refuse_other(node, told["topology"], told["plan"])
+        buckets = told["buckets"]
+        driver = cls(topology, emit=emit, buckets=buckets, key_hash=key_hash, spark=spark)
+        driver._batches, driver._log = told["batches"], None
+        stages = driver._root.buckets
+        for row in stored.to_pylist():
+            stages[row["stage"]].blobs[row["bucket"]].put(row["name"], row["blob"])
+        return driver
+
+    def _source(self, table: Topology) -> Source:
+        source = self._nodes.get(table.plan)
+        if isinstance(source, Source):
+            return source
+        raise PlanError(
+            "pipe",
+            f"table= is {table!r}, which is not an input of the topology",
+            f"Its inputs are {', '.join(source.name for source in self._sources)}",
+        )
+
+    def _run(self, beat_us: int | None = None) -> list[Change]:
+        """One micro-batch."""
+        tables = self._root.run(self._batches, self._now_us, beat_us)
+        changes = [change for table in tables for change in self._changes(table)]
+        self._batches += bool(tables)
+        if self._log is not None:
+            self._log.append((self._fed, self._now_us, beat_us))
+        self._fed = []
+        self._unread += changes
+        return changes
+
+    def _refuse_inside(self, call: str) -> None:
+        if self._inside_batch:
+            raise PlanError(call, "a batch is open", "Call it after the with block")
+
+    def _changes(self, output: pa.Table) -> Iterator[Change]:
+        for row in self._root.changelog(self._root.stage, output).to_pylist():
+            deleted = row[DELETED]
+            held = {name: row[name] for name in self._node.values.names}
+            yield Change(
+                key={name: row[name] for name in self._node.key.names},
+                values=None if deleted and not is_stream(self._node) else held,
+                timestamp_us=row[EVENT_TIME],
+                change="delete" if deleted else "upsert",
+                position=row[POSITION],
+            )
+
+
+class _View(Driver):
+    """A table of a driver's topology as a topology of its own, which is fed what the driver was."""
+
+    _log: list[Fed]
+
+    def rows(self, log: Sequence[Fed]) -> dict[Any, dict[str, Any]]:
+        """The values by the key after all that is in the driver's log."""
+        for fed, now_us, beat_us in log[len(self._log) :]:
+            self._fed, self._now_us = fed, now_us
+            for source, rows in fed:
+                self._root.accept(source, rows)
+            self._run(beat_us)
+        last: dict[Hashable, Change] = {}
+        for change in self._unread:
+            parts = tuple(map(_hashable, change.key.values()))
+            key = parts if len(parts) > 1 else parts[0]
+            # Of a history the last one is the latest.
+            late = change.timestamp_us < last.get(key, change).timestamp_us
+            if is_current(self._node) or not late:
+                last[key] = change
+        return {k: {**c.values} for k, c in last.items() if c.values is not None}
+
+
+def _hashable(part: Any) -> Hashable:
+    """A key's part as a dictionary has it: arrays and structs as tuples, one NaN."""
+    if isinstance(part, (list, dict)):
+        return tuple(map(_hashable, part.values() if isinstance(part, dict) else part))
+    return math.nan if isinstance(part, float) and math.isnan(part) else part

@@ -1,0 +1,169 @@
+"""Inputs that a driver feeds by hand, and rows of theirs as stages take them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from datetime import datetime
+from typing import Annotated, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from dovetail.arguments import ColumnNames, Rule, Text, validated
+from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
+from dovetail.errors import DataError, PlanError
+from dovetail.plan.arrow import arrow_schema
+from dovetail.plan.checks import refuse_duplicates
+from dovetail.plan.nodes import Node, Source
+from dovetail.plan.spans import Span, microseconds
+from dovetail.stream import Stream
+from dovetail.table import Table
+from dovetail.testing.changes import microseconds_of
+
+Schema: TypeAlias = Annotated[
+    pa.Schema | StructType | Mapping[str, pa.DataType],
+    Rule("a pyarrow schema, a Spark StructType, or a mapping of names to pyarrow types"),
+]
+Row: TypeAlias = Mapping[str, Any]
+Rows: TypeAlias = Annotated[
+    Row | Sequence[Row] | str,
+    Rule("a row, a mapping of columns to values, or a list of rows, or a table in text"),
+]
+Timestamp: TypeAlias = Annotated[
+    datetime | int,
+    Rule(
+        "a datetime or microseconds since 1970",
+        lambda moment: isinstance(moment, datetime) or abs(moment) < 1 << 63,
+    ),
+]
+
+
+@validated
+def table(name: Text, *, key: ColumnNames, schema: Schema, versioned: Span | None = None) -> Table:
+    """A table that a ``Driver`` feeds; it joins like any other.
+
+    ``schema``: all its columns, key included, as a pyarrow schema, a Spark ``StructType``, or a
+    mapping of names to pyarrow types. ``versioned``: as in ``Table.from_changelog``. Raises
+    ``PlanError`` for types that Spark does not have and for a key that is not among the columns.
+    """
+    return Table(_source(name, key, schema, versioned=versioned))
+
+
+@validated
+def stream(name: Text, *, key: ColumnNames, schema: Schema) -> Stream:
+    """A stream that a ``Driver`` feeds; its arguments are those of ``table``."""
+    return Stream(_source(name, key, schema, stream=True))
+
+
+def _source(
+    name: str,
+    key: str | Sequence[str],
+    schema: Schema,
+    *,
+    stream: bool = False,
+    versioned: Span | None = None,
+) -> Source:
+    operator = f"{'stream' if stream else 'table'} {name}"
+    keys = [key] if isinstance(key, str) else list(key)
+    columns = _struct(operator, schema)
+    for column in keys:
+        if column not in columns.names:
+            raise PlanError(
+                operator,
+                f"key= names an unknown column {column!r}",
+                f"Known are {', '.join(columns.names)}",
+            )
+    refuse_duplicates(operator, keys, "Name it once in key=")
+    return Source(
+        name=name,
+        key=StructType([columns[column] for column in keys]),
+        values=StructType([field for field in columns if field.name not in keys]),
+        stream=stream,
+        versioned_us=None if versioned is None else microseconds(operator, "versioned=", versioned),
+    )
+
+
+def _struct(operator: str, schema: Schema) -> StructType:
+    if isinstance(schema, StructType):
+        return schema
+    try:
+        arrow = schema if isinstance(schema, pa.Schema) else pa.schema(list(schema.items()))
+        return from_arrow_schema(arrow, prefer_timestamp_ntz=True)
+    except PySparkException as error:
+        raise PlanError(
+            operator,
+            f"schema= has a type that Spark does not have: {error}",
+            "Use a type that a Spark column can have, for instance pa.timestamp('us', 'UTC')",
+        ) from error
+
+
+def by_hand(node: Node, known: dict[Node, Node]) -> Node:
+    """The node over sources without frames, whose rows come in the order in which they are fed;
+    ``known``: what each node of it has become.
+    """
+    if node not in known:
+        if isinstance(node, Source):
+            read = ("frame", "timestamp", "deleted", "sequence", "log_partition")
+            new: dict[str, Any] = {**dict.fromkeys(read), "files": False}
+            same = node.frame is None
+        else:
+            parts = {field.name: getattr(node, field.name) for field in fields(node)}
+            old = {name: part for name, part in parts.items() if isinstance(part, Node)}
+            new = {name: by_hand(part, known) for name, part in old.items()}
+            same = all(new[name] is part for name, part in old.items())
+        known[node] = node if same else replace(node, **new)
+    return known[node]
+
+
+def columns_of(source: Source) -> pa.Schema:
+    """The key, then the values."""
+    return arrow_schema(StructType([*source.key.fields, *source.values.fields]))
+
+
+def arrow_rows(
+    source: Source,
+    schema: pa.Schema,
+    rows: Sequence[Row],
+    times: Sequence[Timestamp | None],
+    deleted: Sequence[bool],
+    sequence: int,
+) -> pa.Table:
+    """The rows as a stage's inputs take them; ``schema``: ``columns_of`` the source; ``sequence``:
+    the first one's place among all.
+    """
+    _check_columns(source, rows)
+    columns = {field.name: _array(source, field.name, rows, field.type) for field in schema}
+    time = [None if moment is None else microseconds_of(moment) for moment in times]
+    columns[EVENT_TIME] = pa.array(time, pa.int64())
+    columns[DELETED] = pa.array(deleted, pa.bool_())
+    columns[SEQUENCE] = pa.array(np.arange(sequence, sequence + len(rows)))
+    return pa.table(columns)
+
+
+def _check_columns(source: Source, rows: Sequence[Row]) -> None:
+    known = {*source.key.names, *source.values.names}
+    for row in rows:
+        unknown = sorted(row.keys() - known)
+        missing = [name for name in source.key.names if name not in row]
+        if unknown or missing:
+            what = f"unknown columns {', '.join(unknown)}" if unknown else "no key column"
+            raise DataError(
+                source.title,
+                f"a row has {what}{'' if unknown else ' ' + ', '.join(missing)}",
+                f"Its columns are {', '.join([*source.key.names, *source.values.names])}",
+            )
+
+
+def _array(source: Source, name: str, rows: Sequence[Row], type_: pa.DataType) -> pa.Array:
+    try:
+        return pa.array([row.get(name) for row in rows], type_)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise DataError(
+            source.title,
+            f"column {name!r} is of type {type_}: {error}",
+            "Give a value of that type",
+        ) from error
