@@ -283,7 +283,7 @@ def test_windows(spark: SparkSession) -> None:
         testing.Driver(joined)
     changes = agree(spark, joined, {clicks: clicks_rows, asked: asked_rows})
     found = {change.values["asked"]: change.values["found"] for change in changes if change.values}
-    assert found == {10: 2, 4000: None, 5000: 2}
+    assert found == {5: 2, 6: None, 7: 2}
     assert len(changes) == 3
     hours = counts.to_stream(
         key="hour",

@@ -35,7 +35,7 @@ LAYERS = {
     "spark": {*BUCKETS, "hadoop", "refusals"},
     "io": {"arguments", "hadoop", "refusals", "errors", "columns", "lake", "plan"},
     "snapshots": {*ARRAYS, "laws", "arguments", "refusals", "lake", "plan"},
-    "topology": {"arguments", "columns", "plan", "physical", "spark"},
+    "topology": {"arguments", "columns", "plan", "physical", "io", "spark"},
     "table": {"arguments", "errors", "laws", "lookup", "plan", "physical", "io", "topology"},
     "stream": {"arguments", "errors", "laws", "plan", "physical", "io", "topology", "table"},
     "testing": {*BUCKETS, "spark", "topology", "table", "stream"},

@@ -291,7 +291,7 @@ def window_join_of(left: dt.WindowedTable, right: dt.WindowedTable) -> Any:
     """``WindowedTable.join`` itself has no ``window_of``."""
     from dovetail.plan.window_joins import window_join
 
-    return window_join(left.plan, right.plan, how="left", select=None, window_of="clicks")
+    return window_join(left.plan, right.plan, how="left", on=None, select=None, window_of="clicks")
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -312,7 +312,7 @@ EXPRESSIONS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "window_of in the driver": (
         lambda: Driver(asks.join(clicked, how="left", window_of=F.date_trunc("hour", "at"))),
-        r"window_of= has a Spark expression, so it needs Spark",
+        r"window_of= has a Spark expression, and the driver has no session",
     ),
     "an expression that does not resolve": (
         lambda: clicked.to_stream(select=["page", F.upper("pge")]),
