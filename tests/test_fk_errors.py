@@ -150,11 +150,11 @@ EXPRESSIONS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "in the driver": (
         lambda: Driver(orders.join(items, on=F.upper("item"))),
-        r"inner join of orders and items: on= has a Spark expression, and the driver has no session",
+        r"orders and items: on= has a Spark expression, and the driver has no session",
     ),
     "in the driver, within another join": (
         lambda: Driver(orders.join(items, on=F.upper("item")).join(tagged)),
-        r"inner join of orders and items: on= has a Spark expression, and the driver has no session",
+        r"orders and items: on= has a Spark expression, and the driver has no session",
     ),
 }
 

@@ -234,7 +234,7 @@ def release(kept: DataFrame) -> None:
     rows.queryExecution().logical().rdd().unpersist(False)
 
 
-def told(name: str, type_: DataType) -> list[Column]:
+def bounds(name: str, type_: DataType) -> list[Column]:
     """What an aggregate asks of a column for ``range_of``; nothing where it has no range."""
     if not _has_range(type_):
         return []
@@ -243,7 +243,7 @@ def told(name: str, type_: DataType) -> list[Column]:
 
 
 def range_of(row: Row, name: str) -> Range | None:
-    """The range of a column without nulls, from a row of ``told`` and ``count``."""
+    """The range of a column without nulls, from a row of ``bounds`` and ``count``."""
     given = row.asDict()
     if not 0 < given["count"] == given.get(f"{name} count"):
         return None

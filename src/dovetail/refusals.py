@@ -1,4 +1,4 @@
-"""What Spark, Hadoop and their JVM refuse, told as the library's own errors."""
+"""What Spark, Hadoop and their JVM refuse, as the library's own errors."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ def reason(error: Exception) -> str:
     >>> reason(ValueError("no such file.\n\tat java.io"))
     'no such file'
     """
-    told = error.java_exception.toString() if isinstance(error, Py4JJavaError) else error
-    lines = str(told).strip().splitlines()
+    shown = error.java_exception.toString() if isinstance(error, Py4JJavaError) else error
+    lines = str(shown).strip().splitlines()
     return lines[0].removesuffix(".") if lines else type(error).__name__

@@ -13,7 +13,7 @@ from dovetail.laws.stream_join import Unmatched
 from dovetail.laws.table_join import How
 from dovetail.plan.aggregates import AnAggregate
 from dovetail.plan.checks import refuse_given
-from dovetail.plan.grouping import Told, aggregation, as_stream, as_table
+from dovetail.plan.grouping import WindowMode, aggregation, as_stream, as_table
 from dovetail.plan.joins import AWithin, stream_join, stream_table_join
 from dovetail.plan.matching import On
 from dovetail.plan.nodes import Node, Source
@@ -254,7 +254,7 @@ class WindowedTable(Windowed):
         )
 
     @validated
-    def to_table(self, *, windows: Told = "on_change") -> Table:
+    def to_table(self, *, windows: WindowMode = "on_change") -> Table:
         """The table whose key is the key and the window.
 
         ``windows="on_close"``: only each window's last row, once, when stream time has reached its
@@ -268,7 +268,7 @@ class WindowedTable(Windowed):
         *,
         key: ColumnNames | None = None,
         select: Selection | None = None,
-        windows: Told = "on_change",
+        windows: WindowMode = "on_change",
     ) -> Stream:
         """The stream of the windowed table's changes, by default under its key, the window among
         the values.

@@ -69,8 +69,8 @@ def test_what_a_changed_row_says(left_preserved: bool, law: dict[str, str]) -> N
     columns = np.array([inputs for _, inputs in cases]).T
     said = messages(*columns, left_preserved=left_preserved)
     for number, (change, inputs) in enumerate(cases):
-        to_former = ["ends"] + ["tells"] * bool(said.end_tells[number])
-        to_present = ["begins"] + ["tells"] * bool(said.begin_tells[number])
+        to_former = ["ends"] + ["tells"] * bool(said.end_emits[number])
+        to_present = ["begins"] + ["tells"] * bool(said.begin_emits[number])
         to_present += ["fresh"] * bool(said.fresh[number])
         told = [" ".join(to_former)] * bool(said.ends[number])
         told += [" ".join(to_present)] * bool(said.begins[number])

@@ -230,10 +230,10 @@ class UserDefined(Aggregate):
 def _array(function: str, what: str, found: Any, type_: pa.DataType, rows: int) -> pa.Array:
     if isinstance(found, pa.ChunkedArray):
         found = found.combine_chunks()
-    told = f"{found.type}[{len(found)}]" if isinstance(found, pa.Array) else type(found).__name__
+    shown = f"{found.type}[{len(found)}]" if isinstance(found, pa.Array) else type(found).__name__
     if not isinstance(found, pa.Array) or found.type != type_ or len(found) != rows:
         raise AggregateError(
-            f"{function} of a user-defined aggregate returned {told} for {what}",
+            f"{function} of a user-defined aggregate returned {shown} for {what}",
             f"Return an Arrow array of type {type_} with as many elements as it was given, {rows}",
         )
     return found

@@ -1,4 +1,4 @@
-"""What a batch fails with, told first and in a few lines: the operator, the tables, the bucket and,
+"""What a batch fails with, said first and in a few lines: the operator, the tables, the bucket and,
 where it can be found, the key.
 
 The key is found by trial: the operator is run again on half of the keys at a time, on blobs that
@@ -57,11 +57,11 @@ def place_of(fragment: Fragment, bucket: int, share: Share | None = None) -> str
     parts = [", ".join(dict.fromkeys(read)), f"bucket {bucket} of {fragment.buckets}"]
     if share is not None:
         rows = next(batch.rows for batch in share.batches if batch.rows.num_rows)
-        parts.insert(1, f"key {told(rows, fragment.key_columns, fragment.key_names)}")
+        parts.insert(1, f"key {shown(rows, fragment.key_columns, fragment.key_names)}")
     return "; ".join(parts)
 
 
-def told(rows: pa.Table, columns: Sequence[int], names: Sequence[str]) -> str:
+def shown(rows: pa.Table, columns: Sequence[int], names: Sequence[str]) -> str:
     """The first row's values of some columns, under their users' names."""
     values = (repr(rows.column(number)[0].as_py()) for number in columns)
     own = names or [rows.schema.names[number] for number in columns]

@@ -116,12 +116,12 @@ def _run_all(share: Share) -> Done:
         if operator is not operators[-1]:
             made.append(_whole_output(done))
     tables = chain([] if done.output is None else [done.output], done.chunks)
-    told = _numbered_on(share, tables, order, clock)
+    emitted = _numbered_on(share, tables, order, clock)
     return Done(
-        next(told, None),
+        next(emitted, None),
         stores,
         share.manifest.rows + len(order),
-        chunks=told,
+        chunks=emitted,
         later=done.later,
         counts=counts,
     )
@@ -132,12 +132,12 @@ def _numbered_on(
 ) -> Iterator[pa.Table]:
     """The last operator's changes as the fragment's."""
     position = share.manifest.position
-    for told in tables:
-        if len(told):
-            number = pa.array(np.arange(position, position + len(told)))
-            position += len(told)
-            told = told.set_column(told.schema.get_field_index(POSITION), POSITION, number)
-            yield _caused(share, told, order, clock)
+    for emitted in tables:
+        if len(emitted):
+            number = pa.array(np.arange(position, position + len(emitted)))
+            position += len(emitted)
+            emitted = emitted.set_column(emitted.schema.get_field_index(POSITION), POSITION, number)
+            yield _caused(share, emitted, order, clock)
 
 
 @dataclass(frozen=True)
@@ -158,12 +158,12 @@ class _Clock:
         return cls(share.initial_us[number], at_us, share.final_us[number])
 
 
-def _caused(share: Share, told: pa.Table, order: Ints, clock: _Clock) -> pa.Table:
+def _caused(share: Share, emitted: pa.Table, order: Ints, clock: _Clock) -> pa.Table:
     """The last operator's changes with what the fragment says of the records that caused them."""
-    fragment, last, rank = share.fragment, share.fragment.last, told.column(SEQUENCE).to_numpy()
-    told = told.drop_columns([SEQUENCE])
+    fragment, last, rank = share.fragment, share.fragment.last, emitted.column(SEQUENCE).to_numpy()
+    emitted = emitted.drop_columns([SEQUENCE])
     if not fragment.feeds:
-        return told
+        return emitted
     columns = dict.fromkeys(fragment.feeds, np.zeros(len(rank), np.int64))
     at = np.minimum(rank, len(order) - 1)
     for name in columns if len(order) else ():
@@ -175,13 +175,13 @@ def _caused(share: Share, told: pa.Table, order: Ints, clock: _Clock) -> pa.Tabl
             )[order][at]
     cause = Cause(columns)
     if isinstance(last.law, Final):
-        end = told.column(key_name(last.keys - 1)).cast(pa.int64()).to_numpy()
-        key = [whole(told.column(key_name(n))) for n in range(last.keys)]
+        end = emitted.column(key_name(last.keys - 1)).cast(pa.int64()).to_numpy()
+        key = [whole(emitted.column(key_name(n))) for n in range(last.keys)]
         every = np.ones(len(rank), np.bool_)
         cause = cause.due(every, end + last.law.due_us, stable_hash(key), fragment.holds_us)
     for name, column in cause.arrays.items():
-        told = told.append_column(name, column)
-    return told
+        emitted = emitted.append_column(name, column)
+    return emitted
 
 
 def _numbered(rows: pa.Table, rank: Ints) -> pa.Table:

@@ -59,7 +59,7 @@ def process(
     """Run one micro-batch of one bucket: state in ``blobs`` advances, the changes are returned.
 
     ``now_us``: the batch's time by the wall clock, for sources that are waited for; ``bucket``: its
-    number. What fails is told as ``blame`` does.
+    number. What fails is shown as ``blame`` does.
     """
     with blamed(fragment.title, lambda _: place_of(fragment, bucket)):
         return _process(fragment, pieces, blobs, cache, now_us, bucket)
@@ -120,11 +120,11 @@ def _worked(
         with blamed(share.fragment.title, partial(_place, share, bucket)):
             done = feeds.run(share)
             counts.update(done.counts)
-            told = [] if done.output is None else [done.output]
+            emitted = [] if done.output is None else [done.output]
             manifest = replace(
                 manifest,
                 stream_time_us=tuple(None if time == NO_TIME else time for time in share.final_us),
-                position=manifest.position + sum(map(len, told)) + done.later,
+                position=manifest.position + sum(map(len, emitted)) + done.later,
                 rows=done.rows,
                 stores=done.stores,
             )
@@ -136,7 +136,7 @@ def _worked(
                 share.cache.see(manifests.save(share.blobs, after))
                 runs = stores.values()
                 share.cache.settle((s for of in runs for s in of.segments), time())
-            yield from told
+            yield from emitted
             yield from done.chunks
 
 

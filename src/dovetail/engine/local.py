@@ -191,7 +191,7 @@ class Local:
         """
         batches = [batch for table in tables for batch in self._wire_rows(port, table).to_batches()]
         packer = Packer(number, port.source, range(stage.fragment.buckets), port.by)
-        rows = [row for told in packer(iter(batches), partition) for row in told.to_pylist()]
+        rows = [row for piece in packer(iter(batches), partition) for row in piece.to_pylist()]
         if port.source.fallible:
             self.failed[f"{port.source.name}.failed"] += sum(row["failed"] for row in rows)
         return [_piece(row) for row in rows], sum(row["dropped"] for row in rows)

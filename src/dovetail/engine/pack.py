@@ -21,7 +21,7 @@ from dovetail.arrays.hashing import stable_hash
 from dovetail.arrays.timeline import NO_TIME, Mask
 from dovetail.columns import DELETED, EVENT_TIME, HASH, PLACE
 from dovetail.engine.arranged import arranged
-from dovetail.engine.blame import told
+from dovetail.engine.blame import shown
 from dovetail.engine.pieces import Piece
 from dovetail.errors import DataError
 from dovetail.physical.source import SourceSpec
@@ -113,7 +113,7 @@ class Packer:
             raise DataError(
                 self.source.title,
                 f"{time.null_count} rows have a null timestamp, so no place in event time, the "
-                f"first of key {told(first, keys[: self.source.keys], ())}",
+                f"first of key {shown(first, keys[: self.source.keys], ())}",
                 "Filter them out or give them a time with F.coalesce before from_changelog",
             )
 

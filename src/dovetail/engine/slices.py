@@ -84,8 +84,8 @@ class Slices:
         for source, (initial_us, final_us) in enumerate(
             zip(self.share.initial_us, self.share.final_us, strict=True)
         ):
-            told = (self._clocks[source, by][rows] for by, rows in enumerate(part))
-            highest_us = max(int(clock_us.max(initial=initial_us)) for clock_us in told)
+            clocks = (self._clocks[source, by][rows] for by, rows in enumerate(part))
+            highest_us = max(int(clock_us.max(initial=initial_us)) for clock_us in clocks)
             reached_us.append(min(highest_us, final_us))
         return reached_us
 

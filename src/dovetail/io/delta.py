@@ -283,16 +283,16 @@ def merge_changes(
     kept = lake.keep(last_changes(changes, keys))
     try:
         types = {name: kept.schema[place].dataType for name, place in places.items()}
-        asked = [part for name in keys for part in lake.told(places[name], types[name])]
+        asked = [part for name in keys for part in lake.bounds(places[name], types[name])]
         size = [F.octet_length(places[n]) for n, t in types.items() if _is_long(t)]
         width = F.coalesce(F.sum(reduce(add, size)), F.lit(0)) if size else F.lit(0)
-        told = kept.agg(F.count("*").alias("count"), width.alias("bytes"), *asked).first()
-        assert told is not None
-        if told["count"] == 0:
+        bounds = kept.agg(F.count("*").alias("count"), width.alias("bytes"), *asked).first()
+        assert bounds is not None
+        if bounds["count"] == 0:
             return
         columns = [F.col(quoted(name)) for name in keys]
-        where = lake.within(columns, [lake.range_of(told, places[name]) for name in keys])
-        few = told["count"] <= SMALL_ROWS_MAX and told["bytes"] <= SMALL_BYTES_MAX
+        where = lake.within(columns, [lake.range_of(bounds, places[name]) for name in keys])
+        few = bounds["count"] <= SMALL_ROWS_MAX and bounds["bytes"] <= SMALL_BYTES_MAX
         small = few and all(map(_is_plain, types.values()))
         if small:
             rows = kept.toArrow()

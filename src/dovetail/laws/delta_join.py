@@ -134,10 +134,10 @@ def _pairs(groups: int, sides: tuple[Rows, Rows], *, retracting: bool) -> Result
     as tombstones.
     """
     left, right = sides
-    told = [np.ones(len(s.group), np.bool_) if retracting else s.alive for s in sides]
+    emitted = [np.ones(len(s.group), np.bool_) if retracting else s.alive for s in sides]
     old = np.flatnonzero(~left.fresh)
-    other = np.where(told[1], right.group, NO_GROUP)
-    new_pairs = match(left.group, np.flatnonzero(left.fresh & told[0]), other, groups)
+    other = np.where(emitted[1], right.group, NO_GROUP)
+    new_pairs = match(left.group, np.flatnonzero(left.fresh & emitted[0]), other, groups)
     fresh_other = np.where(right.fresh, other, NO_GROUP)
     old_pairs = match(left.group, old, fresh_other, groups)
     row = tuple(np.concatenate(both) for both in zip(new_pairs, old_pairs, strict=True))
@@ -174,8 +174,8 @@ def _unmatched(groups: int, sides: tuple[Rows, Rows], *, preserved: bool, moving
     left, right = sides
     empty = ~_at(_marked(groups, right.group[right.alive]), left.group)
     touched = _at(_marked(groups, right.group[right.fresh]), left.group)
-    told = touched | (left.fresh & (preserved or moving))
-    rows = np.flatnonzero(left.gone | (left.alive & empty & told))
+    emitted = touched | (left.fresh & (preserved or moving))
+    rows = np.flatnonzero(left.gone | (left.alive & empty & emitted))
     return Results(
         row=(rows, np.full(len(rows), ABSENT)),
         group=left.group[rows],
@@ -198,8 +198,8 @@ def _by_key(groups: int, sides: tuple[Rows, Rows], how: How) -> Results:
         row.append(own)
     here = [own != ABSENT for own in row]
     kept = (here[0] & here[1]) | (here[0] & preserved(how)[0]) | (here[1] & preserved(how)[1])
-    told = np.flatnonzero(touched & (kept | lost))
-    return Results((row[0][told], row[1][told]), told, ~kept[told], time_us[told])
+    emitted = np.flatnonzero(touched & (kept | lost))
+    return Results((row[0][emitted], row[1][emitted]), emitted, ~kept[emitted], time_us[emitted])
 
 
 def _marked(groups: int, of: Ints) -> Mask:

@@ -33,7 +33,7 @@ import numpy as np
 from dovetail.arrays.search import expand
 from dovetail.arrays.timeline import Ints, Mask, Timeline
 
-TELL, FRESH, MOVED = 1, 2, 4
+EMIT, FRESH, MOVED = 1, 2, 4
 """The bits of an instruction: say something even where no right row is; the subscription is new to
 this foreign key; the primary key's results of this batch come from several buckets."""
 
@@ -46,14 +46,14 @@ _LOW = (1 << 32) - 1
 @dataclass(frozen=True)
 class Messages:
     """What m changes of left rows say: ``ends``, ``begins``: bool[m], to the former and to the
-    present foreign key; ``end_tells``, ``begin_tells``: bool[m], whether there is something to
-    tell where no right row is; ``fresh``: bool[m], whether the present key hears of a new row.
+    present foreign key; ``end_emits``, ``begin_emits``: bool[m], whether there is something to
+    emit where no right row is; ``fresh``: bool[m], whether the present key hears of a new row.
     """
 
     ends: Mask
-    end_tells: Mask
+    end_emits: Mask
     begins: Mask
-    begin_tells: Mask
+    begin_emits: Mask
     fresh: Mask
 
 
@@ -68,9 +68,9 @@ def messages(
     stays = named & names & same
     return Messages(
         ends=named & ~stays,
-        end_tells=named & ~names,
+        end_emits=named & ~names,
         begins=names,
-        begin_tells=named & ~stays,
+        begin_emits=named & ~stays,
         fresh=names & ~stays,
     )
 

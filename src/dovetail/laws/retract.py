@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from dovetail.arrays.timeline import Mask
 
 SILENT = 1
-"""The bit of an instruction: another message of the same change tells the result."""
+"""The bit of an instruction: another message of the same change emits the result."""
 
 
 @dataclass(frozen=True)
 class Moves:
     """What m changes of rows say: ``leaves``, ``enters``: bool[m], whether a row leaves a group and
-    whether one enters a group; ``silent``: whether what leaves is told with what enters.
+    whether one enters a group; ``silent``: whether what leaves is emitted with what enters.
     """
 
     leaves: Mask

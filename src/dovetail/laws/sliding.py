@@ -5,7 +5,7 @@ Windows of one ``size``, both ends included. The law, for the records of one key
 - a record at ``t`` makes the window that ends at ``t``, and, once another lies in it, the one that
   begins right after ``t``; two of one start are one window;
 - a record is added to each window that holds it and is open: stream time has not passed its end by
-  more than the grace period. It tells the windows that are there, and those that it makes be there.
+  more than the grace period. It emits the windows that are there, and those that it makes be there.
 
 The windows that a record is added to are a range of its key's windows. A batch may have as many
 pairs of a record and a window as the square of its records, so what it makes of each window is read
@@ -58,12 +58,13 @@ class Records:
 @dataclass(frozen=True)
 class Updates:
     """Some of the pairs, by (window, order of the records): a ``record`` is added to a ``window``.
-    ``told``: those after which the window is told, in that order; ``moment``: for which arrival.
+    ``emitted``: those after which the window is emitted, in that order; ``moment``: for which
+    arrival.
     """
 
     window: Ints
     record: Ints
-    told: Ints
+    emitted: Ints
     moment: Ints
 
 
@@ -104,7 +105,7 @@ class Windows:
 
     @property
     def moment(self) -> Ints:
-        """The arrival for which each is told last."""
+        """The arrival for which each is emitted last."""
         arrival = self.records.arrival[self.record]
         latest = -lowest_over(self.first, self.end, -arrival, len(self), _NEVER)
         return np.maximum(latest, self.since)
@@ -158,17 +159,17 @@ class Windows:
         window, record = self._arranged(
             np.append(window[there], fresh[silent]), np.append(record[there], before[silent])
         )
-        tells = arrival[record] >= np.maximum(self.since[window], 0)
+        emits = arrival[record] >= np.maximum(self.since[window], 0)
         # A window that is there because of a record that is not in it: its last record before that.
-        apart = np.flatnonzero(~tells & self.apart[window])
+        apart = np.flatnonzero(~emits & self.apart[window])
         apart = apart[np.append(np.diff(window[apart]) != 0, True)[: len(apart)]]
-        told = np.append(np.flatnonzero(tells), apart)
-        moment = np.append(arrival[record[tells]], self.since[window[apart]])
-        order = np.lexsort((self.start_us[window[told]], moment))
-        return Updates(window, record, told[order], moment[order])
+        emitted = np.append(np.flatnonzero(emits), apart)
+        moment = np.append(arrival[record[emits]], self.since[window[apart]])
+        order = np.lexsort((self.start_us[window[emitted]], moment))
+        return Updates(window, record, emitted[order], moment[order])
 
-    def told(self, start: int, stop: int) -> int:
-        """How many of these pairs are told."""
+    def emitted(self, start: int, stop: int) -> int:
+        """How many of these pairs are emitted."""
         came = self.records.arrival[self.record]
         own = np.flatnonzero((came >= start) & (came < stop))
         which, window = expand(self.first[own], self.end[own])

@@ -156,12 +156,12 @@ class PostgresReader:
         title, name = self._source.title, self._identifier().as_string(self._connection)
         found = self._connection.execute(COLUMNS, [name]).fetchall()
         columns = {row[0]: StoreColumn(*row) for row in found}
-        for told in (*keys, *self._schema):
-            column = columns.get(told.name)
+        for asked in (*keys, *self._schema):
+            column = columns.get(asked.name)
             if column is None:
-                raise changed(title, f"column {told.name} does not exist")
+                raise changed(title, f"column {asked.name} does not exist")
             key = column.name in (*keys.names, *self._source.key)
-            refuse_column(title, column, told.type, key=key)
+            refuse_column(title, column, asked.type, key=key)
         return columns
 
     def _identifier(self) -> Any:

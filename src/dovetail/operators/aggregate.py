@@ -68,14 +68,14 @@ def counted(job: Job, law: Aggregation, late: int) -> Counter[str]:
 @dataclass(frozen=True)
 class Updated:
     """What a batch updates: ``events``, a row's update of a group each; ``values``: per column what
-    the updates bring; ``told``: the updates after which a result is told, in the order in which
-    they are told; ``cause``: the batch's row for which; ``late``: how many windows were closed when
-    a record came for them.
+    the updates bring; ``emitted``: the updates after which a result is emitted, in the order of the
+    results; ``cause``: the batch's row for which; ``late``: how many windows were closed when a
+    record came for them.
     """
 
     events: Timeline
     values: Sequence[Columns]
-    told: Ints
+    emitted: Ints
     cause: Ints
     late: int = 0
 
@@ -84,12 +84,12 @@ def _updated(job: Job, law: Aggregation) -> Updated:
     rows, table = job.rows(0), job.batches[0].rows
     if law.windows is None:
         events = timeline([rows])
-        tells = np.ones(len(events.row), np.bool_)
+        emits = np.ones(len(events.row), np.bool_)
         if law.retracts:
             said = table.column(INSTRUCTION).to_numpy()[events.row]
-            tells = (said & SILENT) == 0
+            emits = (said & SILENT) == 0
         values = values_of(job, law, table, events.row)
-        return _each_told(events, values, events.row, tells)
+        return _each_emitted(events, values, events.row, emits)
     windows = law.windows
     order = arrival_order([rows])
     time = rows.event_time_us[order]
@@ -108,7 +108,7 @@ def _updated(job: Job, law: Aggregation) -> Updated:
     )
     row = row[events.row]
     values = values_of(job, law, table, row)
-    return _each_told(events, values, row, np.ones(len(row), np.bool_), late)
+    return _each_emitted(events, values, row, np.ones(len(row), np.bool_), late)
 
 
 def timeline_of_windows(
@@ -135,13 +135,13 @@ def bounds(start: Ints, end: Ints) -> list[pa.Array]:
     return [pa.array(at, pa.int64()).cast(WINDOW_TYPE) for at in (start, end)]
 
 
-def _each_told(
-    events: Timeline, values: Sequence[Columns], row: Ints, tells: Mask, late: int = 0
+def _each_emitted(
+    events: Timeline, values: Sequence[Columns], row: Ints, emits: Mask, late: int = 0
 ) -> Updated:
-    """Every update that ``tells``, as it happens."""
-    told = np.flatnonzero(tells)
-    told = told[np.argsort(events.arrival[told])]
-    return Updated(events, values, told, row[told], late)
+    """Every update that ``emits``, as it happens."""
+    emitted = np.flatnonzero(emits)
+    emitted = emitted[np.argsort(events.arrival[emitted])]
+    return Updated(events, values, emitted, row[emitted], late)
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class Groups:
             updated=updated,
             before=replace(before, state=initial),
             state=[traced.columns for traced in made],
-            time_us=_times(events, before.time_us, total, updated.told),
+            time_us=_times(events, before.time_us, total, updated.emitted),
             count=total,
             last=last_of_source(events, 0),
             lists=[
@@ -224,16 +224,16 @@ class Groups:
         )
 
     def each(self) -> pa.Table | None:
-        """The result after each update that tells."""
-        events, values, told = self.updated.events, self.updated.values, self.updated.told
+        """The result after each update that emits."""
+        events, values, emitted = self.updated.events, self.updated.values, self.updated.emitted
         updates = Updates(events.group, events.groups, events.deleted & self.law.retracts)
         results = aggregated(self.law, "scan", updates, self.before.state, values)
-        refs = np.where(self.count[told] > 0, told, ABSENT)
-        return self._output(told, picked(results, refs), self.updated.cause)
+        refs = np.where(self.count[emitted] > 0, emitted, ABSENT)
+        return self._output(emitted, picked(results, refs), self.updated.cause)
 
     def net(self) -> pa.Table | None:
         """Each group's result where it differs from the one before the batch, in the order in which
-        they are last told.
+        they are last emitted.
         """
         groups = np.arange(len(self.last))
         present = self.count[self.last] > 0
@@ -248,7 +248,9 @@ class Groups:
             differs[both] |= self.time_us[self.last[both]] != self.before.time_us[both]
         group = groups[differs]
         place = np.full(len(groups), -1)
-        place[self.updated.events.group[self.updated.told]] = np.arange(len(self.updated.told))
+        place[self.updated.events.group[self.updated.emitted]] = np.arange(
+            len(self.updated.emitted)
+        )
         group = group[np.argsort(place[group])]
         refs = np.where(present[group], group, ABSENT)
         return self._output(self.last[group], picked(now, refs), self.updated.cause[place[group]])
@@ -294,12 +296,12 @@ class Groups:
         )
 
 
-def _times(events: Timeline, stored_us: Ints, count: Ints, told: Ints) -> Ints:
+def _times(events: Timeline, stored_us: Ints, count: Ints, emitted: Ints) -> Ints:
     """Each group's time after each update: the largest since it came to be. One without rows is
-    forgotten once that is told.
+    forgotten once that is emitted.
     """
     ends = np.zeros(len(count), np.bool_)
-    ends[told] = count[told] == 0
+    ends[emitted] = count[emitted] == 0
     begins = np.append(True, ends[:-1])[: len(ends)]
     begins[events.start] = True
     start = np.flatnonzero(begins)

@@ -186,8 +186,8 @@ def _with_others(
     known = _canonical(pa.concat_tables(tables), [*range(operator.keys), *side.key])
     own = (chunk[answer.key] for chunk, answer in zip(chunks, found, strict=True))
     group = np.concatenate([cached_group[cached], *own])
-    told = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
-    stays = _stays(operator.sources[number].title, side, fresh, known, group, told)
+    answer = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
+    stays = _stays(operator.sources[number].title, side, fresh, known, group, answer)
     joined = _joined(fresh, known.filter(pa.array(stays)), group[stays])
     if side.cache == 0:
         return joined, cache, counts
@@ -201,10 +201,10 @@ def _with_others(
 
 
 def _stays(
-    title: str, side: LookedUp, fresh: _Side, known: pa.Table, group: Ints, told: Ints
+    title: str, side: LookedUp, fresh: _Side, known: pa.Table, group: Ints, answer: Ints
 ) -> Mask:
     """Which known rows stay: those that no fresh row replaces, and of a row that the cache and
-    look-ups, which ``told`` numbers in their order, have under several join keys the last one: it
+    look-ups, which ``answer`` numbers in their order, have under several join keys the last one: it
     changed its key between them.
     """
     key = list(side.key)
@@ -214,7 +214,7 @@ def _stays(
     row_of = np.empty(len(both), np.int64)
     row_of[order] = np.cumsum(new) - 1
     own = row_of[len(fresh.table) :]
-    _refuse_twice(title, "its primary key", own * (told.max(initial=0) + 1) + told)
+    _refuse_twice(title, "its primary key", own * (answer.max(initial=0) + 1) + answer)
     if side.one_row:
         _refuse_twice(title, "a unique index", group)
     last = np.full(int(new.sum()), ABSENT)

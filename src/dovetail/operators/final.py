@@ -1,9 +1,9 @@
 """Each window's last row, once the window is closed, on one bucket (``Final``).
 
-A window is told once: when stream time reaches its end and the grace period, whether or not its own
-key has a record then; a row that has been deleted is not told, and what changes a closed window
-afterwards (a table's record) is not heard. Stored are the rows of the windows that are open, and a
-queue of them by the time they close.
+A window is emitted once: when stream time reaches its end and the grace period, whether or not its
+own key has a record then; a row that has been deleted is not emitted, and what changes a closed
+window afterwards (a table's record) is not heard. Stored are the rows of the windows that are open,
+and a queue of them by the time they close.
 
 Source: Kafka Streams join design, "Windowed Aggregate"; spec/windowed.
 """
@@ -53,7 +53,7 @@ def run(job: Job, law: Final) -> Done:
     pool = Pool(rows, located, events.groups)
     time = np.concatenate((located.event_time_us, rows.column(EVENT_TIME).to_numpy()))
     group = pa.array(closing)
-    told = output(
+    emitted = output(
         job.operator,
         [key.take(group) for key in events.keys],
         [pool.values(reference, source.value_columns)],
@@ -70,7 +70,7 @@ def run(job: Job, law: Final) -> Done:
     queue.store(pa.table([*map(pa.array, columns), *keys], schema=schema))
     keep(job, 0, store, events, events.source == 0)
     stores = {law.OPEN: store.runs, law.CLOSING: queue.runs}
-    return Done(told if len(told) else None, stores)
+    return Done(emitted if len(emitted) else None, stores)
 
 
 def _rows(waiting: pa.Table) -> Rows:

@@ -28,8 +28,8 @@ from dovetail.arrays.timeline import (
 from dovetail.columns import EPOCH, INSTRUCTION, PLACE, SEQUENCE
 from dovetail.laws.foreign_key_join import (
     BEFORE,
+    EMIT,
     SETTLED,
-    TELL,
     fan_out,
     low_half,
 )
@@ -110,7 +110,7 @@ def _answered(
     message = subscriptions.of_batch()
     event, live = subscriptions.event[message], subscriptions.live[message]
     row = subscriptions.reference[message] - subscriptions.pool.base
-    tells = (job.batches[0].rows.column(INSTRUCTION).to_numpy()[row] & TELL) != 0
+    emits = (job.batches[0].rows.column(INSTRUCTION).to_numpy()[row] & EMIT) != 0
     right = table.after[event]
     left_preserved = preserved(law.how)[0]
     present = live & ((right != ABSENT) | left_preserved)
@@ -125,7 +125,7 @@ def _answered(
         subscriptions.epoch[message],
         np.zeros(len(message), np.int64),
     )
-    return results.of(present | tells)
+    return results.of(present | emits)
 
 
 def _fanned_out(
@@ -302,7 +302,7 @@ def _chunks(
         held = _held(table, subscriptions, part)
         width = len(subscriptions.values)
         references = [np.where(part.present, refs, ABSENT) for refs in (left, part.right)]
-        told = output(
+        rows = output(
             job.operator,
             keys,
             [held[:width], held[width:]],
@@ -312,5 +312,5 @@ def _chunks(
             position=0,
             cause=causes.of(part.event).tied(place[which]),
         )
-        told = told.append_column(PLACE, pa.array(place[which]))
-        yield told.append_column(EPOCH, pa.array(part.epoch))
+        rows = rows.append_column(PLACE, pa.array(place[which]))
+        yield rows.append_column(EPOCH, pa.array(part.epoch))

@@ -47,10 +47,10 @@ def run(job: Job, law: HistoryJoin) -> Done:
             points,
         )
         parts.append((event[found.record], found))
-    told = _output(job, law, events, pools, parts)
+    emitted = _output(job, law, events, pools, parts)
     for source, store in enumerate(stores):
         keep(job, source, store, events, counted[source])
-    return Done(told, {n: s.runs for n, s in zip(job.operator.names, stores, strict=True)})
+    return Done(emitted, {n: s.runs for n, s in zip(job.operator.names, stores, strict=True)})
 
 
 def _points(

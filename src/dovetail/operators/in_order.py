@@ -78,5 +78,5 @@ def _net(rows: pa.Table, keys: int) -> pa.Table:
     values = rows.select(range(keys, rows.schema.get_field_index(DELETED)))
     now, then = (values.take(pa.array(side[both])).columns for side in (last, first))
     same[both] = rows_equal([c.combine_chunks() for c in now], [c.combine_chunks() for c in then])
-    told = last[~same & (epoch[last] != BEFORE)]
-    return rows.take(pa.array(np.sort(told)))
+    emitted = last[~same & (epoch[last] != BEFORE)]
+    return rows.take(pa.array(np.sort(emitted)))

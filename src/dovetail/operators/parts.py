@@ -94,8 +94,8 @@ class Parts:
         asked = pa.array(large)
         found = self.index.scan(low, high, [key.take(asked) for key in events.keys])
         columns = [self.index.key_columns[-1], *self.index.value_columns]
-        told = found.located.fetch(np.arange(len(found.query)), columns)
-        number, size = (told.column(name).to_numpy() for name in (_PART, _SIZE))
+        part_rows = found.located.fetch(np.arange(len(found.query)), columns)
+        number, size = (part_rows.column(name).to_numpy() for name in (_PART, _SIZE))
         group = large[found.query]
 
         order = np.lexsort((number, group))
@@ -106,7 +106,7 @@ class Parts:
         sought = np.flatnonzero(apart[updates.group[update]])
         asking = updates.group[update[sought]]
         if self.kernel.ordered:
-            keys = keyed([whole(told.column(_FIRST)), values.take(pa.array(update[sought]))])
+            keys = keyed([whole(part_rows.column(_FIRST)), values.take(pa.array(update[sought]))])
             order = np.lexsort((keys.keys[0], group))
             layout = Layout.of(group[order], size[order], updates.groups)
             homes = layout.homes(keys.keys[0][order], asking, keys.keys[1])

@@ -17,7 +17,7 @@ from dovetail.arrays.timeline import ABSENT
 from dovetail.columns import DELETED, EVENT_TIME, HASH, INSTRUCTION
 from dovetail.laws.retract import SILENT, moves
 from dovetail.operators.job import Done, Job
-from dovetail.operators.row_changes import RowChanges, told
+from dovetail.operators.row_changes import RowChanges, emitted
 from dovetail.physical.operators import Retract
 
 
@@ -42,7 +42,7 @@ def run(job: Job, law: Retract) -> Done:
     )
     change, enters = changes.in_order(said.leaves, said.enters)
     event = changes.event[change]
-    hash_, *columns = told(former, present, change, enters)
+    hash_, *columns = emitted(former, present, change, enters)
     names = [field.name for field in source.fields(held)][1:]
     rows: dict[str, pa.Array] = {
         HASH: hash_,

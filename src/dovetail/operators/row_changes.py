@@ -1,4 +1,4 @@
-"""What a batch changes of one table's rows, for the stages that tell other keys of it
+"""What a batch changes of one table's rows, for the stages that send it on under other keys
 (``Retract``, ``Subscribe``).
 """
 
@@ -45,7 +45,7 @@ class RowChanges:
         return cls(events, event, before[event], after[event], pool, counted)
 
     def in_order(self, of_old: Mask, of_new: Mask) -> tuple[Ints, Mask]:
-        """What is told of old rows and of new ones, in the order of the records, of the old row
+        """What is emitted of old rows and of new ones, in the order of the records, of the old row
         first: the number of the change, and whether it is the new row.
         """
         change = np.concatenate((np.flatnonzero(of_old), np.flatnonzero(of_new)))
@@ -58,9 +58,9 @@ class RowChanges:
         keep(job, 0, store, self.events, self.counted)
 
 
-def told(
+def emitted(
     old: Sequence[pa.Array], new: Sequence[pa.Array], change: Ints, is_new: Mask
 ) -> list[pa.Array]:
-    """Of columns that hold each change's old and new values, those that are told."""
+    """Of columns that hold each change's old and new values, those that are emitted."""
     index = pa.array(change + np.where(is_new, len(old[0]), 0))
     return [pa.concat_arrays([was, is_]).take(index) for was, is_ in zip(old, new, strict=True)]

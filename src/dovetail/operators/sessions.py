@@ -55,9 +55,9 @@ def run(job: Job, law: Aggregation) -> Done:
     )
     batch = _Batch(job, law, events, stored, made)
     changed = batch.changed()
-    told = batch.net(changed) if job.operator.emit == "batch" else batch.each()
+    emitted = batch.net(changed) if job.operator.emit == "batch" else batch.each()
     batch.keep(store, changed)
-    return Done(told, {law.GROUPS: store.runs}, counts=counted(job, law, made.late))
+    return Done(emitted, {law.GROUPS: store.runs}, counts=counted(job, law, made.late))
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class _Batch:
             for columns, others in zip(self._begun, self._merged(merges, into), strict=True)
         ]
         results = aggregated(self.law, "scan", self._updates, initial, self._values)
-        told = [record]
+        emitted = [record]
         by = [record]
         for below in (one, two):
             own = np.flatnonzero((made.event != ABSENT) & (below != ABSENT))
@@ -188,9 +188,9 @@ class _Batch:
             moved = (made.start_us[was] != made.start_us[own]) | (
                 made.end_us[was] != made.end_us[own]
             )
-            told.append(was[moved])
+            emitted.append(was[moved])
             by.append(own[moved])
-        session, event = np.concatenate(told), made.event[np.concatenate(by)]
+        session, event = np.concatenate(emitted), made.event[np.concatenate(by)]
         result = np.full(len(session), ABSENT)
         result[: len(record)] = np.arange(len(record))
         start, end = made.start_us[session], made.end_us[session]

@@ -53,17 +53,17 @@ def run(job: Job, law: Aggregation) -> Done:
     held, values = _held(job, law, records, events, open_, closing_us)
     batch = _Batch(job, law, events, changed(held, closing_us, windows.size_us), values)
     groups = batch.groups(store)
-    told: Iterator[pa.Table | None]
+    emitted: Iterator[pa.Table | None]
     cuts: list[tuple[int, int]] = []
     if job.operator.emit == "batch":
-        told = iter((groups.net(),))
+        emitted = iter((groups.net(),))
     else:
         cuts = batch.windows.cuts()
-        told = batch.each(groups, cuts)
-    first = next(told, None)
+        emitted = batch.each(groups, cuts)
+    first = next(emitted, None)
     later = 0
     if first is not None and len(cuts) > 1:
-        later = sum(batch.windows.told(*cut) for cut in cuts) - len(first)
+        later = sum(batch.windows.emitted(*cut) for cut in cuts) - len(first)
     groups.keep(store)
     _keep(job, records, events, open_)
     late = len(open_) - int(np.count_nonzero(open_))
@@ -71,7 +71,7 @@ def run(job: Job, law: Aggregation) -> Done:
         first,
         {law.GROUPS: store.runs, law.RECORDS: records.runs},
         job.manifest.rows + len(open_),
-        chunks=told,
+        chunks=emitted,
         later=later,
         counts=counted(job, law, late),
     )
@@ -103,11 +103,11 @@ class _Batch:
         before = Before.of(self.law, updates, store)
         own = updates.row
         moment = windows.moment[own]
-        told = np.lexsort((windows.start_us[own], moment))
+        emitted = np.lexsort((windows.start_us[own], moment))
         return Groups(
             job=self.job,
             law=self.law,
-            updated=Updated(updates, [], told, self._rows_of(moment[told])),
+            updated=Updated(updates, [], emitted, self._rows_of(moment[emitted])),
             before=before,
             state=by_column(
                 self.law, lambda kernel, number: self._final(kernel, number, before, own)
@@ -144,7 +144,7 @@ class _Batch:
         return [pa.concat_arrays(list(columns)) for columns in zip(*parts, strict=True)]
 
     def each(self, groups: Groups, cuts: Sequence[tuple[int, int]]) -> Iterator[pa.Table]:
-        """The result of a window after each record that it is told of, some records at a time."""
+        """The results of windows after each record that changes them, some records at a time."""
         windows, job, before = self.windows, self.job, groups.before
         group_of = np.argsort(groups.updated.events.row)
         state = [picked(columns, group_of) for columns in before.state]
@@ -159,21 +159,21 @@ class _Batch:
                 updated.window,
                 time_us[updates.updated],
             )
-            told = updated.told
-            if len(told):
+            emitted = updated.emitted
+            if len(emitted):
                 results = aggregated(self.law, "scan", updates, state, values)
-                group = pa.array(group_of[updated.window[told]])
+                group = pa.array(group_of[updated.window[emitted]])
                 yield output(
                     job.operator,
                     [key.take(group) for key in groups.updated.events.keys],
-                    [picked(results, told)],
-                    [told],
-                    deleted=np.zeros(len(told), np.bool_),
-                    event_time_us=after_us[told],
+                    [picked(results, emitted)],
+                    [emitted],
+                    deleted=np.zeros(len(emitted), np.bool_),
+                    event_time_us=after_us[emitted],
                     position=position,
                     cause=job.causes_of_rows(self._rows_of(updated.moment)),
                 )
-                position += len(told)
+                position += len(emitted)
             if stop < cuts[-1][1]:
                 state = aggregated(self.law, "fold", updates, state, values)
                 time_us[updates.updated] = after_us[updates.last]

@@ -46,19 +46,19 @@ def run(job: Job, law: StreamJoin) -> Done:
     for side in (0, 1):
         sides[side].meet(events, sides[1 - side])
     meeting = Meeting(*sides)
-    told = _Results()
+    results = _Results()
     for own in sides:
-        told.add_null_keys(own, events, null & valued, roles)
+        results.add_null_keys(own, events, null & valued, roles)
         if own.waits:
-            told.add_closed(own)
+            results.add_closed(own)
         else:
-            told.add_at_once(own, np.flatnonzero(own.alone))
+            results.add_at_once(own, np.flatnonzero(own.alone))
         if law.unmatched == "retract":
-            told.add_withdrawn(own)
+            results.add_withdrawn(own)
     _keep(job, law, stores, events, valued & ~null, sides, window, stream_us)
-    tables = told.tables(job, meeting, sides, events, roles)
+    tables = results.tables(job, meeting, sides, events, roles)
     first = next(tables, None)
-    count = told.count + meeting.made
+    count = results.count + meeting.made
     return Done(
         first,
         {name: store.runs for name, store in stores.by_name.items()},

@@ -65,11 +65,11 @@ def run(job: Job, law: StreamTableJoin) -> Done:
         else pools[source].values(refs, job.sources[source].value_columns)
         for source, refs in zip(law.leaves, changes.reference, strict=True)
     ]
-    told = emitted(job, events, changes, leaves)
+    result = emitted(job, events, changes, leaves)
     for source, store in stores.items():
         keep(job, source, store, events, counts(job, events, source))
         runs[names[source]] = store.runs
-    return Done(told, runs, numbered)
+    return Done(result, runs, numbered)
 
 
 def _find(

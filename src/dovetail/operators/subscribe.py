@@ -21,10 +21,10 @@ from dovetail.columns import (
     PLACE,
     foreign_name,
 )
-from dovetail.laws.foreign_key_join import FRESH, MOVED, TELL, Messages, messages
+from dovetail.laws.foreign_key_join import EMIT, FRESH, MOVED, Messages, messages
 from dovetail.laws.table_join import preserved
 from dovetail.operators.job import Done, Job, picked
-from dovetail.operators.row_changes import RowChanges, told
+from dovetail.operators.row_changes import RowChanges, emitted
 from dovetail.physical.operators import Subscribe
 
 
@@ -64,7 +64,7 @@ def _table(
     change, begun = changes.in_order(said.ends, said.begins)
     event = changes.event[change]
     group = events.group[event]
-    hash_, *foreign = told(*keys, change, begun)
+    hash_, *foreign = emitted(*keys, change, begun)
     place = events.hash[group]
     null = any_null(foreign, len(event))
     route = np.where(null, place, hash_.fill_null(0).to_numpy())
@@ -82,7 +82,7 @@ def _table(
     columns |= zip(values, held, strict=True)
     columns[PLACE] = pa.array(place)
     columns[EPOCH] = pa.array(1 + job.manifest.position + np.arange(len(event)))
-    instruction = np.where(begun, said.begin_tells[change], said.end_tells[change]) * TELL
+    instruction = np.where(begun, said.begin_emits[change], said.end_emits[change]) * EMIT
     instruction |= np.where(begun & said.fresh[change], FRESH, 0)
     if operator.emit == "batch":
         moves = _several(~begun, group)

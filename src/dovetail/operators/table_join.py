@@ -69,10 +69,10 @@ def run(job: Job, law: TableJoin) -> Done:
         pools[source].values(refs, job.sources[source].value_columns)
         for source, refs in zip(law.leaves, changes.reference, strict=True)
     ]
-    told = emitted(job, events, changes, leaves)
+    result = emitted(job, events, changes, leaves)
     for source in sources:
         keep(job, source, stores[source], events, counted[source])
-    return Done(told, {n: s.runs for n, s in zip(operator.names, stores, strict=True)})
+    return Done(result, {n: s.runs for n, s in zip(operator.names, stores, strict=True)})
 
 
 def latest(store: TableStore, events: Timeline) -> Located:

@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 
 from dovetail.laws.stream_join import Window
 from dovetail.laws.table_join import preserved
-from dovetail.physical.explain_delta import on_of, stage_of, told
+from dovetail.physical.explain_delta import on_of, stage_of, verdicts_of
 from dovetail.physical.inputs import Input
 from dovetail.physical.planner import looked_up
 from dovetail.plan.checks import signature
@@ -46,7 +46,7 @@ def explain(node: Node) -> str:
         lines += ["", f"Stage {number}", *stage]
     for join in joins(node):
         if join.verdicts:
-            lines += ["", *told(join)]
+            lines += ["", *verdicts_of(join)]
     return "\n".join(lines)
 
 

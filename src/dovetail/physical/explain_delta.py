@@ -37,7 +37,7 @@ def stage_of(node: DeltaJoin) -> list[str]:
     return lines
 
 
-def told(join: JoinNode) -> list[str]:
+def verdicts_of(join: JoinNode) -> list[str]:
     """Which join was chosen, and each limitation: met, or broken and why."""
     chosen = "chosen" if isinstance(join, DeltaJoin) else "not chosen"
     lines = [f"Delta join: {chosen} for {join.name}"]

@@ -404,7 +404,7 @@ class Final(Law):
 
     @property
     def due_us(self) -> int:
-        """How long after its end a window is told."""
+        """How long after its end a window is emitted."""
         return self.wait_us + self.after
 
     def stores(self, sources: Sources) -> list[str]:

@@ -96,7 +96,7 @@ class _Planner:
         if isinstance(entry, Source):
             return Port(source, entry, input_, by)
         origin = self.stage(
-            entry.node, emit if _tells_net(entry) else "change", self.arrival.feeds(entry)
+            entry.node, emit if _emits_net(entry) else "change", self.arrival.feeds(entry)
         )
         return Port(source, origin, input_, by)
 
@@ -217,7 +217,7 @@ class _Planner:
         entry = node.input
         used = tuple(dict.fromkeys(name for c in node.columns for name in c.columns))
         topology = fingerprint(node)
-        told = (Input(Derived(node), tuple(node.key.names)),)
+        leaves = (Input(Derived(node), tuple(node.key.names)),)
         if entry.stream:
             input_ = Input(entry, node.by, used=used)
             numbered = is_numbered((input_,), self.arrival, feeds)
@@ -249,7 +249,7 @@ class _Planner:
             buckets=self.buckets,
         )
         fragment = self._fragment(node, topology, aggregating, key_names=node.by)
-        return Stage(node, fragment, (port,), told)
+        return Stage(node, fragment, (port,), leaves)
 
     def _delta(self, node: DeltaJoin, emit: Emit) -> Stage:
         """Both sides by join key, with the columns that the result needs; a left side whose rows
@@ -288,11 +288,11 @@ class _Planner:
             buckets=self.buckets,
         )
         fragment = self._fragment(node, fingerprint(node), joining, key_names=inputs[0].key)
-        told = (
+        leaves = (
             Input(node.left, tuple(node.left.key.names), only=needed[0]),
             Input(node.right, (), only=needed[1]),
         )
-        return Stage(node, fragment, (left, right), told)
+        return Stage(node, fragment, (left, right), leaves)
 
     def _windows(self, node: Unwindowed | WindowJoin, emit: Emit, feeds: tuple[str, ...]) -> Stage:
         """Windowed tables: operators of one fragment."""
@@ -303,7 +303,7 @@ class _Planner:
         return Stage(node, made.fragment, tuple(ports), made.leaves)
 
 
-def _tells_net(source: Derived) -> bool:
+def _emits_net(source: Derived) -> bool:
     """Whether a result can be had as each key's last change, where it has changed."""
     return is_current(source) and not isinstance(source.node, DeltaJoin)
 

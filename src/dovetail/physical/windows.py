@@ -91,7 +91,7 @@ def windowed(
         )
     # A window's last row does not depend on where batches end. A fixed or sliding one takes nothing
     # more once it is closed, so its last row of the batch will do; a join goes on, and a key's
-    # sessions are told of together.
+    # sessions are emitted together.
     inner: Emit = emit
     if final:
         sessions = computed.windows is not None and computed.windows.kind == "session"
@@ -141,7 +141,7 @@ def windowed(
 
 
 def _timed(operator: Operator) -> Operator:
-    """An operator that tells of a group whose time alone has changed, too."""
+    """An operator that emits a group whose time alone has changed, too."""
     if not isinstance(operator.law, ops.Aggregation):
         return operator
     return replace(operator, law=replace(operator.law, timed=True))
@@ -231,7 +231,7 @@ class _Builder:
         return self._known[id(node)]
 
     def final(self, node: Aggregation | WindowJoin, made: _Made) -> _Made:
-        """The operator that tells each window's last row."""
+        """The operator that emits each window's last row."""
         windows = windows_of(node)
         assert windows is not None
         columns = [*node.key.fields, *node.values.fields]
@@ -376,7 +376,7 @@ class _Builder:
         clocks = _clocks(
             [side for side, w in ((left, windows_of(node.left)), (right, windows)) if w]
         )
-        told = self._operator(ops.Subscribe(node.how), (source,), (feed,), emit, clocks, {})
+        subscribed = self._operator(ops.Subscribe(node.how), (source,), (feed,), emit, clocks, {})
         answering = chains.foreign_key(
             source,
             (),
@@ -385,7 +385,7 @@ class _Builder:
             emit=emit,
             feeds=(SEQUENCE,),
         )
-        feeds = told.as_it_is(), right.feed([f.name for f in _fields(node.right)])
+        feeds = subscribed.as_it_is(), right.feed([f.name for f in _fields(node.right)])
         answered = self._added(answering, feeds, clocks, {})
         ordering = chains.in_order(answering, node.name)
         return self._added(ordering, (answered.as_it_is(),), clocks, self._selected(node))

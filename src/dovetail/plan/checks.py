@@ -95,11 +95,11 @@ def refuse_value_type(operator: str, value: StructField) -> None:
         )
 
 
-def refuse_given(operator: str, told: str, remedy: str, **given: object) -> None:
+def refuse_given(operator: str, problem: str, remedy: str, **given: object) -> None:
     """Refuse arguments that do not go with the others: all but those that are None."""
     for argument, value in given.items():
         if value is not None:
-            raise PlanError(operator, f"{argument}= {told}", remedy)
+            raise PlanError(operator, f"{argument}= {problem}", remedy)
 
 
 def signature(key: StructType) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
 # Spark draws a seed for each that is written without one.
 _SEED = re.compile(r"\b(randn?)\(-?\d+L?\)")
-# Of these SQL tells less than Spark's own form, where names carry numbers.
+# Of these SQL says less than Spark's own form, where names carry numbers.
 _UNTOLD = re.compile(r"namedlambdavariable\(\)|update_fields\(|from_(json|csv|xml)\(")
 _NUMBERED = re.compile(r"(lambda \w+)?#\d+L?")
 
@@ -88,9 +88,9 @@ def _is_repeatable(expression: Any) -> bool:
 
 def text_of(owner: object, item: str | Column, row: Callable[[], DataFrame]) -> str:
     """What an ``owner``'s column, by its name or as an expression over the frame ``row``, is
-    computed by: its SQL as Spark resolves it. A Python function is told by its name alone.
+    computed by: its SQL as Spark resolves it. A Python function is known by its name alone.
 
-    What was told of an owner's expression is remembered.
+    What was found of an owner's expression is remembered.
     """
     if isinstance(item, str):
         return item if _PLAIN.fullmatch(item) else quoted(item)

@@ -51,7 +51,7 @@ _KINDS = {
 
 
 def fingerprint(node: Node) -> str:
-    """A short hash of what ``describe`` tells."""
+    """A short hash of what ``describe`` says."""
     text = json.dumps(describe(node), separators=(",", ":"), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -63,8 +63,8 @@ def describe(node: Node) -> dict[str, Any]:
     Not part of it: the selection that comes last, the names of joins, how results are emitted, how
     long ``align=`` waits, look-up sources and caches, and what the inputs' frames do themselves.
     """
-    told = _Description(origins(node)).of(node.node if isinstance(node, Derived) else node)
-    return json.loads(json.dumps(told))  # type: ignore[no-any-return]
+    described = _Description(origins(node)).of(node.node if isinstance(node, Derived) else node)
+    return json.loads(json.dumps(described))  # type: ignore[no-any-return]
 
 
 def refuse_other(node: Node, fingerprint_then: str, then: Mapping[str, Any]) -> None:
@@ -84,9 +84,9 @@ def refuse_alike(node: Node) -> None:
     """
     sources = origins(node)
     description = _Description(sources)
-    told = [description.of(source) | {"input": 0} for source in sources]
+    described = [description.of(source) | {"input": 0} for source in sources]
     for number, source in enumerate(sources):
-        if told[number] in told[:number]:
+        if described[number] in described[:number]:
             raise PlanError(
                 source.title,
                 "another one has the same name and the same columns, so a checkpoint could not "
@@ -139,18 +139,18 @@ class _Description:
         }
 
     def _unwindowed(self, node: Unwindowed, *, whole: bool) -> dict[str, Any]:
-        told: dict[str, Any] = {
+        described: dict[str, Any] = {
             "windows": self.of(node.input.node, whole=whole or node.final),
             "as": "a stream" if node.stream else "a table",
             "final": node.final,
         }
         if whole:
             row = StructType([*node.input.key, *node.input.values])
-            told["columns"] = [self._text(node, item, row) for item in node.columns]
-        return told
+            described["columns"] = [self._text(node, item, row) for item in node.columns]
+        return described
 
     def _join(self, node: JoinNode, *, whole: bool) -> dict[str, Any]:
-        told: dict[str, Any] = {
+        described: dict[str, Any] = {
             "join": node.how,
             "of": _KINDS[type(node)],
             "align": node.align_us is not None,
@@ -160,11 +160,11 @@ class _Description:
         }
         if whole:
             row, _ = row_columns(node.left, node.right)
-            told["select"] = [
+            described["select"] = [
                 [s.name, s.ref if s.column is None else self._text(node, s.column, row)]
                 for s in node.select
             ]
-        return told
+        return described
 
     def _options(self, node: JoinNode) -> dict[str, Any]:
         """What a join is besides its kind."""
@@ -210,7 +210,7 @@ def _columns(fields: StructType) -> list[list[str]]:
 
 
 def _kernel(kernel: Aggregate) -> str:
-    """What an accumulator is the accumulator of; a user's functions are told by their names."""
+    """What an accumulator is the accumulator of; a user's functions are known by their names."""
     if not isinstance(kernel, UserDefined):
         return repr(kernel)
     functions = kernel.functions

@@ -29,7 +29,7 @@ from dovetail.plan.nodes import (
 from dovetail.plan.select import computed_field
 from dovetail.plan.windows import Windows
 
-Told: TypeAlias = Annotated[
+WindowMode: TypeAlias = Annotated[
     Literal["on_change", "on_close"], Rule("'on_change' or 'on_close': once a window is closed")
 ]
 
@@ -75,7 +75,7 @@ def aggregation(
     )
 
 
-def as_table(node: Node, told: Told) -> Unwindowed:
+def as_table(node: Node, windows: WindowMode) -> Unwindowed:
     """A windowed table as a table by key and window."""
     names = (*node.key.names, *node.values.names)
     return Unwindowed(
@@ -84,13 +84,13 @@ def as_table(node: Node, told: Told) -> Unwindowed:
         values=node.values,
         columns=names,
         stream=False,
-        final=told == "on_close",
+        final=windows == "on_close",
     )
 
 
 def as_stream(
     node: Node,
-    told: Told,
+    windows: WindowMode,
     key: str | Sequence[str] | None,
     select: Sequence[str | Column] | Mapping[str, str | Column] | None,
 ) -> Unwindowed:
@@ -129,7 +129,7 @@ def as_stream(
         values=StructType([fields[n] for n in values]),
         columns=tuple(made[n] for n in (*keys, *values)),
         stream=True,
-        final=told == "on_close",
+        final=windows == "on_close",
     )
 
 

@@ -59,17 +59,17 @@ class Deltas:
             F.col(image).isNotNull().cast("int")
             for image in (delta_rules.BEFORE, delta_rules.AFTER)
         )
-        told = images.agg(
+        row = images.agg(
             F.count(F.when(F.col(delta_rules.FAULTY) & ~nulls, True)).alias("faulty"),
             F.count(F.when(F.col(delta_rules.FRESH), True)).alias("fresh"),
             F.count(F.when(nulls & F.col(delta_rules.AFTER).isNotNull(), True)).alias("nulls"),
             F.coalesce(F.sum(F.when(F.col(delta_rules.APART), present)), F.lit(0)).alias("rows"),
         ).first()
-        assert told is not None
-        refuse_keys(source, self._new, told["faulty"], told["nulls"])
-        if told["fresh"]:
+        assert row is not None
+        refuse_keys(source, self._new, row["faulty"], row["nulls"])
+        if row["fresh"]:
             self._refuse_known(source, images.where(delta_rules.FRESH))
-        return Delta(delta_rules.signed(images) if told["rows"] else None, told["rows"])
+        return Delta(delta_rules.signed(images) if row["rows"] else None, row["rows"])
 
     def _refuse_known(self, source: SnapshotSource, fresh: DataFrame) -> None:
         """Keys that come as new ones had no row in the old snapshot."""

@@ -238,7 +238,7 @@ def differences(then: Any, now: Any, where: str = "") -> Iterator[str]:
             inner = f"{where}.{part}" if where else part
             yield from differences(then.get(part), now.get(part), inner)
     elif then != now:
-        yield f"{where} was {_told(then)} and is {_told(now)}"
+        yield f"{where} was {_short(then)} and is {_short(now)}"
 
 
 def _describe(node: SnapshotNode, used: Mapping[SnapshotSource, frozenset[str]]) -> Any:
@@ -303,7 +303,7 @@ def _use(
         _use(side, frozenset(side.columns) if computes else frozenset(needed), used)
 
 
-def _told(part: Any) -> str:
+def _short(part: Any) -> str:
     if isinstance(part, dict):
         return f"a {part['how']} join" if "how" in part else "a table"
     return "missing" if part is None else repr(part)

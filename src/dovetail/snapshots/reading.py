@@ -70,7 +70,7 @@ def keys_of(scratch: Scratch, frame: DataFrame, columns: Sequence[str]) -> Keys:
 
 def counted(keys: DataFrame) -> Keys:
     """Kept keys, counted; runs a job."""
-    parts = [part for f in keys.schema for part in lake.told(f.name, f.dataType)]
+    parts = [part for f in keys.schema for part in lake.bounds(f.name, f.dataType)]
     row = keys.agg(F.count("*").alias("count"), *parts).first()
     assert row is not None
     ranges = tuple(lake.range_of(row, name) for name in keys.columns)
@@ -130,7 +130,7 @@ class Reader:
     def _narrowed(
         self, node: SnapshotJoin, versions: Versions, columns: Sequence[str], keys: Keys
     ) -> DataFrame:
-        """The join restricted as far as can be told from its inputs."""
+        """The join restricted as far as is known from its inputs."""
         origins = [node.origins[name] for name in columns]
         both = all(None not in origin for origin in origins)
         sides = [side for side in (0, 1) if all(o[side] is not None for o in origins)]
@@ -312,11 +312,11 @@ def fit_version(reader: Reader, source: SnapshotSource) -> int:
         planned = (source.key if name in source.key.names else source.values)[name].dataType
         present = schema[name].dataType if name in schema.names else None
         if present != planned:
-            told = "is missing" if present is None else f"is {present.simpleString()}"
+            found = "is missing" if present is None else f"is {present.simpleString()}"
             raise TargetError(
                 operator,
                 f"column {name!r} was {planned.simpleString()} when the join was written and "
-                f"now {told}",
+                f"now {found}",
                 "Write the join anew from the present table, then "
                 + REBUILD[0].lower()
                 + REBUILD[1:],

@@ -88,13 +88,13 @@ class Target:
         """
         newer: list[Any] = []
         for row in self._commits():
-            told = _told(row["userMetadata"])
-            if told is None:
+            recorded = _recorded(row["userMetadata"])
+            if recorded is None:
                 newer.append(row)
                 continue
-            self._refuse_other_plan(told)
-            self._refuse_changed([*newer, *self._since(told["base"], row["version"])])
-            covered = {one["id"]: one["version"] for one in told["tables"]}
+            self._refuse_other_plan(recorded)
+            self._refuse_changed([*newer, *self._since(recorded["base"], row["version"])])
+            covered = {one["id"]: one["version"] for one in recorded["tables"]}
             return Standing((newer or [row])[0]["version"], covered)
         raise TargetError(
             self._operator,
@@ -105,7 +105,7 @@ class Target:
 
     def belongs(self) -> bool:
         """Whether any commit in the table's history is of a join over snapshots."""
-        return any(_told(row["userMetadata"]) is not None for row in self._commits())
+        return any(_recorded(row["userMetadata"]) is not None for row in self._commits())
 
     def create(self, rows: DataFrame, versions: Versions, *, replace: bool) -> Commit:
         """Write all rows as one commit. ``replace``: in place of what the target holds."""
@@ -139,17 +139,17 @@ class Target:
 
     def advance(self, versions: Versions, base: int) -> Commit:
         """Cover new versions where no row of the target changes: a commit of a table property."""
-        told = json.dumps(self._named(versions), sort_keys=True)
+        recorded = json.dumps(self._named(versions), sort_keys=True)
         with self._committing(versions, base):
-            lake.set_property(self._session, self._table, "dovetail.unchanged_until", told)
+            lake.set_property(self._session, self._table, "dovetail.unchanged_until", recorded)
         return self._committed(0, base)
 
     def commits(self) -> Iterator[Commit]:
         """The commits of joins over snapshots in the table's history, the last one first."""
         for row in self._commits():
-            told = _told(row["userMetadata"])
-            if told is not None:
-                yield Commit(row["version"], _covered(told))
+            recorded = _recorded(row["userMetadata"])
+            if recorded is not None:
+                yield Commit(row["version"], _covered(recorded))
 
     def _version(self) -> int:
         return int(next(iter(self._commits()))["version"])
@@ -179,14 +179,14 @@ class Target:
                     "Keep other writers away and " + REBUILD[0].lower() + REBUILD[1:],
                 )
 
-    def _refuse_other_plan(self, told: Mapping[str, Any]) -> None:
-        if told["dovetail"] != FORMAT:
+    def _refuse_other_plan(self, recorded: Mapping[str, Any]) -> None:
+        if recorded["dovetail"] != FORMAT:
             raise TargetError(
                 self._operator,
-                f"it has format {told['dovetail']}, this version reads {FORMAT}",
+                f"it has format {recorded['dovetail']}, this version reads {FORMAT}",
                 "Run the version that wrote it, or " + REBUILD[0].lower() + REBUILD[1:],
             )
-        apart = list(differences(told["join"], describe(self._root)))
+        apart = list(differences(recorded["join"], describe(self._root)))
         if apart:
             raise TargetError(
                 self._operator,
@@ -198,12 +198,12 @@ class Target:
         return {one.name: versions[key] for key, one in tables(self._root).items()}
 
     def _metadata(self, versions: Versions, base: int) -> str:
-        told = [
+        recorded = [
             {"name": one.name, "id": key, "version": versions[key]}
             for key, one in tables(self._root).items()
         ]
         return json.dumps(
-            {"dovetail": FORMAT, "tables": told, "base": base, "join": describe(self._root)}
+            {"dovetail": FORMAT, "tables": recorded, "base": base, "join": describe(self._root)}
         )
 
     def _committing(self, versions: Versions, base: int) -> AbstractContextManager[None]:
@@ -232,9 +232,9 @@ class Target:
         for row in self._commits():
             if row["version"] <= base:
                 break
-            told = _told(row["userMetadata"])
-            if told is not None and told["base"] == base:
-                return Commit(row["version"], _covered(told), count)
+            recorded = _recorded(row["userMetadata"])
+            if recorded is not None and recorded["base"] == base:
+                return Commit(row["version"], _covered(recorded), count)
         raise TargetError(
             self._operator,
             "another writer has committed meanwhile",
@@ -242,15 +242,15 @@ class Target:
         )
 
 
-def _covered(told: Mapping[str, Any]) -> dict[str, int]:
+def _covered(recorded: Mapping[str, Any]) -> dict[str, int]:
     """The versions of the sources that a commit says it covers, by name."""
-    return {one["name"]: one["version"] for one in told["tables"]}
+    return {one["name"]: one["version"] for one in recorded["tables"]}
 
 
-def _told(metadata: str | None) -> dict[str, Any] | None:
+def _recorded(metadata: str | None) -> dict[str, Any] | None:
     """A commit's metadata where it is of a join over snapshots."""
     try:
-        told = json.loads(metadata or "null")
+        recorded = json.loads(metadata or "null")
     except ValueError:
         return None
-    return told if isinstance(told, dict) and "dovetail" in told else None
+    return recorded if isinstance(recorded, dict) and "dovetail" in recorded else None

@@ -117,8 +117,8 @@ def joined(
         ask, batch = (None, 0) if asking is None else (asking.ask, asking.batch)
         done = join(operator, own, caches, ask, batch)
         for table in done.changes:
-            told = output.rows(table if live else _upserts(table)).cast(schema)
-            yield from _with_counts(told, None).to_batches()
+            sent = output.rows(table if live else _upserts(table)).cast(schema)
+            yield from _with_counts(sent, None).to_batches()
         counts = [count for of_side in done.counts for count in of_side]
         yield from _with_counts(_blank(schema, output.columns), counts).to_batches()
         if asking is not None:

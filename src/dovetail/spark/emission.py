@@ -101,8 +101,8 @@ class ToBuckets(Emission):
         bucket, piece = self.labels.index(bucket), 0
         tag = Tag(self.number, bucket, 0, high_time_us)
         for rows in _parts(done.changes):
-            told = packed(rows, self.labels, replace(tag, number=piece), by=self.by)
-            yield told.to_pandas()
+            message = packed(rows, self.labels, replace(tag, number=piece), by=self.by)
+            yield message.to_pandas()
             piece += 1
         # The last piece has no rows; it brings the time, and what the bucket has counted.
         tag = replace(tag, number=piece, dropped=done.counts.total())

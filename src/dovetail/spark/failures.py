@@ -26,28 +26,28 @@ class Query(StreamingQuery):
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
         """As Spark's."""
-        with self._told():
+        with self._explained():
             return super().awaitTermination(timeout)
 
     def processAllAvailable(self) -> None:  # noqa: N802
         """As Spark's."""
-        with self._told():
+        with self._explained():
             super().processAllAvailable()
 
     def exception(self) -> StreamingQueryException | None:
         """As Spark's."""
         error = super().exception()
-        return None if error is None else told(error, self._title)
+        return None if error is None else explained(error, self._title)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _explained(self) -> Iterator[None]:
         try:
             yield
         except StreamingQueryException as error:
-            raise told(error, self._title)  # noqa: B904 -- the same error
+            raise explained(error, self._title)  # noqa: B904 -- the same error
 
 
-def told(error: StreamingQueryException, title: str) -> StreamingQueryException:
+def explained(error: StreamingQueryException, title: str) -> StreamingQueryException:
     """The error, whose message begins with what has failed."""
     own = _OWN.findall(str(error))
     first = own[-1] if own else f"{title}: a micro-batch fails with {_cause(error)}"

@@ -40,7 +40,7 @@ _PARTITIONS = "spark.sql.shuffle.partitions"
 _STARTING = Lock()
 """Held while a query starts: its session has the query's settings meanwhile."""
 _WARNED: WeakSet[SparkSession] = WeakSet()
-"""The sessions that have been told of Spark's leak."""
+"""The sessions that have been warned of Spark's leak."""
 
 
 class Sink(Protocol):

@@ -94,8 +94,8 @@ class TextTable:
         given = [(n, _split(line)) for n, line in lines if not line.lstrip().startswith("#")]
         header = given[0][1] if given else []
         # A table's own column may have the name, too.
-        told = header[-1:] == [CHANGE] and header.count(CHANGE) > (CHANGE in self._types)
-        names = header[1 : len(header) - told]
+        marked = header[-1:] == [CHANGE] and header.count(CHANGE) > (CHANGE in self._types)
+        names = header[1 : len(header) - marked]
         strange = not {*self._key} <= {*names} <= {*self._types} or len({*names}) < len(names)
         if strange or header[0] != TIME:
             raise DataError(
@@ -104,14 +104,14 @@ class TextTable:
                 f"Its columns are {' | '.join([TIME, *self._types, CHANGE])}; value columns and "
                 f"{CHANGE} may be left out",
             )
-        return [self._read(number, cells, names, told) for number, cells in given[1:]]
+        return [self._read(number, cells, names, marked) for number, cells in given[1:]]
 
-    def _read(self, number: int, cells: list[str], names: list[str], told: bool) -> Change:
+    def _read(self, number: int, cells: list[str], names: list[str], marked: bool) -> Change:
         where = f"line {number} of the text"
-        if len(cells) != 1 + len(names) + told:
+        if len(cells) != 1 + len(names) + marked:
             raise DataError(
                 self._title,
-                f"{where} has {len(cells)} cells, the header has {1 + len(names) + told}",
+                f"{where} has {len(cells)} cells, the header has {1 + len(names) + marked}",
                 "Write a text that has a bar or a quote as JSON does, in quotes",
             )
         row = dict.fromkeys(self._types)
@@ -121,7 +121,7 @@ class TextTable:
             for name, cell in zip(names, cells[1:], strict=False):
                 wanted = f"of type {self._types[name]}"
                 row[name] = _value(cell, self._types[name])
-            name, cell, wanted = CHANGE, told * cells[-1] or UPSERT, f"{UPSERT} or {DELETE}"
+            name, cell, wanted = CHANGE, marked * cells[-1] or UPSERT, f"{UPSERT} or {DELETE}"
             change: Any = [UPSERT, DELETE][[UPSERT, DELETE].index(cell)]
         except (ValueError, TypeError, AttributeError, OverflowError, pa.ArrowException) as error:
             raise DataError(

@@ -225,8 +225,8 @@ class Driver:
         expected, came = form.lines(form.read(text), self.read())
         if expected != came:
             lines = len(expected) + len(came)
-            _, _, _, *told = difflib.unified_diff(expected, came, n=lines, lineterm="")
-            raise AssertionError("\n".join(["not the changes that are expected (-):", *told]))
+            _, _, _, *differing = difflib.unified_diff(expected, came, n=lines, lineterm="")
+            raise AssertionError("\n".join(["not the changes that are expected (-):", *differing]))
 
     @validated
     def table(self, table: ATopology | AWindowedTable) -> dict[Any, dict[str, Any]]:
@@ -271,13 +271,13 @@ class Driver:
         stored = pa.Table.from_pylist(
             [dict(zip(_SNAPSHOT.names, row, strict=True)) for row in rows], schema=_SNAPSHOT
         )
-        told = {
+        header = {
             "buckets": self._root.stage.fragment.buckets,
             "batches": self._batches,
             "topology": fingerprint(self._node),
             "plan": describe(self._node),
         }
-        stored = stored.replace_schema_metadata({"driver": json.dumps(told)})
+        stored = stored.replace_schema_metadata({"driver": json.dumps(header)})
         return bytes([_SNAPSHOT_VERSION]) + to_ipc(stored)
 
     @classmethod
@@ -307,13 +307,13 @@ class Driver:
                 "snapshot= is not one of this version's",
                 "Give restore() what snapshot() returned",
             ) from error
-        told = json.loads(stored.schema.metadata[b"driver"])
+        header = json.loads(stored.schema.metadata[b"driver"])
         node = by_hand(topology.plan, {})
         refuse_alike(node)
-        refuse_other(node, told["topology"], told["plan"])
-        buckets = told["buckets"]
+        refuse_other(node, header["topology"], header["plan"])
+        buckets = header["buckets"]
         driver = cls(topology, emit=emit, buckets=buckets, key_hash=key_hash, spark=spark)
-        driver._batches, driver._log = told["batches"], None
+        driver._batches, driver._log = header["batches"], None
         stages = driver._root.buckets
         for row in stored.to_pylist():
             stages[row["stage"]].blobs[row["bucket"]].put(row["name"], row["blob"])
