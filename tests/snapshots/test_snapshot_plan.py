@@ -111,8 +111,8 @@ def test_an_expression_is_told_alike_by_every_process() -> None:
             "on= has 2 parts, the key of customers is (cid bigint)",
         ),
         ({"on": {}}, "on= names no column"),
-        ({"select": ["city"]}, "select= names an unknown column 'city'"),
-        ({"select": {"id": "kind_of"}}, "column 'id' occurs twice"),
+        ({"on": "customer", "select": ["city"]}, "select= names an unknown column 'city'"),
+        ({"on": "customer", "select": {"id": "kind_of"}}, "column 'id' occurs twice"),
     ],
 )
 def test_mistakes_are_named(arguments: dict[str, Any], problem: str) -> None:
@@ -144,4 +144,4 @@ def test_a_source_is_checked(columns: str, key: Any, problem: str) -> None:
 def test_two_tables_of_one_name_are_refused() -> None:
     other = table("orders", "x long", "x", table_id="2")
     with pytest.raises(dt.PlanError, match="two tables are called 'orders'"):
-        join(ORDERS, other)
+        join(ORDERS, other, on={"id": "x"})
