@@ -142,9 +142,9 @@ def _join(number: int, node: Node, made: list[Any], **options: Any) -> Any:
     if node.get("align"):
         options["align"] = ALIGN
     left, right = made[node["left"]], made[node["right"]]
-    options.setdefault(
-        "on", dict(zip(*(base_key(s.plan).names for s in (left, right)), strict=True))
-    )
+    if "on" not in options:
+        keys = (base_key(side.plan).names for side in (left, right))
+        options["on"] = dict(zip(*keys, strict=False))
     joined = left.join(right, how=node["how"], select=_selection(number, node), **options)
     return joined.materialize() if node.get("kept") else joined
 
