@@ -42,6 +42,7 @@ from benchmarks import harness
 from benchmarks.foreign_key_results import Difference, difference, owed
 from benchmarks.table_table import PAD, joined
 from dovetail.io.kafka import SINK_DEFAULTS
+from dovetail.spark.session import HUGE_PAGES, MEMORY
 
 PARTS = ("kafka", "files", "fan-out", "hot")
 ONCE, MOVING = "fku", "fk"
@@ -175,13 +176,13 @@ def peer(records: int, *command: str, tuned: bool = False) -> Any:
     """What Kafka Streams' benchmark says; ``tuned``: with the settings that dovetail has here."""
     options = f"-Dbench.n={records} -Dbench.keys={records // 10}"
     if tuned:
-        options += f" -Dbench.extra={PRODUCER} {harness.JVM}"
+        options += f" -Dbench.extra={PRODUCER} -XX:+IgnoreUnrecognizedVMOptions {HUGE_PAGES}"
     done = subprocess.run(
         [PEER / "bench", *command],
         check=True,
         capture_output=True,
         text=True,
-        env=os.environ | (harness.MEMORY if tuned else {}) | {"JOPTS": options},
+        env={n: v for n, v in os.environ.items() if tuned or n not in MEMORY} | {"JOPTS": options},
     )
     return json.loads(done.stdout.strip().splitlines()[-1])
 

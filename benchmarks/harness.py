@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
-from unittest.mock import patch
 
 import psutil
 from pyspark.sql import DataFrame, SparkSession
@@ -22,16 +21,6 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import dovetail as dt
 from dovetail.plan.nodes import Node
-
-JVM = "-XX:+IgnoreUnrecognizedVMOptions -XX:+UseTransparentHugePages"
-MEMORY = {
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-    "MIMALLOC_ALLOW_LARGE_OS_PAGES": "1",
-    "MIMALLOC_PURGE_DELAY": "-1",
-}
-"""Options of a JVM and the environment of it and its Python workers: huge pages, and none given
-back (docs/operations.md).
-"""
 
 CACHE = Path(os.environ.get("DOVETAIL_CACHE", Path.home() / ".cache" / "dovetail"))
 
@@ -72,23 +61,18 @@ class Timed:
 
 
 def session(cores: int = 2) -> SparkSession:
-    """A session as the README has it, with huge pages and with Kafka's jars where they are."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    jars = ",".join(str(jar) for jar in sorted((CACHE / "jars" / "kafka").glob("*.jar")))
+    """A session as users have it, with Kafka's jars where they are."""
+    kafka = CACHE / "jars" / "kafka"
     builder = SparkSession.builder.master(f"local[{cores}]").appName("dovetail benchmarks")
+    builder = dt.configure(builder, jars=[kafka] if kafka.is_dir() else [], memory="6g")
     for key, value in dt.settings(partitions=cores).items():
         builder = builder.config(key, value)
     builder = (
         builder.config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "6g")
-        .config("spark.driver.extraJavaOptions", f"-XX:+UseParallelGC {JVM}")
-        .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.log.level", "ERROR")
-        .config("spark.jars", jars)
     )
-    with patch.dict(os.environ, MEMORY):
-        spark = builder.getOrCreate()
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     return spark
 

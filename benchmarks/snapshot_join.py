@@ -47,19 +47,12 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def delta_session() -> SparkSession:
     """A session with Delta Lake, on two cores."""
-    jars = ",".join(str(jar) for jar in sorted((harness.CACHE / "jars" / "delta").glob("*.jar")))
+    builder = SparkSession.builder.master("local[2]").appName("dovetail benchmarks")
+    builder = dt.configure(builder, delta=True, jars=harness.CACHE / "jars" / "delta", memory="4g")
     spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("dovetail benchmarks")
-        .config("spark.ui.enabled", "false")
+        builder.config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "4g")
         .config("spark.log.level", "ERROR")
-        .config("spark.jars", jars)
-        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-        .config(
-            "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-        )
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.databricks.delta.snapshotPartitions", "2")
         .getOrCreate()

@@ -1,23 +1,37 @@
-"""The Spark session that all tests share."""
+"""The Spark session that all tests share, and what keeps its memory small."""
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import small_session
 from pyspark.sql import SparkSession
 
 
+def pytest_collection_finish() -> None:
+    """What collecting made stays as long as the process: the garbage collector passes it over."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Cycles in Python keep alive the plans in Java that they refer to, for Java knows of no need
+    until it runs out of memory.
+    """
+    if "spark" in getattr(item, "fixturenames", ()):
+        gc.collect()
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One session for the process, with the jars that ``tools/jars/fetch`` has fetched."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    cache = Path(os.environ.get("DOVETAIL_CACHE", Path.home() / ".cache" / "dovetail"))
-    kafka, delta = (sorted((cache / "jars" / group).glob("*.jar")) for group in ("kafka", "delta"))
+    jars = small_session.CACHE / "jars"
+    kafka, delta = (sorted((jars / group).glob("*.jar")) for group in ("kafka", "delta"))
     builder = (
         small_session.builder()
         .appName("dovetail tests")

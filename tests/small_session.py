@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Any
+from zlib import crc32
 
+import pyspark
 import pytest
+from py4j.java_gateway import JavaClass, JavaMember, JVMView
 from pyspark.sql import SparkSession
+
+from dovetail.spark.session import DAEMON
 
 RECORDING_CHANGES = {
     "spark.databricks.delta.snapshotPartitions": "1",
@@ -18,25 +26,68 @@ RECORDING_CHANGES = {
 """Settings for small Delta tables that record their changes."""
 
 
+CACHE = Path(os.environ.get("DOVETAIL_CACHE", Path.home() / ".cache" / "dovetail"))
+JAVA = (
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
+    " -XX:+UseSerialGC -Xmn1g -XX:MetaspaceSize=256m"
+)
+"""Options for a short life.
+
+With one compiler alone, the code cache is too small for Spark, and is swept without end. What plans
+are made of dies young, if it has room.
+"""
+JARS = Path(pyspark.__file__).parent / "jars"
+FIRST = ("spark-core", "spark-sql_", "spark-sql-api", "spark-catalyst", "scala-library")
+"""The jars with nearly all classes that are looked for, among some hundred."""
+
+
 def builder() -> SparkSession.Builder:
     """Two cores; no plan is worth compiling, none is kept once it has run, and columns do not note
     the line that made them.
-
-    With one compiler alone, Java's code cache is too small for Spark, and is swept without end.
     """
-    java = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
+    first = [str(jar) for name in FIRST for jar in JARS.glob(f"{name}*.jar")]
+    archived = f" -Xlog:disable -XX:SharedArchiveFile={archive()}" if archive().exists() else ""
     return (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.retainedJobs", "10")
         .config("spark.ui.retainedStages", "10")
         .config("spark.sql.ui.retainedExecutions", "10")
-        .config("spark.driver.memory", "2g")
+        .config("spark.driver.memory", "3g")
         .config("spark.python.sql.dataFrameDebugging.enabled", "false")
-        .config("spark.driver.extraJavaOptions", java)
+        .config("spark.driver.extraJavaOptions", JAVA + archived)
+        .config("spark.driver.extraClassPath", os.pathsep.join(first))
+        .config("spark.python.daemon.module", DAEMON)
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     )
+
+
+def archive() -> Path:
+    """Where ``class_archive`` puts its archive: it fits one Java, its options and one Spark."""
+    home = os.environ.get("JAVA_HOME")
+    java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "java")
+    own = f"{java.resolve()} {java.stat().st_mtime} {JARS} {JARS.stat().st_mtime} {JAVA}"
+    return CACHE / f"classes-{crc32(own.encode()):08x}.jsa"
+
+
+def _kept(look_up: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    """The look-up of a name in the JVM, asked once for a class or a static method: Spark asks for
+    each anew whenever it makes a column, and the JVM searches all jars.
+    """
+
+    @wraps(look_up)
+    def kept(owner: Any, name: str) -> Any:
+        found = look_up(owner, name)
+        if isinstance(found, JavaClass | JavaMember):
+            owner.__dict__[name] = found
+        return found
+
+    return kept
+
+
+JVMView.__getattr__ = _kept(JVMView.__getattr__)
+JavaClass.__getattr__ = _kept(JavaClass.__getattr__)
 
 
 def with_delta(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[SparkSession]:

@@ -529,6 +529,15 @@ CALLS: dict[str, Call] = {
         options=OPTIONS,
     ),
     "settings": call(lambda _: dt.settings, partitions=line("number")),
+    "configure": call(
+        lambda _: partial(dt.configure, builder=SparkSession.builder),
+        builder=line(),
+        kafka=FLAG,
+        delta=FLAG,
+        jars=line("None", "empty list"),
+        memory=NAME,
+    ),
+    "doctor": call(lambda _: dt.doctor, spark=SESSION),
     "index": call(lambda _: partial(dt.index, "a"), columns=COLUMN, unique=FLAG, name=NAME),
     "Index.__init__": call(
         lambda _: partial(dt.Index, name="i", columns=("a",)),

@@ -23,7 +23,7 @@ from dovetail.columns import DELETED, EVENT_TIME, POSITION, SEQUENCE
 from dovetail.engine.local import Local
 from dovetail.physical.inputs import Arrival
 from dovetail.physical.planner import physical_plan
-from dovetail.plan.nodes import Source, origins
+from dovetail.plan.nodes import Source
 from dovetail.topology import Topology
 
 SEEDS = range(8)
@@ -186,7 +186,7 @@ def run(topology: Topology, batches: Sequence[Mapping[tuple[str, int], Any]], bu
     stage = Local(
         physical_plan(node, buckets=buckets, emit="change", arrival=Arrival.of(node)), stable_hash
     )
-    sources = {source.name: source for source in origins(node)}
+    sources = {source.name: source for source in node.origins}
     found: dict[Any, Any] = {}
     for number, batch in enumerate(batches):
         for (name, partition), (base, given) in batch.items():
@@ -202,7 +202,7 @@ def by_driver(name: str, log: Sequence[tuple[str, Record]], cuts: set[int], buck
     """Each key's changes, all sources read from one log that is cut into micro-batches."""
     topology = TOPOLOGIES[name]()
     driver = testing.Driver(topology, buckets=buckets)
-    sources = {source.name: source for source in origins(topology.plan)}
+    sources = {source.name: source for source in topology.plan.origins}
     found: dict[Any, Any] = {}
     bounds = [0, *sorted(cuts), len(log)]
     for start, end in pairwise(bounds):
@@ -222,7 +222,7 @@ def by_driver(name: str, log: Sequence[tuple[str, Record]], cuts: set[int], buck
 def test_cuts_say_the_same(name: str) -> None:
     for seed in SEEDS[:3]:
         random_ = random.Random(f"{name} {seed}")
-        sources = origins(TOPOLOGIES[name]().plan)
+        sources = TOPOLOGIES[name]().plan.origins
         log = []
         for source in sources:
             log += [(source.name, r) for r in records(random_, streams=source.stream)]
@@ -240,7 +240,7 @@ def test_any_number_of_buckets_says_the_same(name: str) -> None:
     for seed in SEEDS:
         random_ = random.Random(f"{name} {seed}")
         topology = TOPOLOGIES[name]()
-        sources = origins(topology.plan)
+        sources = topology.plan.origins
         batches = [
             {
                 (source.name, partition): (8 * batch, records(random_, streams=source.stream))

@@ -197,7 +197,7 @@ OTHERS: dict[str, tuple[Make, Make, str]] = {
     "late records that correct the past": (
         histories,
         lambda: histories(late="history"),
-        r'plan.late was "ignore" and is "history"',
+        r'plan.of was "tables by key" and is "histories by key"',
     ),
     "rows that wait": (
         histories,

@@ -23,8 +23,9 @@ from dovetail.engine.local import Local
 from dovetail.operators import foreign_key_join as foreign_key
 from dovetail.physical.inputs import Arrival
 from dovetail.physical.planner import physical_plan
-from dovetail.plan.nodes import ForeignKeyJoin as ForeignKeyJoinNode
-from dovetail.plan.nodes import Source, TableJoin
+from dovetail.plan.foreign_key_join import ForeignKeyJoin as ForeignKeyJoinNode
+from dovetail.plan.nodes import Source
+from dovetail.plan.table_join import TableJoin
 from dovetail.testing import Change, Driver
 
 LEFT = {"k": pa.string(), "fk": pa.string(), "v": pa.string()}
@@ -176,32 +177,35 @@ def test_explain_tells_of_all_stages(capsys: pytest.CaptureFixture[str]) -> None
         "└─ regions  (key w; r)",
         "",
         "Stage 1",
-        "  shuffle  by key (k string) into buckets; orders, packed as columns",
+        "  shuffle  orders by key (k string)",
         "  state    orders: foreign key per key",
         "",
         "Stage 2",
-        "  shuffle  by foreign key (rk string) into buckets; orders, customers",
-        "  state    orders: last row per foreign key and key",
-        "           customers: last row per key",
-        "  keeps    no join results",
-        "  shuffle  by key (k string): each key's changes in order",
+        "  shuffle  orders, customers by foreign key (rk string)",
+        "  state    subscriptions: orders, last row per foreign key and key",
+        "           right: customers, last row per key",
         "",
         "Stage 3",
-        "  shuffle  by key (k string) into buckets; 1 input, packed as columns",
-        "  state    named: last row per key",
-        "  joins    none",
+        "  shuffle  named by key (k string), each key's changes in order",
+        "  state    none",
         "",
         "Stage 4",
-        "  shuffle  by key (k string) into buckets; named, packed as columns",
-        "  state    named: foreign key per key",
+        "  shuffle  named by key (k string)",
+        "  state    named: last row per key",
         "",
         "Stage 5",
-        "  shuffle  by foreign key (w string) into buckets; named, regions",
-        "  state    named: last row per foreign key and key",
-        "           regions: last row per key",
-        "           how many rows of named refer to each",
-        "  keeps    no join results",
-        "  shuffle  by key (k string): each key's changes in order",
+        "  shuffle  named by key (k string)",
+        "  state    named: foreign key per key",
+        "",
+        "Stage 6",
+        "  shuffle  named, regions by foreign key (w string)",
+        "  state    subscriptions: named, last row per foreign key and key",
+        "           right: regions, last row per key",
+        "           references: how many rows of named refer to each",
+        "",
+        "Stage 7",
+        "  shuffle  outer join of named and regions by key (k string), each key's changes in order",
+        "  state    none",
     ]
 
 

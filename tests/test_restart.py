@@ -241,24 +241,36 @@ def test_local_copies_may_be_spoiled_between_and_within_micro_batches(
     assert len(told) == len(expected("tree", [r for records in given for r in records]))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_killed_driver_loses_and_doubles_nothing(
-    spark: SparkSession, tmp_path: Path, kind: str
-) -> None:
-    """The process and its JVM are killed between and within micro-batches."""
+def test_a_killed_driver_loses_and_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """The process and its JVM, with two queries, are killed between and within micro-batches."""
     given = batches(12, 6)
-    write(tmp_path, given)
+    for kind in KINDS:
+        (tmp_path / kind).mkdir()
+        write(tmp_path / kind, given)
     random_ = random.Random()
-    offsets, commits = tmp_path / "checkpoint" / "offsets", tmp_path / "checkpoint" / "commits"
-    kills = [(offsets, 2), (commits, 5), (offsets, 8)]
-    for log, number in kills:
-        with drivers.running(__file__, str(tmp_path), kind, folder=tmp_path) as driver:
-            drivers.wait_until((log / str(number)).exists, driver, f"{log.name}/{number}")
+    kills = [
+        ("tree", "offsets", 2),
+        ("foreign key", "commits", 4),
+        ("tree", "commits", 6),
+        ("foreign key", "offsets", 8),
+    ]
+    for kind, log, number in kills:
+        checkpoint = tmp_path / kind / "checkpoint"
+        with drivers.running(__file__, str(tmp_path), folder=tmp_path) as driver:
+            drivers.wait_until((checkpoint / log / str(number)).exists, driver, f"{log}/{number}")
             time.sleep(random_.uniform(0, 0.4))
-        assert not (commits / "11").exists(), "the query was done before it was killed"
-    start(spark, tmp_path, dt.to_parquet(str(tmp_path / "out")), kind).awaitTermination()
+        assert not (checkpoint / "commits" / "11").exists(), "it was done before it was killed"
+    for kind in KINDS:
+        own = tmp_path / kind
+        start(spark, own, dt.to_parquet(str(own / "out")), kind).awaitTermination()
+        refuse_other_changes(spark, own, kind, [r for records in given for r in records])
 
-    told = spark.read.parquet(str(tmp_path / "out"))
+
+def refuse_other_changes(
+    spark: SparkSession, folder: Path, kind: str, records: Sequence[Record]
+) -> None:
+    """What was written is what the records make the query emit, each key's in order."""
+    told = spark.read.parquet(str(folder / "out"))
     values = [name for name in ("c0", "c1", "c2") if name in told.columns]
     rows = (
         told.select("k", *values, "_change", F.expr("unix_millis(_timestamp) ms"), "_position")
@@ -266,11 +278,11 @@ def test_a_killed_driver_loses_and_doubles_nothing(
         .orderBy("bucket", "_position")
         .collect()
     )
-    assert len(list((tmp_path / "checkpoint" / "sources").iterdir())) == 1
+    assert len(list((folder / "checkpoint" / "sources").iterdir())) == 1
     if kind == "tree":
         positions = [[row["_position"] for row in rows if row["bucket"] == b] for b in (0, 1)]
         assert positions == [list(range(len(own))) for own in positions]
-    wanted = expected(kind, [record for records in given for record in records])
+    wanted = expected(kind, records)
     for key in KEYS:
         own = [row for row in rows if row["k"] == key]
         assert len({row["_position"] for row in own}) == len(own)
@@ -281,10 +293,15 @@ def test_a_killed_driver_loses_and_doubles_nothing(
     assert len(rows) == len(wanted)
 
 
-def main(folder: Path, kind: str) -> None:
+def main(folder: Path) -> None:
     spark = small_session.builder().getOrCreate()
-    start(spark, folder, dt.to_parquet(str(folder / "out")), kind).awaitTermination()
+    queries = [
+        start(spark, folder / kind, dt.to_parquet(str(folder / kind / "out")), kind)
+        for kind in KINDS
+    ]
+    for query in queries:
+        query.awaitTermination()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]))

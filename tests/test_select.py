@@ -94,11 +94,10 @@ left join by key  (key id; x, y, z)
    └─ a  (key id; x)
 
 Stage 1
-  shuffle  by key (id bigint) into buckets; 3 inputs, packed as columns
+  shuffle  a, b, c by key (id bigint)
   state    a: last row per key
            b: last row per key
            c: last row per key
-  keeps    no join results
 """
     )
 
@@ -138,12 +137,16 @@ window_end; n)
    └─ pages  (key page; title)
 
 Stage 1
-  shuffle  by (page string) into buckets; 2 inputs, packed as columns
-  state    pages: last row per key
-           aggregate of views by page: accumulators per key and window, until it is closed
-           trend: rows per key and window, for 8 days
-           named: rows per key and window, for 8 days
-           rows per key and window, until it is closed
+  shuffle  views, pages by (page string)
+  state    1. groups: accumulators per key and window, until it is closed
+           2. aggregate of views by page: foreign key per key
+           3. subscriptions: aggregate of views by page, last row per foreign key and key
+           3. right: aggregate of views by page, rows per key and window, for 8 days
+           5. trend: foreign key per key
+           6. subscriptions: trend, last row per foreign key and key
+           6. right: pages, last row per key
+           8. open: last row per key and window, until it is closed
+           8. closing: when each window closes
 """
     )
 
@@ -159,11 +162,11 @@ aggregate by title  (key title; n)
 └─ pages  (key page; title)
 
 Stage 1
-  shuffle  by key (page string) into buckets; pages, packed as columns
+  shuffle  pages by key (page string)
   state    pages: last row per key, of it what is aggregated
 
 Stage 2
-  shuffle  by (title string) into buckets; pages, packed as columns
-  state    accumulators per group
+  shuffle  pages by group (title string)
+  state    groups: accumulators per key
 """
     )

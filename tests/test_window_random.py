@@ -16,15 +16,7 @@ import pytest
 from bench.families import windows as family
 from bench.forced import HASHES, forced
 from bench.models.gathering import Cells, Change, Key
-from bench.models.windows import (
-    Joined,
-    View,
-    accumulate,
-    each_record,
-    has_windows,
-    inputs_of,
-    seen,
-)
+from bench.models.windows import Joined, View, accumulate, each_record, has_windows, inputs_of, seen
 from bench.records import Record, by_key, cut, flat, per_batch
 from bench.runners import driver
 from window_cases import FIXED, KINDS, PLACED, SAME, cases

@@ -7,15 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.models.gathering import Windows
-from bench.models.windows import (
-    GATHERED,
-    WINDOWED,
-    Joined,
-    Topology,
-    View,
-    has_windows,
-    inputs_of,
-)
+from bench.models.windows import GATHERED, WINDOWED, Joined, Topology, View, has_windows, inputs_of
 from bench.records import Record
 
 KINDS = ("tumbling", "hopping", "sliding", "session")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
+import dovetail as dt
 from examples.flights.demo import run
 
 if TYPE_CHECKING:
@@ -42,17 +43,15 @@ def main() -> int:
 
 def start_spark(scratch: Path, log: Path) -> SparkSession:
     """A local session whose own messages, and those of its Python workers, go to a file."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with stderr_to(log):
         spark = (
-            SparkSession.builder.master("local[*]")
+            dt.configure(SparkSession.builder.master("local[*]"))
             .appName("dovetail flights")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.ui.enabled", "false")
             .config("spark.local.dir", str(scratch))
             .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
-            .config("spark.driver.extraJavaOptions", "-XX:+UseParallelGC")
             .getOrCreate()
         )
     spark.sparkContext.setLogLevel("ERROR")

@@ -37,10 +37,12 @@ from dovetail.plan.aggregates import (
     sum,  # noqa: A004
 )
 from dovetail.plan.delta import Delta, delta
-from dovetail.plan.joins import Within, within
+from dovetail.plan.stream_join import Within, within
 from dovetail.plan.windows import Windows, hopping, session, sliding, tumbling
 from dovetail.snapshots.table import SnapshotTable
+from dovetail.spark.doctor import doctor
 from dovetail.spark.query import Sink, settings
+from dovetail.spark.session import configure
 from dovetail.stream import GroupedStream, Stream, WindowedStream, WindowedTable
 from dovetail.table import GroupedTable, Table
 
@@ -75,9 +77,11 @@ __all__ = [
     "approx_count_distinct",
     "collect_list",
     "collect_set",
+    "configure",
     "count",
     "delta",
     "delta_files",
+    "doctor",
     "first",
     "hopping",
     "index",

@@ -12,15 +12,17 @@ from dovetail.errors import PlanError
 from dovetail.laws.stream_join import Unmatched
 from dovetail.laws.table_join import How
 from dovetail.plan.aggregates import AnAggregate
-from dovetail.plan.checks import refuse_given
-from dovetail.plan.grouping import WindowMode, aggregation, as_stream, as_table
-from dovetail.plan.joins import AWithin, stream_join, stream_table_join
+from dovetail.plan.aggregation import aggregation
+from dovetail.plan.joins import Call
 from dovetail.plan.matching import On
 from dovetail.plan.nodes import Node, Source
 from dovetail.plan.reading import Given
 from dovetail.plan.select import Selection
 from dovetail.plan.spans import Span
-from dovetail.plan.window_joins import window_join
+from dovetail.plan.stream_join import AWithin, stream_join
+from dovetail.plan.stream_table_join import stream_table_join
+from dovetail.plan.unwindowed import WindowMode, as_stream, as_table
+from dovetail.plan.window_join import window_join
 from dovetail.plan.windows import SomeWindows, Windows
 from dovetail.table import Table
 from dovetail.topology import AWindowedTable, Topology, Windowed
@@ -85,64 +87,19 @@ class Stream(Topology):
         Raises ``PlanError`` for arguments that do not fit. Source: KIP-77; KIP-914; Kafka Streams
         join design; spec/stream_table, spec/stream_stream.
         """
-        operator, two = name or "join", None if unmatched == "on_close" else unmatched
+        call = Call(self.plan, right.plan, on, how, select, align, name)
+        eager = None if unmatched == "on_close" else unmatched
+        two = {"within": within, "unmatched": eager}
         if isinstance(right, Windowed):
-            refuse_given(
-                operator,
-                "does not apply to a windowed table",
-                "Leave it out",
-                within=within,
-                unmatched=two,
-                grace=grace,
-                align=align,
-            )
-            return Stream(
-                window_join(
-                    self.plan,
-                    right.plan,
-                    on=on,
-                    how=how,
-                    select=select,
-                    window_of=window_of,
-                    label=name,
-                )
-            )
-        refuse_given(operator, "is for a windowed table", "Leave it out", window_of=window_of)
+            others = {"grace": grace, **two}
+            return Stream(window_join(call, window_of=window_of, others=others))
+        call.refuse({"window_of": window_of}, "is for a windowed table")
         if isinstance(right, Stream):
-            refuse_given(
-                operator,
-                "is for joins with a table",
-                "A grace period of two streams belongs into within=",
-                grace=grace,
-            )
-            return Stream(
-                stream_join(
-                    self.plan,
-                    right.plan,
-                    on=on,
-                    how=how,
-                    within=within,
-                    unmatched=unmatched,
-                    select=select,
-                    align=align,
-                    label=name,
-                )
-            )
-        refuse_given(
-            operator, "is for joins of two streams", "Leave it out", within=within, unmatched=two
-        )
-        return Stream(
-            stream_table_join(
-                self.plan,
-                right.plan,
-                on=on,
-                how=how,
-                grace=grace,
-                select=select,
-                align=align,
-                label=name,
-            )
-        )
+            remedy = "A grace period of two streams belongs into within="
+            call.refuse({"grace": grace}, "is for joins with a table", remedy)
+            return Stream(stream_join(call, within, unmatched))
+        call.refuse(two, "is for joins of two streams")
+        return Stream(stream_table_join(call, grace))
 
     @validated
     def to_table(self) -> Table:
@@ -247,11 +204,8 @@ class WindowedTable(Windowed):
         asked for that its side no longer keeps (``retention=``).
         Source: Kafka Streams join design, "WTable-KTable", "WTable-WTable"; spec/windowed.
         """
-        return WindowedTable(
-            window_join(
-                self.plan, right.plan, on=on, how=how, select=select, shift=shift, label=name
-            )
-        )
+        call = Call(self.plan, right.plan, on, how, select, label=name)
+        return WindowedTable(window_join(call, shift=shift))
 
     @validated
     def to_table(self, *, windows: WindowMode = "on_change") -> Table:

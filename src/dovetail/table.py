@@ -11,16 +11,16 @@ from dovetail.arguments import ColumnName, Text, validated
 from dovetail.laws.table_join import How
 from dovetail.lookup.source import LookupSource
 from dovetail.plan.aggregates import AnAggregate
-from dovetail.plan.checks import refuse_given
+from dovetail.plan.aggregation import aggregation
 from dovetail.plan.delta import ADelta, Delta, tables_joined, with_lookup
-from dovetail.plan.grouping import aggregation
-from dovetail.plan.joins import materialized
+from dovetail.plan.joins import Call
 from dovetail.plan.matching import OnComputed
 from dovetail.plan.nodes import ChangeKinds, Late, Node
 from dovetail.plan.reading import Given
 from dovetail.plan.select import Selection
 from dovetail.plan.spans import Span
-from dovetail.plan.window_joins import window_join
+from dovetail.plan.table_join import materialized
+from dovetail.plan.window_join import window_join
 from dovetail.topology import AWindowedTable, Topology, Windowed
 
 
@@ -90,40 +90,12 @@ class Table(Topology):
         Source: KIP-77 "KTable-KTable"; KIP-213; KIP-914; FLIP-486; spec/table_table,
         spec/foreign_key, spec/versioned.
         """
+        call = Call(self.plan, right.plan, on, how, select, align, name)
         if isinstance(right, Windowed):
-            refuse_given(
-                name or "join",
-                "does not apply to a windowed table",
-                "Leave it out",
-                late=None if late == "ignore" else late,
-                align=align,
-                delta=delta,
-            )
-            return Table(
-                window_join(
-                    self.plan,
-                    right.plan,
-                    on=on,
-                    how=how,
-                    select=select,
-                    window_of=window_of,
-                    label=name,
-                )
-            )
-        refuse_given(name or "join", "is for a windowed table", "Leave it out", window_of=window_of)
-        return Table(
-            tables_joined(
-                self.plan,
-                right.plan,
-                on=on,
-                how=how,
-                select=select,
-                late=late,
-                align=align,
-                delta=delta or Delta(),
-                label=name,
-            )
-        )
+            others = {"late": None if late == "ignore" else late, "delta": delta}
+            return Table(window_join(call, window_of=window_of, others=others))
+        call.refuse({"window_of": window_of}, "is for a windowed table")
+        return Table(tables_joined(call, late, delta or Delta()))
 
     def materialize(self) -> Table:
         """This table with its rows kept, in a stage of their own: it emits real changes only, no

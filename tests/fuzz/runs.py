@@ -16,7 +16,6 @@ from dovetail.engine.local import Local
 from dovetail.physical.inputs import Arrival
 from dovetail.physical.output import held_columns
 from dovetail.physical.planner import physical_plan
-from dovetail.plan.nodes import is_stream
 from fuzz import columns, topologies
 from fuzz.case import Case
 
@@ -72,7 +71,7 @@ class BulkDriver(testing.Driver):
         values = [columns.plain(table.column(column)) for column in held.values()]
         deleted = [bool(d) for d in table.column(DELETED).to_pylist()]
         times = table.column(EVENT_TIME).to_pylist()
-        stream = is_stream(self._node)
+        stream = self._node.stream
         rows = zip(*values, strict=True) if values else iter([()] * len(table))
         for one_key, row, gone, time in zip(
             zip(*key, strict=True), rows, deleted, times, strict=True

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 
 import dovetail as dt
 from dovetail import testing
-from dovetail.plan.nodes import base_key
 from fuzz.columns import KEYS, TYPES, VALUES
 
 Node: TypeAlias = "dict[str, Any]"
@@ -143,7 +142,7 @@ def _join(number: int, node: Node, made: list[Any], **options: Any) -> Any:
         options["align"] = ALIGN
     left, right = made[node["left"]], made[node["right"]]
     if "on" not in options:
-        keys = (base_key(side.plan).names for side in (left, right))
+        keys = (side.plan.base_key.names for side in (left, right))
         options["on"] = dict(zip(*keys, strict=False))
     joined = left.join(right, how=node["how"], select=_selection(number, node), **options)
     return joined.materialize() if node.get("kept") else joined

@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 
 from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Timeline
-from dovetail.laws.versioning import (
-    LATEST,
-    as_of,
-    batch_versions,
-    newest,
-    within_retention,
-)
+from dovetail.laws.versioning import LATEST, as_of, batch_versions, newest, within_retention
 
 SEEDS = range(80)
 

@@ -22,11 +22,12 @@ from dovetail.lookup.source import Found, Index
 from dovetail.operators.delta_join import join, last_rows
 from dovetail.operators.job import Batch
 from dovetail.operators.lookup_cache import SideCache
-from dovetail.physical import operators as ops
+from dovetail.physical import delta_join
 from dovetail.physical.output import output_of
 from dovetail.physical.planner import physical_plan
 from dovetail.physical.stage import Port, Stage
-from dovetail.plan.nodes import DeltaJoin, Derived, Entry
+from dovetail.plan.delta_join import DeltaJoin
+from dovetail.plan.nodes import Derived, Entry
 
 Row = dict[str, Any]
 TYPES = {"long": pa.int64(), "double": pa.float64(), "string": pa.string()}
@@ -153,7 +154,7 @@ class Tasks:
         self.rng, self.tasks, self.amnesia = rng, tasks, amnesia
         self.operator = self.stage.fragment.last
         law = self.operator.law
-        assert isinstance(law, ops.DeltaJoin)
+        assert isinstance(law, delta_join.DeltaJoin)
         self.law = law
         self.ports = [read_by_key(port) for port in self.stage.ports]
         self.upstream = [

@@ -11,17 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
-from in_process import (
-    TYPES,
-    MemoryLookup,
-    Row,
-    TableOf,
-    Tasks,
-    World,
-    joined,
-    plan_of,
-    shown,
-)
+from in_process import TYPES, MemoryLookup, Row, TableOf, Tasks, World, joined, plan_of, shown
 
 import dovetail as dt
 from dovetail import testing

@@ -14,8 +14,10 @@ import dovetail as dt
 from dovetail import testing
 from dovetail.lookup.chain import ChainLookup, ChainReader
 from dovetail.physical.explain import explain
-from dovetail.plan.looked_up import changes_of, lookup_of
-from dovetail.plan.nodes import DeltaJoin, Derived, ForeignKeyJoin, TableJoin
+from dovetail.plan.delta_join import DeltaJoin, changes_of, lookup_of
+from dovetail.plan.foreign_key_join import ForeignKeyJoin
+from dovetail.plan.nodes import Derived
+from dovetail.plan.table_join import TableJoin
 
 FORCED = dt.delta(strategy="force")
 
@@ -201,8 +203,11 @@ left join by look-ups on customer = name  (key id; amount, city)
 └─ customers  (key name; city)
 
 Stage 1
-  shuffle  orders by key: the last change of each
-  shuffle  by (customer string) into buckets; 2 inputs, packed as columns
+  shuffle  orders by key (id bigint), the last change of each
+  state    none
+
+Stage 2
+  shuffle  orders, customers by (customer string)
   state    none
   look-up  sqlite orders by INDEX INDEX_customer (customer): id, customer, amount; cache none
            sqlite customers by UNIQUE INDEX PRIMARY KEY (name): name, city; cache 70 rows a task
@@ -233,7 +238,7 @@ def test_explain_shows_what_is_looked_up_and_each_limitation() -> None:
 
 
 def test_only_the_columns_that_are_needed_are_looked_up() -> None:
-    from dovetail.plan.looked_up import needed_columns
+    from dovetail.plan.delta_join import needed_columns
 
     table = orders("all", BY_CUSTOMER).join(
         customers(), on="customer", select=["city"], delta=FORCED

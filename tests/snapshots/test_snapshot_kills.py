@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import drivers
+import pytest
 import small_session
 from pyspark.sql import SparkSession
 from snapshot_model import counted, naive
@@ -28,12 +29,13 @@ import dovetail as dt
 from dovetail import lake
 from dovetail.snapshots.plan import tables
 
-MERGES, IMAGES_EACH = 3, 4
+MERGES = 3
 ORDERS, CUSTOMERS = 300, 20
 
 
+@pytest.mark.parametrize("images_each", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_what_a_kill_within_a_merge_leaves_is_gone_on_with(
-    delta_spark: SparkSession, tmp_path: Path
+    delta_spark: SparkSession, tmp_path: Path, images_each: int
 ) -> None:
     rng = random.Random()
     folder, images = tmp_path / "tables", []
@@ -43,7 +45,7 @@ def test_what_a_kill_within_a_merge_leaves_is_gone_on_with(
     with drivers.running(__file__, str(folder), jars, folder=tmp_path) as driver:
         for merge in range(1, MERGES + 1):
             length_s = begun(folder, merge, driver)
-            moments = sorted(rng.uniform(0, length_s) for _ in range(IMAGES_EACH))
+            moments = sorted(rng.uniform(0, length_s) for _ in range(images_each))
             for before, moment in zip([0, *moments], moments, strict=False):
                 time.sleep(moment - before)
                 images.append(tmp_path / f"image {len(images)}")

@@ -37,15 +37,12 @@ class CollectList(Listing):
 
     values: pa.DataType
 
+    ordered = False
+
     @property
     def state(self) -> tuple[pa.DataType, ...]:
         """The list."""
         return (list_of(self.values),)
-
-    @property
-    def ordered(self) -> bool:
-        """By arrival."""
-        return False
 
     @property
     def reads(self) -> Literal["all"]:

@@ -23,6 +23,8 @@ class End(Accumulating):
     last: bool
     ignore_nulls: bool
 
+    retracts = False
+
     @property
     def state(self) -> tuple[pa.DataType, ...]:
         """The value, and whether there is one."""
@@ -32,11 +34,6 @@ class End(Accumulating):
     def result(self) -> pa.DataType:
         """The column's type."""
         return self.values
-
-    @property
-    def retracts(self) -> bool:
-        """The row next to the end is not kept."""
-        return False
 
     def accumulated(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
         """The first or last value up to each update."""

@@ -39,6 +39,9 @@ class ApproxCountDistinct(Aggregate):
     value. Accumulator: the registers, a byte each.
     """
 
+    retracts = False
+    commutes = True
+
     @property
     def state(self) -> tuple[pa.DataType, ...]:
         """The registers."""
@@ -48,16 +51,6 @@ class ApproxCountDistinct(Aggregate):
     def result(self) -> pa.DataType:
         """A long."""
         return pa.int64()
-
-    @property
-    def retracts(self) -> bool:
-        """A register does not keep its second largest rank."""
-        return False
-
-    @property
-    def commutes(self) -> bool:
-        """The largest ranks do."""
-        return True
 
     def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
         """The estimate after each update.

@@ -25,6 +25,9 @@ class Extreme(Accumulating):
     values: pa.DataType
     largest: bool
 
+    retracts = False
+    commutes = True
+
     @property
     def state(self) -> tuple[pa.DataType, ...]:
         """The value."""
@@ -34,16 +37,6 @@ class Extreme(Accumulating):
     def result(self) -> pa.DataType:
         """The column's type."""
         return self.values
-
-    @property
-    def retracts(self) -> bool:
-        """The next smallest value is not kept."""
-        return False
-
-    @property
-    def commutes(self) -> bool:
-        """Extremes do."""
-        return True
 
     def accumulated(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
         """The extreme after each update."""
@@ -85,15 +78,12 @@ class ChangingExtreme(Listing):
     values: pa.DataType
     largest: bool
 
+    ordered = True
+
     @property
     def state(self) -> tuple[pa.DataType, ...]:
         """Two lists."""
         return (list_of(self.values), list_of(pa.int64()))
-
-    @property
-    def ordered(self) -> bool:
-        """By value."""
-        return True
 
     @property
     def reads(self) -> Literal["first", "last"]:

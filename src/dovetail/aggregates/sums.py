@@ -58,15 +58,12 @@ class Count(Accumulating):
     Accumulator: the count.
     """
 
+    commutes = True
+
     @property
     def state(self) -> tuple[pa.DataType, ...]:
         """One long."""
         return (_LONG,)
-
-    @property
-    def commutes(self) -> bool:
-        """Counts do."""
-        return True
 
     @property
     def result(self) -> pa.DataType:
@@ -95,15 +92,12 @@ class _Exact(Accumulating):
 
     values: pa.DataType
 
+    commutes = True
+
     @property
     def state(self) -> tuple[pa.DataType, ...]:
         """The count and the limbs."""
         return (_LONG,) * (1 + limb_count(self.values))
-
-    @property
-    def commutes(self) -> bool:
-        """Exact sums do."""
-        return True
 
     def accumulated(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Counts and sums after each update."""
@@ -210,15 +204,12 @@ class _Float(Aggregate):
     many are NaN, infinite, and minus infinite.
     """
 
+    commutes = True
+
     @property
     def state(self) -> tuple[pa.DataType, ...]:
         """The count, the finite sum, three counts."""
         return (_LONG, *STORED, _LONG, _LONG, _LONG)
-
-    @property
-    def commutes(self) -> bool:
-        """Exact sums do."""
-        return True
 
     @property
     def result(self) -> pa.DataType:

@@ -35,7 +35,7 @@ from dovetail.columns import (
 from dovetail.operators.job import Batch, Cause, Done, Job, Share, minus_each, whole
 from dovetail.operators.registry import operate
 from dovetail.physical.fragment import Feed, no_window
-from dovetail.physical.operators import Final
+from dovetail.physical.groups import Final
 from dovetail.physical.source import SourceSpec
 from dovetail.plan.windows import Windows
 from dovetail.state.runs import Runs

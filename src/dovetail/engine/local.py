@@ -36,12 +36,14 @@ from dovetail.engine.pack import Packer, Tag, packed, unpack_piece
 from dovetail.engine.pieces import Piece
 from dovetail.errors import PlanError
 from dovetail.operators.in_order import merge
+from dovetail.physical.delta_join import DeltaJoin
 from dovetail.physical.fragment import Fragment
 from dovetail.physical.inputs import Input
-from dovetail.physical.operators import DeltaJoin, InOrder
+from dovetail.physical.operators import InOrder
 from dovetail.physical.output import held_columns
 from dovetail.physical.stage import Port, Stage, stages
-from dovetail.plan.nodes import ForeignKeyJoin, Source
+from dovetail.plan.foreign_key_join import ForeignKeyJoin
+from dovetail.plan.nodes import Source
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import SegmentCache
 

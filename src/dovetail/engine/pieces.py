@@ -28,14 +28,7 @@ from dovetail.columns import (
     TIE,
 )
 from dovetail.engine.stock import Stored
-from dovetail.laws.arrival import (
-    NEVER,
-    LogRuns,
-    Stairs,
-    clocks,
-    order_by_log,
-    order_by_run,
-)
+from dovetail.laws.arrival import NEVER, LogRuns, Stairs, clocks, order_by_log, order_by_run
 from dovetail.operators.job import Batch
 from dovetail.physical.source import SourceSpec
 

@@ -31,13 +31,7 @@ from dovetail.engine.stock import AT, Stock
 from dovetail.laws.foreign_key_join import MOVED
 from dovetail.operators.job import Batch, Share
 from dovetail.physical.fragment import Fragment
-from dovetail.physical.operators import (
-    Final,
-    ForeignKeyJoin,
-    StreamJoin,
-    StreamTableJoin,
-    Subscribe,
-)
+from dovetail.physical.operators import ForeignKeyJoin
 
 
 @dataclass(frozen=True)
@@ -153,7 +147,6 @@ def _numbers(batch: Batch) -> Ints:
 
 def _by_key(fragment: Fragment) -> bool:
     first = fragment.operators[0]
-    if not first.reads and isinstance(first.law, (Subscribe, ForeignKeyJoin)):
+    if not first.reads and first.law.whole_keys:
         return True
-    waits = any(isinstance(law, (Final, StreamJoin, StreamTableJoin)) for law in fragment.laws)
-    return fragment.last.emit == "batch" and not waits
+    return fragment.last.emit == "batch" and not any(law.waits for law in fragment.laws)

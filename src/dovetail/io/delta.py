@@ -40,7 +40,7 @@ from dovetail.columns import (
 )
 from dovetail.errors import PlanError, TargetError
 from dovetail.hadoop import entries, located, text_of
-from dovetail.plan.nodes import Node, has_null_keys, is_current
+from dovetail.plan.nodes import Node
 from dovetail.refusals import refused
 
 if TYPE_CHECKING:
@@ -103,11 +103,11 @@ class DeltaSink:
         lake.refuse_without_delta(session, self._title)
         lake.tune(session)
         table = lake.called(session, self._title, "path=", self.path, self.table)
-        if not is_current(node):
+        if not node.current:
             return self._appending(session, changes, table)
         columns = [*node.key.names, *node.values.names, TIMESTAMP]
         schema = changes.select(*map(quoted, columns)).schema
-        kept = KeptTable(self._title, table, schema, node.key.names, has_null_keys(node), self)
+        kept = KeptTable(self._title, table, schema, node.key.names, node.null_keys, self)
         kept.prepare(session, *_progress(session, checkpoint))
         return changes.writeStream.foreachBatch(kept.take)
 

@@ -20,7 +20,7 @@ from dovetail.io.kafka import (
     WriteFormat,
     write_topic,
 )
-from dovetail.plan.nodes import Node, StreamJoin
+from dovetail.plan.nodes import Node
 from dovetail.refusals import refused
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class TopicSink:
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """The configured writer."""
-        if isinstance(node, StreamJoin) and node.unmatched == "retract":
+        if node.withdraws:
             raise PlanError(
                 node.name,
                 "unmatched='retract' withdraws single rows, a record of a topic cannot say which",

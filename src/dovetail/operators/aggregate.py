@@ -37,7 +37,7 @@ from dovetail.laws.windows import assign, open_windows, running_max
 from dovetail.operators.job import Done, Job, minus, output, picked
 from dovetail.operators.parts import Parts, Read, parts_of
 from dovetail.operators.table_join import Pool
-from dovetail.physical.operators import WINDOW_TYPE, Aggregation
+from dovetail.physical.groups import WINDOW_TYPE, Aggregation
 from dovetail.state.table_state import TableState
 
 Columns: TypeAlias = Sequence[pa.Array]

@@ -16,15 +16,7 @@ import pyarrow as pa
 from dovetail.arrays.equality import canonical
 from dovetail.arrays.grouping import by_key
 from dovetail.arrays.hashing import stable_hash
-from dovetail.arrays.timeline import (
-    ABSENT,
-    NO_TIME,
-    Ints,
-    Mask,
-    Rows,
-    last_of_source,
-    timeline,
-)
+from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Rows, last_of_source, timeline
 from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
 from dovetail.errors import DataError
 from dovetail.laws import delta_join
@@ -32,8 +24,8 @@ from dovetail.lookup.keys import grouped, numbered
 from dovetail.lookup.source import Found
 from dovetail.operators.job import Batch, Cause, output, picked, whole
 from dovetail.operators.lookup_cache import SideCache
+from dovetail.physical.delta_join import DeltaJoin, LookedUp
 from dovetail.physical.fragment import Operator
-from dovetail.physical.operators import DeltaJoin, LookedUp
 from dovetail.physical.source import SourceSpec
 
 Ask: TypeAlias = "Callable[[int, Sequence[str], pa.Table], Found]"
@@ -215,7 +207,7 @@ def _stays(
     row_of[order] = np.cumsum(new) - 1
     own = row_of[len(fresh.table) :]
     _refuse_twice(title, "its primary key", own * (answer.max(initial=0) + 1) + answer)
-    if side.one_row:
+    if side.index.unique:
         _refuse_twice(title, "a unique index", group)
     last = np.full(int(new.sum()), ABSENT)
     last[own] = np.arange(len(own))

@@ -19,7 +19,7 @@ from dovetail.columns import DUE, EVENT_TIME, HASH, SEQUENCE
 from dovetail.laws.stream_join import first_due
 from dovetail.operators.job import Cause, Done, Job, output, whole
 from dovetail.operators.table_join import Pool, keep
-from dovetail.physical.operators import Final
+from dovetail.physical.groups import Final
 from dovetail.state.queue import QueueState
 from dovetail.state.table_state import TableState
 

@@ -17,22 +17,9 @@ import pyarrow as pa
 
 from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.grouping import bucket_of, rank_of_keys, stable_argsort
-from dovetail.arrays.timeline import (
-    ABSENT,
-    NO_TIME,
-    Ints,
-    Mask,
-    Timeline,
-    timeline,
-)
+from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, timeline
 from dovetail.columns import EPOCH, INSTRUCTION, PLACE, SEQUENCE
-from dovetail.laws.foreign_key_join import (
-    BEFORE,
-    EMIT,
-    SETTLED,
-    fan_out,
-    low_half,
-)
+from dovetail.laws.foreign_key_join import BEFORE, EMIT, SETTLED, fan_out, low_half
 from dovetail.laws.table_join import preserved
 from dovetail.operators.job import Done, Job, output
 from dovetail.operators.subscriptions import (

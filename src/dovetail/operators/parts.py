@@ -23,7 +23,7 @@ from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline
 from dovetail.columns import DELETED, EVENT_TIME, HASH
 from dovetail.laws.foreign_key_join import combined, combined_range
 from dovetail.operators.job import Job, whole
-from dovetail.physical.operators import Aggregation
+from dovetail.physical.groups import Aggregation
 from dovetail.state.runs import Runs
 from dovetail.state.table_state import TableState
 

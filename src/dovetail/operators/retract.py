@@ -18,7 +18,7 @@ from dovetail.columns import DELETED, EVENT_TIME, HASH, INSTRUCTION
 from dovetail.laws.retract import SILENT, moves
 from dovetail.operators.job import Done, Job
 from dovetail.operators.row_changes import RowChanges, emitted
-from dovetail.physical.operators import Retract
+from dovetail.physical.groups import Retract
 
 
 def run(job: Job, law: Retract) -> Done:

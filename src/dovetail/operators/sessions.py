@@ -30,7 +30,7 @@ from dovetail.operators.aggregate import (
     values_of,
 )
 from dovetail.operators.job import Done, Job, output, picked, whole
-from dovetail.physical.operators import Aggregation
+from dovetail.physical.groups import Aggregation
 from dovetail.state.table_state import TableState
 
 _Changed: TypeAlias = tuple[Sessions, Sessions, Ints]

@@ -34,7 +34,7 @@ from dovetail.operators.aggregate import (
     values_of,
 )
 from dovetail.operators.job import Done, Job, minus, output, picked
-from dovetail.physical.operators import Aggregation
+from dovetail.physical.groups import Aggregation
 from dovetail.state.history import HistoryState
 from dovetail.state.table_state import TableState
 

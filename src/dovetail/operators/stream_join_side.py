@@ -12,15 +12,7 @@ import pyarrow as pa
 from dovetail.arrays.search import pieces
 from dovetail.arrays.timeline import NO_TIME, STORED, Ints, Mask, Timeline
 from dovetail.columns import DELETED, DUE, EVENT_TIME, HASH, PENDING, ROW
-from dovetail.laws.stream_join import (
-    NEVER,
-    Arrivals,
-    Pairs,
-    Reach,
-    Window,
-    first_due,
-    settled,
-)
+from dovetail.laws.stream_join import NEVER, Arrivals, Pairs, Reach, Window, first_due, settled
 from dovetail.laws.table_join import preserved
 from dovetail.operators.job import Job, minus
 from dovetail.physical.operators import StreamJoin, marks, waiting
@@ -70,7 +62,7 @@ class Stores:
                 for side, source in enumerate(law.sides)
             ],
             [TableState(_MARK, 1, job.runs(marks(side)), job.blobs, job.cache) for side in (0, 1)],
-            job.operator.stores,
+            list(job.operator.stores),
         )
 
     @property

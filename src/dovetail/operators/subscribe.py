@@ -12,15 +12,7 @@ import pyarrow as pa
 from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.grouping import any_null
 from dovetail.arrays.timeline import ABSENT, Ints, Mask
-from dovetail.columns import (
-    DELETED,
-    EPOCH,
-    EVENT_TIME,
-    HASH,
-    INSTRUCTION,
-    PLACE,
-    foreign_name,
-)
+from dovetail.columns import DELETED, EPOCH, EVENT_TIME, HASH, INSTRUCTION, PLACE, foreign_name
 from dovetail.laws.foreign_key_join import EMIT, FRESH, MOVED, Messages, messages
 from dovetail.laws.table_join import preserved
 from dovetail.operators.job import Done, Job, picked

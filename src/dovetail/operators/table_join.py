@@ -22,12 +22,7 @@ from dovetail.arrays.timeline import (
 )
 from dovetail.columns import EVENT_TIME
 from dovetail.laws.table_join import Changes, Stored, join_tables, net_changes
-from dovetail.laws.versioning import (
-    LATEST,
-    batch_versions,
-    newest,
-    within_retention,
-)
+from dovetail.laws.versioning import LATEST, batch_versions, newest, within_retention
 from dovetail.operators.job import Done, Job, output, picked
 from dovetail.physical.fragment import Operator
 from dovetail.physical.operators import TableJoin

@@ -9,10 +9,12 @@ import pyarrow as pa
 from dovetail.columns import EPOCH, PLACE, SEQUENCE
 from dovetail.errors import PlanError
 from dovetail.laws.table_join import How
+from dovetail.physical import groups
 from dovetail.physical import operators as ops
 from dovetail.physical.fragment import Emit, Operator
 from dovetail.physical.source import ROW_COLUMNS, SourceSpec
-from dovetail.plan.nodes import Aggregation, Node
+from dovetail.plan.aggregation import Aggregation
+from dovetail.plan.nodes import Node
 
 
 def subscriptions(left: SourceSpec, carries: tuple[str, ...]) -> SourceSpec:
@@ -87,12 +89,12 @@ def in_order(answering: Operator, name: str) -> Operator:
     )
 
 
-def aggregation(node: Aggregation, used: tuple[str, ...]) -> ops.Aggregation:
-    """What an aggregation makes of the columns ``used``."""
-    return ops.Aggregation(
+def aggregation(node: Aggregation) -> groups.Aggregation:
+    """What an aggregation makes of the columns that it uses."""
+    return groups.Aggregation(
         node.name,
         tuple(
-            ops.Column(c.name, tuple(used.index(name) for name in c.columns), c.kernel)
+            groups.Column(c.name, tuple(node.used.index(name) for name in c.columns), c.kernel)
             for c in node.columns
         ),
         node.windows,

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
 import pyarrow as pa
 
 from dovetail.arguments import Rule
-from dovetail.columns import (
-    DELETED,
-    EVENT_TIME,
-    POSITION,
-    VISIBLE,
-    key_name,
-    value_name,
-)
-from dovetail.physical.operators import Law
+from dovetail.columns import DELETED, EVENT_TIME, POSITION, VISIBLE, key_name, value_name
+from dovetail.physical.law import Law
 from dovetail.physical.source import SourceSpec, unique
 from dovetail.plan.windows import Windows
 
@@ -88,8 +82,8 @@ class Operator:
         return unique([source.name for source in self.sources])
 
     @property
-    def stores(self) -> list[str]:
-        """What a bucket keeps for it."""
+    def stores(self) -> Mapping[str, str]:
+        """What a bucket keeps for it, by name, in words."""
         return self.law.stores(self.sources)
 
     @property

@@ -25,19 +25,8 @@ from dovetail.columns import (
 from dovetail.errors import PlanError
 from dovetail.physical.source import SourceSpec, unique
 from dovetail.plan.arrow import arrow_schema
-from dovetail.plan.nodes import (
-    DeltaJoin,
-    Derived,
-    Entry,
-    Node,
-    Source,
-    StreamJoin,
-    StreamTableJoin,
-    entries,
-    has_null_keys,
-    origins,
-    windows_of,
-)
+from dovetail.plan.checks import signature
+from dovetail.plan.nodes import Derived, Entry, Node, Source
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +49,13 @@ class Input:
     @property
     def key_fields(self) -> list[StructField]:
         """The columns that make the stage's key."""
-        columns = {f.name: f for f in (*self.source.key, *self.source.values)}
-        return [columns[name] for name in self.key]
+        return [self.source.fields[name] for name in self.key]
+
+    @property
+    def by(self) -> str:
+        """What its rows are read by, in words."""
+        own = self.key == tuple(self.source.key.names)
+        return ("key " if own else "") + signature(StructType(self.key_fields))
 
     @property
     def foreign_fields(self) -> list[StructField]:
@@ -78,8 +72,7 @@ class Input:
     def value_fields(self) -> list[StructField]:
         """The columns that travel as values."""
         if self.used is not None:
-            columns = {f.name: f for f in (*self.source.key, *self.source.values)}
-            return [columns[name] for name in self.used]
+            return [self.source.fields[name] for name in self.used]
         values = (f for f in self.source.values if self.only is None or f.name in self.only)
         return [f for f in (*self.source.key, *values) if f.name not in self.key]
 
@@ -90,17 +83,6 @@ class Input:
             StructField(aggregated_name(number), f.dataType)
             for number, f in enumerate(self.value_fields)
         ]
-
-
-def goes_by_time(node: Node) -> bool:
-    """Whether anything in a node, through all stages, depends on stream time."""
-    if isinstance(node, Source):
-        return node.versioned_us is not None
-    if isinstance(node, Derived):
-        return goes_by_time(node.node)
-    own = isinstance(node, StreamJoin) or windows_of(node) is not None
-    own |= isinstance(node, StreamTableJoin) and node.grace_us is not None
-    return own or any(goes_by_time(entry) for entry in entries(node))
 
 
 @dataclass(frozen=True)
@@ -117,7 +99,7 @@ class Arrival:
     @classmethod
     def of(cls, node: Node, *, one_log: bool = False) -> Arrival:
         """That of a whole topology, by its last node."""
-        return cls(tuple(origins(node)), goes_by_time(node), one_log)
+        return cls(tuple(node.origins), node.timed, one_log)
 
     def shared_log(self, source: Entry) -> bool:
         """Whether its rows have a place in a log that all inputs share."""
@@ -127,7 +109,7 @@ class Arrival:
         """What rows of another stage bring of the records that caused them, besides their place in
         a shared log; nothing of a delta join's, which are put in order anew.
         """
-        if isinstance(source, Source) or isinstance(source.node, DeltaJoin):
+        if isinstance(source, Source) or source.node.eventual:
             return ()
         time = (STREAM_TIME,) if source.stream else ()
         return (TIE, *time) if self.shared_log(source) else (CLOCK, ORDER, TIE, *time)
@@ -172,11 +154,11 @@ def source_spec(
         sequence=shared_log or own_log,
         log_partition=own_log,
         stream=source.stream,
-        null_keys=alone or has_null_keys(source),
+        null_keys=alone or source.null_keys,
         keeps_time=keeps_time,
         versioned_us=source.versioned_us,
         files=isinstance(source, Source) and source.files and not (shared_log or own_log),
-        origin=arrival.origins.index(origins(source)[0]),
+        origin=arrival.origins.index(source.origins[0]),
         clocked=clocked,
         numbered=numbered and clocked and not shared_log,
         carries=carries,

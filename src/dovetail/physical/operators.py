@@ -1,64 +1,22 @@
-"""What each operator does: its law's parameters, as plain data that travels to the workers.
-
-An operator says for itself what it keeps (its stores, by name), what it puts out (key and values)
-and what it counts.
+"""What each join's operator does: its law's parameters, as plain data that travels to the workers.
+``law_of`` makes it of the node that it runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import singledispatch
+from typing import ClassVar
 
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Aggregate
-from dovetail.aggregates.multiset import Listing
-from dovetail.columns import WINDOW_END, WINDOW_START
-from dovetail.laws.delta_join import Form
 from dovetail.laws.stream_join import Unmatched, Window
-from dovetail.laws.table_join import How, Tree, leaves, preserved
-from dovetail.lookup.source import LookupSource
-from dovetail.physical.source import SourceSpec, unique
-from dovetail.plan.windows import Windows
-
-WINDOW_TYPE = pa.timestamp("us", "UTC")
-
-Sources: TypeAlias = Sequence[SourceSpec]
-
-
-@dataclass(frozen=True)
-class Law:
-    """What all operators answer for themselves, given their ``sources``."""
-
-    stateful: ClassVar[bool] = True
-
-    @property
-    def leaves(self) -> tuple[int, ...]:
-        """The source of each leaf: of each group of value columns in the output."""
-        return (0,)
-
-    @property
-    def holds_us(self) -> int:
-        """The longest, in stream time, that a result is held back."""
-        return 0
-
-    def key(self, sources: Sources) -> list[pa.Field]:
-        """The key columns of a change."""
-        return sources[0].fields(sources[0].key_columns)
-
-    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """The types of a leaf's values in a change."""
-        source = sources[self.leaves[leaf]]
-        return [field.type for field in source.fields(source.value_columns)]
-
-    def stores(self, sources: Sources) -> list[str]:
-        """What a bucket keeps, by name: by default rows of each source."""
-        return unique([source.name for source in sources]) if self.stateful else []
-
-    def counts(self, sources: Sources) -> list[str]:
-        """The metrics of rows that had no use."""
-        return []
+from dovetail.laws.table_join import How, Join, Leaf, Tree, leaves, preserved
+from dovetail.physical.law import Law, Sources
+from dovetail.plan import nodes, stream_join, stream_table_join, table_join
+from dovetail.plan.nodes import Entry, Node
+from dovetail.plan.spans import written
 
 
 @dataclass(frozen=True)
@@ -69,6 +27,9 @@ class TableJoin(Law):
 
     tree: Tree
     distinct: bool = False
+
+    nets: ClassVar[bool] = True
+    room = "table_join"
 
     @property
     def leaves(self) -> tuple[int, ...]:
@@ -85,6 +46,9 @@ class StreamTableJoin(Law):
     tree: Tree
     grace_us: int | None = None
 
+    waits: ClassVar[bool] = True
+    room = "stream_table_join"
+
     @property
     def leaves(self) -> tuple[int, ...]:
         """The source of each leaf."""
@@ -95,11 +59,19 @@ class StreamTableJoin(Law):
         """The grace period."""
         return self.grace_us or 0
 
-    def stores(self, sources: Sources) -> list[str]:
+    def stores(self, sources: Sources) -> Mapping[str, str]:
         """The tables and, with a grace period, the records that wait."""
-        names = super().stores(sources)
-        stream = self.leaves[0]
-        return names if self.grace_us is not None else names[:stream] + names[stream + 1 :]
+        kept = dict(super().stores(sources))
+        stream = list(kept)[self.leaves[0]]
+        if self.grace_us is None:
+            del kept[stream]
+        else:
+            kept[stream] = f"records that wait, for {written(self.grace_us)}"
+        return kept
+
+    def goes_by(self, entry: Entry) -> bool:
+        """By the stream's, where its records wait; by that of versioned tables."""
+        return self.grace_us is not None if entry.stream else super().goes_by(entry)
 
 
 @dataclass(frozen=True)
@@ -110,20 +82,17 @@ class StreamJoin(Law):
 
     sides: tuple[int, int]
     how: How
-    before_us: int
-    after_us: int
-    grace_us: int
+    window: Window
     unmatched: Unmatched
+
+    keeps_time: ClassVar[bool] = True
+    waits: ClassVar[bool] = True
+    room = "stream_join"
 
     @property
     def leaves(self) -> tuple[int, ...]:
         """The sides."""
         return self.sides
-
-    @property
-    def window(self) -> Window:
-        """Where records meet."""
-        return Window(self.before_us, self.after_us, self.grace_us)
 
     @property
     def holds_us(self) -> int:
@@ -133,11 +102,17 @@ class StreamJoin(Law):
         kept = preserved(self.how)
         return max((self.window.reach_us(side) for side in (0, 1) if kept[side]), default=0)
 
-    def stores(self, sources: Sources) -> list[str]:
+    def stores(self, sources: Sources) -> Mapping[str, str]:
         """The records; per side those that wait for their window to close, and the marks of those
         that have been joined.
         """
-        return [*super().stores(sources), *map(waiting, (0, 1)), *map(marks, (0, 1))]
+        kept = f"records of the last {written(self.window.retention_us)}"
+        unmatched, joined = "records without a match, until their window closes", "which are joined"
+        return (
+            dict.fromkeys(super().stores(sources), kept)
+            | dict.fromkeys(map(waiting, (0, 1)), unmatched)
+            | dict.fromkeys(map(marks, (0, 1)), joined)
+        )
 
     def counts(self, sources: Sources) -> list[str]:
         """The pairs that are not made, since one of the rows has been emitted without a match."""
@@ -164,6 +139,8 @@ class HistoryJoin(Law):
     sides: tuple[int, int]
     how: How
 
+    room = "history_join"
+
     @property
     def leaves(self) -> tuple[int, ...]:
         """The sides."""
@@ -178,6 +155,13 @@ class Subscribe(Law):
 
     how: How
 
+    whole_keys: ClassVar[bool] = True
+    room = "subscribe"
+
+    def stores(self, sources: Sources) -> Mapping[str, str]:
+        """Each row's foreign key."""
+        return dict.fromkeys(super().stores(sources), "foreign key per key")
+
 
 @dataclass(frozen=True)
 class ForeignKeyJoin(Law):
@@ -188,6 +172,8 @@ class ForeignKeyJoin(Law):
     primary: int
     how: How
 
+    whole_keys: ClassVar[bool] = True
+    room = "foreign_key_join"
     SUBSCRIPTIONS: ClassVar[str] = "subscriptions"
     RIGHT: ClassVar[str] = "right"
     REFERENCES: ClassVar[str] = "references"
@@ -220,12 +206,18 @@ class ForeignKeyJoin(Law):
         """The types of a leaf's values in a change."""
         return [field.type for field in sources[leaf].fields(self.held(sources, leaf))]
 
-    def stores(self, sources: Sources) -> list[str]:
+    def stores(self, sources: Sources) -> Mapping[str, str]:
         """The subscriptions with their rows; the right table; where right rows appear alone, how
         many left rows refer to each.
         """
-        counted = [self.REFERENCES] if preserved(self.how)[1] else []
-        return [self.SUBSCRIPTIONS, self.RIGHT, *counted]
+        left, right = sources
+        kept = {
+            self.SUBSCRIPTIONS: f"{left.name}, last row per foreign key and key",
+            self.RIGHT: f"{right.name}, {right.kept}",
+        }
+        if preserved(self.how)[1]:
+            kept[self.REFERENCES] = f"how many rows of {left.name} refer to each"
+        return kept
 
 
 @dataclass(frozen=True)
@@ -240,6 +232,7 @@ class InOrder(Law):
     net: bool
 
     stateful: ClassVar[bool] = False
+    room = "in_order"
 
     @property
     def leaves(self) -> tuple[int, ...]:
@@ -255,158 +248,44 @@ class InOrder(Law):
         return list(self.types[leaf])
 
 
-@dataclass(frozen=True)
-class LookedUp:
-    """One side of a delta join: ``lookup``, where its rows are found; ``key``: the numbers of its
-    primary key's columns among its source's user columns; ``values``: of those that its leaf has as
-    values; ``unique``: whether the join key tells its rows apart; ``one_row``: whether an index
-    says so; ``deletes``: whether it may have tombstones; ``cache``: how many rows of it a task
-    keeps.
+@singledispatch
+def law_of(node: Node, entries: Sequence[Entry]) -> Law:
+    """The law of a node that is one operator on its stage's ``entries``: tables by key, by
+    default.
     """
-
-    lookup: LookupSource
-    key: tuple[int, ...]
-    values: tuple[int, ...]
-    unique: bool
-    one_row: bool
-    deletes: bool
-    cache: int
+    return TableJoin(_tree(node, entries))
 
 
-@dataclass(frozen=True)
-class Settle(Law):
-    """The last change of each primary key, whose columns have the numbers ``primary`` among the
-    user columns: before a delta join whose left rows may change their join key. ``columns``: what
-    the join reads.
-    """
-
-    primary: tuple[int, ...]
-    columns: tuple[str, ...]
-
-    stateful: ClassVar[bool] = False
+@law_of.register
+def _(node: table_join.HistoryJoin, entries: Sequence[Entry]) -> Law:
+    return HistoryJoin(_sides(node, entries), node.how)
 
 
-@dataclass(frozen=True)
-class DeltaJoin(Law):
-    """A delta join. ``name``: what its metric is called; ``right_key``: whether the right primary
-    key is part of the result's; ``moving``: whether a left row may change its join key.
-    """
-
-    name: str
-    how: How
-    form: Form
-    right_key: bool
-    moving: bool
-    sides: tuple[LookedUp, LookedUp]
-
-    stateful: ClassVar[bool] = False
-
-    @property
-    def leaves(self) -> tuple[int, ...]:
-        """The left row, then the right one."""
-        return (0, 1)
-
-    def key(self, sources: Sources) -> list[pa.Field]:
-        """The left side's primary key and, where it does not tell results apart, the right's."""
-        sides = self.sides if self.right_key else self.sides[:1]
-        return [
-            source.fields(source.user_columns)[column]
-            for source, side in zip(sources, sides, strict=False)
-            for column in side.key
-        ]
-
-    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """The types of the columns that the result needs."""
-        held = sources[leaf].fields(sources[leaf].user_columns)
-        return [held[column].type for column in self.sides[leaf].values]
+@law_of.register
+def _(node: table_join.Materialized, entries: Sequence[Entry]) -> Law:
+    return TableJoin(_tree(node.node, entries), distinct=True)
 
 
-@dataclass(frozen=True)
-class Retract(Law):
-    """A table by primary key, grouped by other columns of it: each record becomes the old row,
-    which leaves its group, and the new one, which enters its own.
-    """
-
-    def counts(self, sources: Sources) -> list[str]:
-        """The rows with a null among the columns that they are grouped by."""
-        return [f"{sources[0].name}.null_group"]
+@law_of.register
+def _(node: stream_table_join.StreamTableJoin, entries: Sequence[Entry]) -> Law:
+    return StreamTableJoin(_tree(node, entries), node.grace_us)
 
 
-@dataclass(frozen=True)
-class Column:
-    """A result column: its name, the numbers of the value columns that ``kernel`` makes it of."""
-
-    name: str
-    values: tuple[int, ...]
-    kernel: Aggregate
+@law_of.register
+def _(node: stream_join.StreamJoin, entries: Sequence[Entry]) -> Law:
+    window = Window(**asdict(node.within))
+    return StreamJoin(_sides(node, entries), node.how, window, node.unmatched)
 
 
-@dataclass(frozen=True)
-class Aggregation(Law):
-    """Rows aggregated by key and, where there are ``windows``, by window. ``name``: what errors
-    call it; ``retracts``: rows that are ``_deleted`` leave their group; ``timed``: a group has
-    changed in a batch where only its time has.
-    """
-
-    name: str
-    columns: tuple[Column, ...]
-    windows: Windows | None = None
-    retracts: bool = False
-    timed: bool = False
-
-    GROUPS: ClassVar[str] = "groups"
-    RECORDS: ClassVar[str] = "records"
-
-    def key(self, sources: Sources) -> list[pa.Field]:
-        """What is grouped by, then the bounds of the window."""
-        own = super().key(sources)
-        if self.windows is None:
-            return own
-        return own + [pa.field(name, WINDOW_TYPE) for name in (WINDOW_START, WINDOW_END)]
-
-    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """The types of the aggregates."""
-        return [column.kernel.result for column in self.columns]
-
-    @property
-    def listed(self) -> list[int]:
-        """The columns whose lists may lie in parts: of groups whose rows may leave."""
-        columns = enumerate(self.columns) if self.retracts else ()
-        return [number for number, column in columns if isinstance(column.kernel, Listing)]
-
-    def lists(self, column: int) -> tuple[str, str]:
-        """The stores of a column's long lists: their index, and their parts."""
-        name = self.columns[column].name
-        return f"{name}: index", f"{name}: parts"
-
-    def stores(self, sources: Sources) -> list[str]:
-        """The accumulators; the parts of long lists; of sliding windows the records, too."""
-        slides = self.windows is not None and self.windows.kind == "sliding"
-        lists = [name for column in self.listed for name in self.lists(column)]
-        return [self.GROUPS, *lists, *([self.RECORDS] if slides else [])]
-
-    def counts(self, sources: Sources) -> list[str]:
-        """The records that came for a window when it was closed."""
-        return [] if self.windows is None else [f"{sources[0].name}.late"]
+def _sides(node: nodes.Join, entries: Sequence[Entry]) -> tuple[int, int]:
+    return _source(node.left, entries), _source(node.right, entries)
 
 
-@dataclass(frozen=True)
-class Final(Law):
-    """Rows by window: each window's last one, once stream time has reached its end + ``wait_us``;
-    ``after``: once it is past that.
-    """
+def _tree(node: Node, entries: Sequence[Entry]) -> Tree:
+    if not isinstance(node, nodes.Join):
+        return Leaf(_source(node, entries))
+    return Join(_tree(node.left, entries), _tree(node.right, entries), node.how)
 
-    wait_us: int
-    after: bool
 
-    OPEN: ClassVar[str] = "open"
-    CLOSING: ClassVar[str] = "closing"
-
-    @property
-    def due_us(self) -> int:
-        """How long after its end a window is emitted."""
-        return self.wait_us + self.after
-
-    def stores(self, sources: Sources) -> list[str]:
-        """The rows of windows that are open, and these by the time at which they close."""
-        return [self.OPEN, self.CLOSING]
+def _source(node: Node, entries: Sequence[Entry]) -> int:
+    return next(number for number, entry in enumerate(entries) if entry == node)

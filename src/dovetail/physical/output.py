@@ -27,17 +27,9 @@ from dovetail.columns import (
 )
 from dovetail.physical.stage import Stage
 from dovetail.plan.arrow import arrow_schema
-from dovetail.plan.nodes import (
-    DeltaJoin,
-    ForeignKeyJoin,
-    JoinNode,
-    Node,
-    Unwindowed,
-    WindowJoin,
-    changelog_schema,
-    width,
-)
+from dovetail.plan.nodes import Join, Node, changelog_schema
 from dovetail.plan.select import SIDES
+from dovetail.plan.unwindowed import Unwindowed
 
 
 @dataclass(frozen=True)
@@ -72,8 +64,7 @@ def output_of(stage: Stage) -> Output:
     if not stage.fragment.last.visible:
         columns = StructType([*changelog_schema(stage.node), *cause])
         return Output(columns, held_columns(stage))
-    own_key = isinstance(stage.node, (ForeignKeyJoin, DeltaJoin))
-    keys = stage.node.key.fields if own_key else stage.leaves[0].key_fields
+    keys = stage.node.key.fields if stage.node.has_own_key else stage.leaves[0].key_fields
     fields = [
         StructField(key_name(number), field.dataType, True) for number, field in enumerate(keys)
     ]
@@ -117,17 +108,17 @@ def leaf_columns(stage: Stage, leaf: int) -> dict[str, str]:
     return keys | {field.name: value_name(leaf, number) for number, field in values}
 
 
-def held_key(node: JoinNode, left: Mapping[str, str]) -> dict[str, str]:
+def held_key(node: Join, left: Mapping[str, str]) -> dict[str, str]:
     """The stage column behind each key column of a join; ``left``: of its left side's columns."""
-    if isinstance(node, (ForeignKeyJoin, WindowJoin, DeltaJoin)):
+    if node.has_own_key:
         return {name: key_name(number) for number, name in enumerate(node.key.names)}
     return {name: left[name] for name in node.key.names}
 
 
 def _held(node: Node, first_leaf: int, stage: Stage) -> dict[str, str]:
-    if not isinstance(node, JoinNode):
+    if not isinstance(node, Join):
         return leaf_columns(stage, first_leaf)
-    middle = first_leaf + width(node.left)
+    middle = first_leaf + len(node.left.entries)
     sides = {
         side: _held(child, leaf, stage)
         for side, child, leaf in zip(

@@ -24,6 +24,7 @@ from dovetail.columns import (
     SEQUENCE,
     WINDOW_START,
 )
+from dovetail.plan.spans import written
 
 ROW_COLUMNS = (HASH, EVENT_TIME, DELETED)
 """What the columns of every input begin with."""
@@ -76,6 +77,15 @@ class SourceSpec:
     numbered: bool = False
     carries: tuple[str, ...] = ()
     stairs: bool = False
+
+    @property
+    def kept(self) -> str:
+        """What a stage that stores its rows keeps of them."""
+        if self.retention_us is not None:
+            return f"rows per key and window, for {written(self.retention_us)}"
+        if self.versioned_us is not None:
+            return f"every version per key for {written(self.versioned_us)}"
+        return "last row per key"
 
     @property
     def title(self) -> str:

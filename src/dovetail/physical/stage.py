@@ -43,12 +43,14 @@ class Port:
 @dataclass(frozen=True, eq=False)
 class Stage:
     """A fragment that computes ``node``, or a part of it, with a port for each of its inputs.
-    ``leaves``: what the output's columns are named by, from left to right.
+    ``by``: what its rows are shuffled by, in words; ``leaves``: what the output's columns are named
+    by, from left to right.
     """
 
     node: Node
     fragment: Fragment
     ports: tuple[Port, ...]
+    by: str
     leaves: tuple[Input, ...] = ()
 
 

@@ -11,7 +11,7 @@ Source: Kafka Streams join design, "Windowed Aggregate", "KStream-WTable", "KTab
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import Column
@@ -29,7 +29,7 @@ from dovetail.columns import (
 )
 from dovetail.errors import PlanError
 from dovetail.laws.table_join import Join, Leaf, preserved
-from dovetail.physical import chains
+from dovetail.physical import chains, groups
 from dovetail.physical import operators as ops
 from dovetail.physical.fragment import Emit, Feed, Fragment, Operator
 from dovetail.physical.inputs import (
@@ -41,18 +41,13 @@ from dovetail.physical.inputs import (
     source_spec,
     unique_names,
 )
+from dovetail.physical.law import Law
 from dovetail.physical.source import SourceSpec
+from dovetail.plan.aggregation import Aggregation
 from dovetail.plan.fingerprint import fingerprint
-from dovetail.plan.nodes import (
-    Aggregation,
-    Derived,
-    Entry,
-    Unwindowed,
-    WindowJoin,
-    base_key,
-    is_stream,
-    windows_of,
-)
+from dovetail.plan.nodes import Derived, Entry
+from dovetail.plan.unwindowed import Unwindowed
+from dovetail.plan.window_join import WindowJoin
 from dovetail.plan.windows import Windows
 
 
@@ -76,14 +71,13 @@ def windowed(
     feeds: tuple[str, ...],
 ) -> Windowed:
     """The operators of a node that reads windows."""
-    if emit == "batch" and is_stream(node):
+    if emit == "batch" and node.stream:
         chains.refuse_batch(node)
     builder = _Builder()
     computed = node.input.node if isinstance(node, Unwindowed) else node
     assert isinstance(computed, (Aggregation, WindowJoin))
     final = isinstance(node, Unwindowed) and node.final
-    computes = isinstance(computed, WindowJoin) and any(s.ref is None for s in computed.select)
-    if computes and final:
+    if computed.computes and final:
         raise PlanError(
             computed.name,
             "select= computes, which goes with windows='on_change' only",
@@ -106,13 +100,13 @@ def windowed(
     inputs = builder.finished()
     if not arrival.one_log:
         refuse_partly_ordered(node, inputs, aligned=False)
-    visible = computes or (
+    visible = computed.computes or (
         isinstance(node, Unwindowed) and not all(isinstance(c, str) for c in node.columns)
     )
     builder.operators[-1] = replace(builder.operators[-1], visible=visible)
     numbered = is_numbered(inputs, arrival, feeds)
     clocks = {number for operator in builder.operators for number in operator.clocks}
-    windows = windows_of(computed)
+    windows = computed.windows
     assert windows is not None or not final
     fragment = Fragment(
         topology=fingerprint(node),
@@ -125,7 +119,9 @@ def windowed(
                     arrival,
                     numbered=numbered,
                     stairs=len(inputs) > 1 and number in clocks,
-                    alone=input_.source.stream and input_.used is None and _keeps_alone(computed),
+                    alone=input_.source.stream
+                    and input_.used is None
+                    and computed.keeps(input_.source),
                 ),
                 valueless=input_.used is not None and input_.source.stream,
             )
@@ -142,22 +138,9 @@ def windowed(
 
 def _timed(operator: Operator) -> Operator:
     """An operator that emits a group whose time alone has changed, too."""
-    if not isinstance(operator.law, ops.Aggregation):
+    if not isinstance(operator.law, groups.Aggregation):
         return operator
     return replace(operator, law=replace(operator.law, timed=True))
-
-
-def _meets_by_key(node: WindowJoin) -> bool:
-    """Whether a join's sides meet by the key of both: on the same window, or as a stream comes."""
-    left, right = windows_of(node.left), windows_of(node.right)
-    if right is None:
-        return False
-    return node.left.stream if left is None else node.shift_us == 0
-
-
-def _keeps_alone(node: Aggregation | WindowJoin) -> bool:
-    """Whether a stream's records come out where they find no window."""
-    return isinstance(node, WindowJoin) and node.how == "left"
 
 
 @dataclass(frozen=True)
@@ -217,7 +200,7 @@ class _Builder:
             return (Input(Derived(node), tuple(node.key.names)),)
         left = Input(node.left, tuple(node.left.key.names))
         # By foreign key, the right row's own key is one of its values.
-        by_key = _meets_by_key(node)
+        by_key = node.meets_by_key
         return left, Input(node.right, tuple(node.right.key.names) if by_key else ())
 
     def made(self, node: Aggregation | WindowJoin, emit: Emit) -> _Made:
@@ -232,19 +215,18 @@ class _Builder:
 
     def final(self, node: Aggregation | WindowJoin, made: _Made) -> _Made:
         """The operator that emits each window's last row."""
-        windows = windows_of(node)
+        windows = node.windows
         assert windows is not None
-        columns = [*node.key.fields, *node.values.fields]
         source = SourceSpec(
             name=node.name,
-            schema=carried(StructType(columns)),
+            schema=carried(node.row),
             keys=len(node.key),
             sequence=True,
             retention_us=windows.size_us + windows.grace_us,
             window=windows.kept_by,
         )
-        law = ops.Final(windows.wait_us, after=not windows.fixed)
-        feed = made.feed([f.name for f in columns])
+        law = groups.Final(windows.wait_us, after=not windows.fixed)
+        feed = made.feed(node.row.names)
         columns_of = _named(node.key.names, node.values.names)
         return self._operator(law, (source,), (feed,), "change", made.clocks, columns_of)
 
@@ -264,7 +246,7 @@ class _Builder:
         read = self.reads[number]
         columns = {name: name for name in key}
         if read.used is None:
-            columns = {f.name: f.name for f in (*source.key, *source.values)}
+            columns = {name: name for name in source.fields}
         else:
             for name in used or ():
                 read.used.setdefault(name, len(read.used))
@@ -275,7 +257,7 @@ class _Builder:
 
     def _operator(
         self,
-        law: ops.Law,
+        law: Law,
         sources: tuple[SourceSpec, ...],
         reads: tuple[Feed, ...],
         emit: Emit,
@@ -296,9 +278,9 @@ class _Builder:
         return _Made(len(self.operators) - 1, True, columns, clocks)
 
     def _aggregated(self, node: Aggregation, emit: Emit) -> _Made:
-        used = tuple(dict.fromkeys(name for c in node.columns for name in c.columns))
+        used = node.used
         read = self._read(node.input, node.by, used=used)
-        known = {f.name: f for f in (*node.input.key, *node.input.values)}
+        known = node.input.fields
         fields = [known[name] for name in node.by]
         fields += [StructField(aggregated_name(n), known[u].dataType) for n, u in enumerate(used)]
         source = SourceSpec(
@@ -311,24 +293,24 @@ class _Builder:
         )
         feed = read.feed([*node.by, *used], rehashed=False)
         columns = _named(node.key.names, node.values.names)
-        law = chains.aggregation(node, used)
+        law = chains.aggregation(node)
         return self._operator(law, (source,), (feed,), emit, read.clocks, columns)
 
     def _joined(self, node: WindowJoin, emit: Emit) -> _Made:
-        if not _meets_by_key(node):
+        if not node.meets_by_key:
             return self._referred(node, emit)
         if node.left.stream:
             return self._looked_up(node, emit)
         return self._on_same_window(node, emit)
 
     def _side(self, entry: Entry, emit: Emit) -> _Made:
-        if windows_of(entry) is None:
+        if entry.windows is None:
             return self._read(entry, tuple(entry.key.names))
         assert isinstance(entry, Derived)
         node = entry.node
         assert isinstance(node, (Aggregation, WindowJoin))
         made = self.made(node, emit)
-        if isinstance(node, WindowJoin) and any(s.ref is None for s in node.select):
+        if node.computes:
             raise PlanError(
                 node.name,
                 "select= computes, and another join of windows reads the result",
@@ -341,21 +323,20 @@ class _Builder:
         entries = [node.left, node.right]
         if sides[0] == sides[1]:
             sides, entries = sides[:1], entries[:1]
-        sources = tuple(_source(entry, _fields(entry), len(entry.key)) for entry in entries)
+        sources = tuple(_source(entry, entry.row, len(entry.key)) for entry in entries)
         feeds = tuple(
-            made.feed([f.name for f in _fields(entry)])
-            for made, entry in zip(sides, entries, strict=True)
+            made.feed(entry.row.names) for made, entry in zip(sides, entries, strict=True)
         )
         law = ops.TableJoin(Join(Leaf(0), Leaf(len(sides) - 1), node.how))
         return self._operator(law, sources, feeds, emit, _clocks(sides), self._selected(node))
 
     def _referred(self, node: WindowJoin, emit: Emit) -> _Made:
         """By foreign key: the left row's key with another window, or without its own."""
-        windows = windows_of(node.right)
-        own, base = list(node.left.key), list(base_key(node.left).names)
+        windows = node.right.windows
+        own, base = list(node.left.key), list(node.left.base_key.names)
         names: list[str | tuple[str, int]] = [*base]
         looks = None
-        if windows is None or windows_of(node.left) is not None:
+        if windows is None or node.left.windows is not None:
             left = self._side(node.left, emit)
             if windows is not None:
                 names += [(WINDOW_START, node.shift_us), (WINDOW_END, node.shift_us)]
@@ -373,25 +354,23 @@ class _Builder:
             foreign=len(foreign),
         )
         feed = left.feed([*(f.name for f in own), *names, *(f.name for f in values)], looks=looks)
-        clocks = _clocks(
-            [side for side, w in ((left, windows_of(node.left)), (right, windows)) if w]
-        )
+        clocks = _clocks([side for side, w in ((left, node.left.windows), (right, windows)) if w])
         subscribed = self._operator(ops.Subscribe(node.how), (source,), (feed,), emit, clocks, {})
         answering = chains.foreign_key(
             source,
             (),
-            _source(node.right, _fields(node.right), len(node.right.key)),
+            _source(node.right, node.right.row, len(node.right.key)),
             node.how,
             emit=emit,
             feeds=(SEQUENCE,),
         )
-        feeds = subscribed.as_it_is(), right.feed([f.name for f in _fields(node.right)])
+        feeds = subscribed.as_it_is(), right.feed(node.right.row.names)
         answered = self._added(answering, feeds, clocks, {})
         ordering = chains.in_order(answering, node.name)
         return self._added(ordering, (answered.as_it_is(),), clocks, self._selected(node))
 
     def _looked_up(self, node: WindowJoin, emit: Emit) -> _Made:
-        windows = windows_of(node.right)
+        windows = node.right.windows
         assert windows is not None
         left, column = self._window_of(node)
         right = self._side(node.right, emit)
@@ -402,12 +381,12 @@ class _Builder:
             stream=True,
             null_keys=preserved(node.how)[0],
         )
-        theirs = _source(node.right, _fields(node.right), len(node.right.key))
+        theirs = _source(node.right, node.right.row, len(node.right.key))
         names: list[str | tuple[str, int]] = [f.name for f in own]
         names += [column, (column, windows.size_us)]
         feeds = (
             left.feed([*names, *(f.name for f in values)], looks=windows),
-            right.feed([f.name for f in _fields(node.right)]),
+            right.feed(node.right.row.names),
         )
         law = ops.StreamTableJoin(Join(Leaf(0), Leaf(1), node.how))
         return self._operator(
@@ -435,14 +414,10 @@ class _Builder:
         return own | {s.name: held[s.ref[0]][s.ref[1]] for s in node.select if s.ref is not None}
 
 
-def _fields(entry: Entry) -> list[StructField]:
-    return [*entry.key.fields, *entry.values.fields]
-
-
 def _source(
-    entry: Entry, columns: Sequence[StructField], keys: int, *, foreign: int = 0
+    entry: Entry, columns: Iterable[StructField], keys: int, *, foreign: int = 0
 ) -> SourceSpec:
-    windows = windows_of(entry)
+    windows = entry.windows
     return SourceSpec(
         name=entry.name,
         schema=carried(StructType(list(columns))),

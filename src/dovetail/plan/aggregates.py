@@ -42,6 +42,7 @@ from dovetail.aggregates.user_defined import Functions, State, UserDefined
 from dovetail.arguments import Rule, Text, validated, validated_fields
 from dovetail.errors import PlanError
 from dovetail.plan.arrow import arrow_schema
+from dovetail.plan.checks import known_field
 
 _Column: TypeAlias = Annotated[
     str,
@@ -227,13 +228,8 @@ def resolve(
 def _column(
     operator: str, name: str, call: AggregateCall, column: str, schema: StructType
 ) -> StructField:
-    if column not in schema.names:
-        raise PlanError(
-            operator,
-            f"{name}={call} names an unknown column {column!r}",
-            f"Known are {', '.join(schema.names)}; compute an expression in the frame first",
-        )
-    return schema[column]
+    hint = "; compute an expression in the frame first"
+    return known_field(operator, f"{name}={call}", column, schema, hint=hint)
 
 
 @dataclass(frozen=True)

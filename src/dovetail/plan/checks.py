@@ -68,6 +68,37 @@ def refuse_names(operator: str, names: Sequence[str], remedy: str) -> None:
             raise PlanError(operator, f"column {name!r} {why}", remedy)
 
 
+def known_field(
+    operator: str,
+    where: str,
+    name: object,
+    schema: StructType,
+    *,
+    of: str | None = None,
+    hint: str = "",
+) -> StructField:
+    """The column of this name, or an error that says where it is named and which are known, ``of``
+    which input.
+    """
+    if not isinstance(name, str) or name not in schema.names:
+        raise PlanError(
+            operator,
+            f"{where} names an unknown column {name!r}",
+            f"Known{f' in {of}' if of else ''} are {', '.join(schema.names)}{hint}",
+        )
+    return schema[name]
+
+
+def keyed(
+    operator: str, key: str | Sequence[str], schema: StructType
+) -> tuple[StructType, StructType]:
+    """A row's columns as key and values."""
+    keys = [key] if isinstance(key, str) else list(key)
+    own = StructType([known_field(operator, "key=", column, schema) for column in keys])
+    refuse_duplicates(operator, keys, "Name it once in key=")
+    return own, StructType([field for field in schema if field.name not in keys])
+
+
 def refuse_key_type(operator: str, key: StructField) -> None:
     """Keys are equal where their bytes are: no maps, variants, intervals of months or collations,
     at any depth.

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal, TypeAlias, cast
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from dovetail.arguments import Natural, Rule, validated, validated_fields
 from dovetail.columns import quoted
@@ -23,24 +22,14 @@ from dovetail.errors import PlanError
 from dovetail.laws.delta_join import Form
 from dovetail.laws.table_join import How, preserved
 from dovetail.lookup.source import LookupSource, covering
-from dovetail.plan.checks import Verdict, refuse_duplicates, refuse_given
-from dovetail.plan.joins import foreign_key_join, table_join
-from dovetail.plan.looked_up import changes_of, has_fixed_key, lookup_of
-from dovetail.plan.matching import OnComputed, pairs_of
-from dovetail.plan.nodes import (
-    ChangeKinds,
-    DeltaJoin,
-    Derived,
-    Entry,
-    ForeignKeyJoin,
-    Late,
-    Node,
-    Selected,
-    Source,
-    TableJoin,
-)
-from dovetail.plan.select import Selection, resolve, select_all
+from dovetail.plan.checks import Verdict, known_field, refuse_duplicates, refuse_given
+from dovetail.plan.delta_join import DeltaJoin, changes_of, has_fixed_key, lookup_of
+from dovetail.plan.foreign_key_join import ForeignKeyJoin, foreign_key_join
+from dovetail.plan.joins import TWICE, Call
+from dovetail.plan.matching import pairs_of
+from dovetail.plan.nodes import ChangeKinds, Derived, Entry, Late, Node, Source
 from dovetail.plan.spans import Span
+from dovetail.plan.table_join import TableJoin, table_join
 
 Strategy: TypeAlias = Literal["auto", "force", "none"]
 """``"auto"``: a delta join where none of its limitations is broken, else the stateful join;
@@ -123,18 +112,12 @@ def with_lookup(table: Node, lookup: LookupSource, changes: ChangeKinds | None) 
             f"{', '.join(lookup.key)}",
             "Give both the same key",
         )
-    known = [*table.key.names, *table.values.names]
     for what, columns in (
         *((index.summary, index.columns) for index in lookup.indexes),
         *((f"where= of {lookup.title}", (column,)) for column, _ in lookup.filters),
     ):
         for column in columns:
-            if column not in known:
-                raise PlanError(
-                    title,
-                    f"{what} names an unknown column {column!r}",
-                    f"Known are {', '.join(known)}",
-                )
+            known_field(title, what, column, table.row)
     filtered = [column for column, _ in lookup.filters]
     if not set(filtered) <= set(table.key.names) and changes != "insert":
         raise PlanError(
@@ -155,88 +138,52 @@ def _restricted(table: Source, lookup: LookupSource) -> Any:
     return frame
 
 
-def tables_joined(
-    left: Node,
-    right: Node,
-    *,
-    on: OnComputed | None,
-    how: How,
-    select: Selection | None,
-    late: Late,
-    align: Span | None,
-    delta: Delta,
-    label: str | None,
-) -> TableJoin | ForeignKeyJoin | DeltaJoin:
+def tables_joined(call: Call, late: Late, delta: Delta) -> TableJoin | ForeignKeyJoin | DeltaJoin:
     """Two tables joined: by look-ups or in state, as ``delta`` says, there by key or by foreign
     key.
     """
-    name = label or f"{how} join of {left.name} and {right.name}"
+    name, left, right = call.name, call.left, call.right
     sides = _entry(left), _entry(right)
     tried = delta.strategy == "force" or (
         delta.strategy == "auto" and any(lookup_of(side) is not None for side in sides)
     )
-    pairs = pairs_of(name, left, right, on, whole=not tried)
+    pairs = pairs_of(name, left, right, call.on, whole=not tried)
     verdicts: tuple[Verdict, ...] = ()
     if tried:
         named = tuple((a, b) for a, b in pairs if isinstance(a, str))
-        verdicts = tuple(_options(late, align))
+        verdicts = tuple(_options(late, call.align))
         if len(named) < len(pairs):
             verdicts += (_COMPUTED,)
         else:
-            verdicts += tuple(limitations(*sides, named, how))
+            verdicts += tuple(limitations(*sides, named, call.how))
         broken = any(verdict.broken for verdict in verdicts)
         if not broken:
-            return _delta_join(*sides, named, how, select, delta, label, verdicts)
+            return replace(_delta_join(call, *sides, named, delta), verdicts=verdicts)
         if delta.strategy == "force" or sorted(b for _, b in pairs) != sorted(right.key.names):
             _refuse_broken(name, verdicts)
     columns = tuple(a for a, _ in pairs)
     stateful: TableJoin | ForeignKeyJoin
     if all(isinstance(a, str) for a in columns) and [*columns] == left.key.names:
-        stateful = table_join(
-            left, right, how=how, select=select, late=late, align=align, label=label
-        )
+        stateful = table_join(call, late)
     else:
-        refuse_given(
-            name,
-            "is for joins by key",
-            "Leave it or on= out",
-            late=None if late == "ignore" else late,
-            align=align,
-        )
-        stateful = foreign_key_join(left, right, how=how, on=columns, select=select, label=label)
+        given = {"late": None if late == "ignore" else late, "align": call.align}
+        refuse_given(name, "is for joins by key", "Leave it or on= out", **given)
+        stateful = foreign_key_join(call, columns)
     return replace(stateful, verdicts=verdicts)
 
 
-def _delta_join(
-    left: Entry,
-    right: Entry,
-    pairs: NamedPairs,
-    how: How,
-    select: Selection | None,
-    delta: Delta,
-    label: str | None,
-    verdicts: tuple[Verdict, ...],
-) -> DeltaJoin:
-    name = label or f"{how} join of {left.name} and {right.name}"
-    form = form_of(left, right, pairs)
-    selected, values = _selected(name, left, right, how, pairs, select, one_key=form == "key")
-    node = DeltaJoin(
-        left=left,
-        right=right,
-        how=how,
-        on=pairs,
-        form=form,
-        select=selected,
-        values=values,
-        cache=(delta.left_cache, delta.right_cache),
-        label=label,
-        verdicts=verdicts,
-    )
-    refuse_duplicates(
-        name,
-        [*node.key.names, *values.names],
-        "Leave it out or give it another name with select=",
-    )
+def _delta_join(call: Call, left: Entry, right: Entry, on: NamedPairs, delta: Delta) -> DeltaJoin:
+    form = form_of(left, right, on)
+    same = {b for a, b in on if a == b}
+    if call.select is None and same & set(right.values.names):
+        # A column that is joined by under one name is the left one's, as in a join of frames.
+        values = [f"left.{n}" for n in left.values.names]
+        values += [f"right.{n}" for n in right.values.names if n not in same]
+        call = replace(call, select=values)
+    cache = (delta.left_cache, delta.right_cache)
+    chosen = call.chosen(left, right, one_key=form == "key")
+    node = DeltaJoin(left=left, right=right, on=on, form=form, cache=cache, **chosen)
+    refuse_duplicates(call.name, node.row.names, TWICE)
     return node
 
 
@@ -396,28 +343,6 @@ def _refuse_broken(name: str, verdicts: Sequence[Verdict]) -> None:
     remedies = dict.fromkeys(v.remedy for v in broken)
     count = "a limitation is" if len(broken) == 1 else f"{len(broken)} limitations are"
     raise PlanError(name, f"{count} broken: {problems}", "; ".join(remedies))
-
-
-def _selected(
-    name: str,
-    left: Node,
-    right: Node,
-    how: How,
-    pairs: NamedPairs,
-    select: Selection | None,
-    *,
-    one_key: bool,
-) -> tuple[tuple[Selected, ...], StructType]:
-    if select is not None:
-        return resolve(name, left, right, how, select, one_key=one_key)
-    same = {b for a, b in pairs if a == b}
-    if not same & set(right.values.names):
-        both = StructType([*left.values.fields, *right.values.fields])
-        return select_all(name, left, right), both
-    # A column that is joined by under one name is the left one's, as in a join of frames.
-    values = [f"left.{n}" for n in left.values.names]
-    values += [f"right.{n}" for n in right.values.names if n not in same]
-    return resolve(name, left, right, how, values, one_key=one_key)
 
 
 def _entry(side: Node) -> Entry:

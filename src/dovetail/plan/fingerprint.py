@@ -9,45 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from dovetail.aggregates.aggregate import Aggregate
-from dovetail.aggregates.user_defined import UserDefined
 from dovetail.errors import CheckpointError, PlanError
 from dovetail.plan.expressions import text_of
-from dovetail.plan.nodes import (
-    Aggregation,
-    DeltaJoin,
-    Derived,
-    ForeignKeyJoin,
-    JoinNode,
-    Materialized,
-    Node,
-    Source,
-    StreamJoin,
-    StreamTableJoin,
-    TableJoin,
-    Unwindowed,
-    WindowJoin,
-    origins,
-)
+from dovetail.plan.nodes import Derived, Join, Node, Source
 from dovetail.plan.select import row_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-_KINDS = {
-    TableJoin: "tables by key",
-    ForeignKeyJoin: "tables by foreign key",
-    DeltaJoin: "tables by look-ups",
-    StreamTableJoin: "a stream with a table",
-    StreamJoin: "streams",
-    WindowJoin: "windowed tables",
-}
 
 
 def fingerprint(node: Node) -> str:
@@ -63,7 +36,7 @@ def describe(node: Node) -> dict[str, Any]:
     Not part of it: the selection that comes last, the names of joins, how results are emitted, how
     long ``align=`` waits, look-up sources and caches, and what the inputs' frames do themselves.
     """
-    described = _Description(origins(node)).of(node.node if isinstance(node, Derived) else node)
+    described = _Description(node.origins)(node.node if isinstance(node, Derived) else node)
     return json.loads(json.dumps(described))  # type: ignore[no-any-return]
 
 
@@ -82,9 +55,9 @@ def refuse_alike(node: Node) -> None:
     """Refuse inputs that differ in nothing that a checkpoint knows them by: exchanged, each would
     go on with the state of the other.
     """
-    sources = origins(node)
+    sources = node.origins
     description = _Description(sources)
-    described = [description.of(source) | {"input": 0} for source in sources]
+    described = [{**description(source)} | {"input": 0} for source in sources]
     for number, source in enumerate(sources):
         if described[number] in described[:number]:
             raise PlanError(
@@ -101,20 +74,16 @@ class _Description:
     def __init__(self, inputs: Sequence[Source]) -> None:
         self._inputs = inputs
 
-    def of(self, node: Node, *, whole: bool = False) -> dict[str, Any]:
+    def __call__(self, node: Node, *, whole: bool = False) -> Mapping[str, Any]:
         """``whole``: with the columns that the node's selections make."""
         if isinstance(node, Source):
             return self._source(node)
         if isinstance(node, Derived):
-            made = self.of(node.node, whole=True)
+            made = self(node.node, whole=True)
             return {"result": made, "key": _columns(node.key), "values": _columns(node.values)}
-        if isinstance(node, Materialized):
-            return {"materialized": self.of(node.table)}
-        if isinstance(node, Aggregation):
-            return self._aggregation(node)
-        if isinstance(node, Unwindowed):
-            return self._unwindowed(node, whole=whole)
-        return self._join(node, whole=whole)
+        return (
+            self._join(node, whole) if isinstance(node, Join) else node.described(self, whole=whole)
+        )
 
     def _source(self, source: Source) -> dict[str, Any]:
         read = ("timestamp", "deleted", "sequence", "log_partition")
@@ -130,67 +99,25 @@ class _Description:
             for name, column in columns.items()
         }
 
-    def _aggregation(self, node: Aggregation) -> dict[str, Any]:
-        return {
-            "aggregate": [[c.name, list(c.columns), _kernel(c.kernel)] for c in node.columns],
-            "by": list(node.by),
-            "over": None if node.windows is None else asdict(node.windows),
-            "of": self.of(node.input),
-        }
-
-    def _unwindowed(self, node: Unwindowed, *, whole: bool) -> dict[str, Any]:
-        described: dict[str, Any] = {
-            "windows": self.of(node.input.node, whole=whole or node.final),
-            "as": "a stream" if node.stream else "a table",
-            "final": node.final,
-        }
-        if whole:
-            row = StructType([*node.input.key, *node.input.values])
-            described["columns"] = [self._text(node, item, row) for item in node.columns]
-        return described
-
-    def _join(self, node: JoinNode, *, whole: bool) -> dict[str, Any]:
+    def _join(self, node: Join, whole: bool) -> dict[str, Any]:
         described: dict[str, Any] = {
             "join": node.how,
-            "of": _KINDS[type(node)],
+            "of": node.kind,
             "align": node.align_us is not None,
-            **self._options(node),
-            "left": self.of(node.left, whole=whole),
-            "right": self.of(node.right, whole=whole),
+            **node.options(lambda item, row: self.text(node, item, row)),
+            "left": self(node.left, whole=whole),
+            "right": self(node.right, whole=whole),
         }
         if whole:
             row, _ = row_columns(node.left, node.right)
             described["select"] = [
-                [s.name, s.ref if s.column is None else self._text(node, s.column, row)]
+                [s.name, s.ref if s.column is None else self.text(node, s.column, row)]
                 for s in node.select
             ]
         return described
 
-    def _options(self, node: JoinNode) -> dict[str, Any]:
-        """What a join is besides its kind."""
-        left = StructType([*node.left.key, *node.left.values])
-        if isinstance(node, TableJoin):
-            return {"late": node.late}
-        if isinstance(node, DeltaJoin):
-            return {"on": [list(pair) for pair in node.on], "form": node.form}
-        if isinstance(node, ForeignKeyJoin):
-            return {"on": [self._text(node, item, left) for item in node.on]}
-        if isinstance(node, WindowJoin):
-            looks = node.window_of
-            return {
-                "shift_us": node.shift_us,
-                "window_of": None if looks is None else self._text(node, looks, left),
-            }
-        if isinstance(node, StreamTableJoin):
-            return {"on": list(node.on), "grace_us": node.grace_us}
-        return {
-            "before_us": node.before_us,
-            "after_us": node.after_us,
-            "grace_us": node.grace_us,
-            "unmatched": node.unmatched,
-        }
-
-    def _text(self, node: Node, item: str | Column, row: StructType) -> str:
+    def text(self, node: Node, item: str | Column, row: StructType) -> str:
+        """A name, or the text of an expression over a row."""
         return text_of(node, item, lambda: self._empty(row))
 
     def _empty(self, row: StructType) -> DataFrame:
@@ -207,17 +134,6 @@ def _frame(source: Source) -> DataFrame:
 
 def _columns(fields: StructType) -> list[list[str]]:
     return [[f.name, f.dataType.simpleString()] for f in fields]
-
-
-def _kernel(kernel: Aggregate) -> str:
-    """What an accumulator is the accumulator of; a user's functions are known by their names."""
-    if not isinstance(kernel, UserDefined):
-        return repr(kernel)
-    functions = kernel.functions
-    made = (functions.init, functions.add, functions.merge, functions.retract, functions.finish)
-    names = [getattr(f, "__qualname__", type(f).__name__) for f in made if f is not None]
-    state = ", ".join(f"{name} {type_}" for name, type_ in functions.columns)
-    return f"user-defined by {', '.join(names)}: {state} to {kernel.result}"
 
 
 def _differences(then: Any, now: Any, where: str = "plan") -> Iterator[str]:

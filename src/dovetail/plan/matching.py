@@ -14,7 +14,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from dovetail.arguments import Rule
 from dovetail.errors import PlanError
-from dovetail.plan.checks import Keyed, refuse_key_type, signature
+from dovetail.plan.checks import Keyed, known_field, refuse_key_type, signature
 from dovetail.plan.select import computed_field
 
 On: TypeAlias = Annotated[
@@ -66,11 +66,14 @@ def pairs_of(
             )
         pairs = [*zip(items, key, strict=True)]
     for a, b in pairs:
-        of = _type(name, right, b)
+        of = known_field(name, "on=", b, _row(right), of=right.name).dataType
         if isinstance(a, Column):
             own, shown = expression_type(name, "on=", left, a), "an expression in on="
         else:
-            own, shown = _type(name, left, a), f"{left.name}.{a}"
+            own, shown = (
+                known_field(name, "on=", a, _row(left), of=left.name).dataType,
+                f"{left.name}.{a}",
+            )
             refuse_key_type(name, StructField(a, own))
         if own != of:
             raise PlanError(
@@ -98,20 +101,13 @@ def refuse_other_keys(name: str, left: Keyed, right: Keyed, on: OnComputed | Non
 
 def expression_type(name: str, argument: str, left: Keyed, column: Column) -> DataType:
     """The type of an argument that is an expression over a side's row."""
-    row = StructType([*left.key.fields, *left.values.fields])
+    row = _row(left)
     remedy = f"Its columns are those of {left.name}: {', '.join(row.names)}"
     return computed_field(name, argument, row, column, remedy).dataType
 
 
-def _type(name: str, side: Keyed, column: str) -> DataType:
-    known: dict[str, DataType] = {f.name: f.dataType for f in (*side.key, *side.values)}
-    if column not in known:
-        raise PlanError(
-            name,
-            f"on= names an unknown column {column!r}",
-            f"Known in {side.name} are {', '.join(known)}",
-        )
-    return known[column]
+def _row(side: Keyed) -> StructType:
+    return StructType([*side.key.fields, *side.values.fields])
 
 
 def _keys(left: Keyed, right: Keyed) -> str:

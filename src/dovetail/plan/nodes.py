@@ -1,29 +1,20 @@
 """The plan: frozen nodes that say what a topology means, not how it runs.
 
 A node knows its key columns and its value columns with their types, so every mistake in names and
-types is found when the node is built. ``physical.planner`` says how nodes are run.
+types is found when the node is built. This file has what all nodes answer, the inputs, and what
+joins share; each kind of node has a file of its own. ``physical.planner`` says how they are run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
-from pyspark.sql.types import (
-    DataType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from dovetail.aggregates.aggregate import Aggregate
 from dovetail.columns import CHANGE, POSITION, TIMESTAMP, WINDOW_END, WINDOW_START
 from dovetail.errors import PlanError
-from dovetail.laws.delta_join import Form
-from dovetail.laws.stream_join import Unmatched
 from dovetail.laws.table_join import How, preserved
 from dovetail.lookup.source import LookupSource
 from dovetail.plan.checks import (
@@ -33,20 +24,193 @@ from dovetail.plan.checks import (
     refuse_names,
     refuse_value_type,
 )
+from dovetail.plan.spans import written
 from dovetail.plan.windows import Windows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-
 Late: TypeAlias = Literal["ignore", "history"]
 ChangeKinds: TypeAlias = Literal["insert", "upsert", "all"]
 """Which changes a table may have: ``"insert"``, each key's row comes once and stays; ``"upsert"``,
 rows are replaced, too; ``"all"``, they are deleted, too."""
+Text: TypeAlias = Callable[["str | Column", StructType], str]
+"""The text of a column's name, or of an expression over a row of this schema."""
+
+WINDOW_FIELDS = (
+    StructField(WINDOW_START, TimestampType(), False),
+    StructField(WINDOW_END, TimestampType(), False),
+)
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class Node:
+    """What all nodes answer. A kind of node overrides what is otherwise with it; by default it is a
+    table of which each key's last change is its row.
+    """
+
+    if TYPE_CHECKING:
+
+        @property
+        def name(self) -> str:
+            """What errors call it."""
+
+        @property
+        def key(self) -> StructType:
+            """The key columns."""
+
+        @property
+        def values(self) -> StructType:
+            """The value columns."""
+
+    by_key: ClassVar[bool] = False
+    """Whether a join by the same key runs it in its own stage."""
+    corrects: ClassVar[bool] = False
+    """Whether its changes correct a history, so that a key's last one is not its row."""
+    eventual: ClassVar[bool] = False
+    """Whether its results may be ahead of the records that caused them."""
+    has_own_key: ClassVar[bool] = False
+    """Whether its stage puts its key out as such, not as its first input's."""
+
+    @property
+    def title(self) -> str:
+        """What errors call it, with its kind."""
+        return f"{'stream' if self.stream else 'table'} {self.name}"
+
+    @property
+    def summary(self) -> str:
+        """What ``explain`` calls it."""
+        return self.name
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """What it is made of, from left to right."""
+        return ()
+
+    @property
+    def fields(self) -> dict[str, StructField]:
+        """The columns, by name."""
+        return {f.name: f for f in (*self.key, *self.values)}
+
+    @property
+    def row(self) -> StructType:
+        """The columns of key and values."""
+        return StructType([*self.key.fields, *self.values.fields])
+
+    @property
+    def stream(self) -> bool:
+        """Whether its records stand for themselves."""
+        return False
+
+    @property
+    def current(self) -> bool:
+        """Whether it is a table of which each key's last change is its row."""
+        return not self.stream and not self.corrects
+
+    @property
+    def withdraws(self) -> bool:
+        """Whether it is a stream that takes records back."""
+        return False
+
+    @property
+    def versioned_us(self) -> int | None:
+        """How far behind stream time it has a history, None for what has none."""
+        return None
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """Where a delta join was tried, how it stands to each of its limitations."""
+        return ()
+
+    @property
+    def windows(self) -> Windows | None:
+        """A windowed table's windows, None for what has none."""
+        return None
+
+    @property
+    def base_key(self) -> StructType:
+        """The key without its window: what a windowed table's rows are partitioned by."""
+        return StructType(self.key.fields[: -len(WINDOW_FIELDS)]) if self.windows else self.key
+
+    @property
+    def null_keys(self) -> bool:
+        """Whether a row's key may have nulls."""
+        return any(node.null_keys for node in self.inputs)
+
+    @property
+    def timed(self) -> bool:
+        """Whether anything in it, through all stages, depends on stream time."""
+        return self.windows is not None or any(node.timed for node in self.inputs)
+
+    @property
+    def longest_align_us(self) -> int | None:
+        """How long the inputs of its stage wait for each other: the longest that any join says."""
+        return None
+
+    @property
+    def computes(self) -> bool:
+        """Whether a selection of its own stage has expressions, which see which sides are there."""
+        return False
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """What its own stage reads, from left to right; what is used twice comes twice."""
+        return tuple(entry for node in self.inputs for entry in node.entries)
+
+    @property
+    def origins(self) -> list[Source]:
+        """The sources from which it is computed through all stages, in the order of first use."""
+        return list(dict.fromkeys(node for node in self.walk() if isinstance(node, Source)))
+
+    def walk(self) -> Iterator[Node]:
+        """All nodes from which it is computed, through all stages, itself the last."""
+        for node in self.inputs:
+            yield from node.walk()
+        yield self
+
+    def read_by(self, entry: Entry) -> tuple[str, ...]:
+        """The columns by which its stage reads an entry."""
+        return tuple(entry.key.names)
+
+    def keeps(self, entry: Entry) -> bool:
+        """Whether an entry's records come out where nothing matches them."""
+        return True
+
+    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+        """What stored state depends on, as JSON's data; ``whole``: with the columns it makes."""
+        raise NotImplementedError
+
+
+class Describe(Protocol):
+    """``plan.fingerprint`` at work on one plan."""
+
+    def __call__(self, node: Node, *, whole: bool = False) -> Mapping[str, Any]:
+        """What a node is made of, described."""
+
+    def text(self, node: Node, item: str | Column, row: StructType) -> str:
+        """A name, or the text of an expression over a row."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Entry(Node):
+    """What a stage reads: a source, or another stage's result."""
+
+    by_key = True
+
+    @property
+    def ordered(self) -> bool:
+        """Whether its rows have a place in a log that all inputs share."""
+        raise NotImplementedError
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Itself."""
+        assert isinstance(self, Entry)
+        return (self,)
+
+
+@dataclass(frozen=True, eq=False)
+class Source(_Entry):
     """A table read from a changelog, where one row of ``frame`` is one upsert or tombstone of a
     key; or a ``stream``, where it is one record.
 
@@ -73,20 +237,20 @@ class Source:
     files: bool = False
 
     @property
-    def title(self) -> str:
-        """What errors call it."""
-        return f"{'stream' if self.stream else 'table'} {self.name}"
-
-    @property
     def ordered(self) -> bool:
         """Whether its rows have a place in a log that all inputs share."""
         return self.sequence is not None and self.log_partition is None
+
+    @property
+    def timed(self) -> bool:
+        """Whether it has a history, which ends where stream time says."""
+        return self.versioned_us is not None
 
     def __post_init__(self) -> None:
         operator = self.title
         if not self.key.fields:
             raise PlanError(operator, "no key column is given", "Name at least one in key=")
-        names = [*self.key.names, *self.values.names]
+        names = self.row.names
         refuse_names(operator, names, "Rename it with withColumnRenamed before from_changelog")
         refuse_duplicates(operator, names, "Rename one of them before from_changelog")
         for key_field in self.key:
@@ -95,23 +259,16 @@ class Source:
             refuse_value_type(operator, value_field)
 
 
-@dataclass(frozen=True)
-class Derived:
-    """A node's result as another stage reads it: the input that a join has in place of a node which
-    does not run in its own stage.
-    """
+@dataclass(frozen=True, eq=False)
+class Rows(Node):
+    """What has the rows of another ``node``."""
 
-    node: Computed
+    node: Node
 
     @property
     def name(self) -> str:
         """What errors call it."""
         return self.node.name
-
-    @property
-    def title(self) -> str:
-        """What errors call it, with its kind."""
-        return f"{'stream' if self.stream else 'table'} {self.name}"
 
     @property
     def key(self) -> StructType:
@@ -124,20 +281,35 @@ class Derived:
         return self.node.values
 
     @property
-    def stream(self) -> bool:
-        """Whether its records stand for themselves."""
-        return is_stream(self.node)
+    def inputs(self) -> tuple[Node, ...]:
+        """The node."""
+        return (self.node,)
+
+
+@dataclass(frozen=True)
+class Derived(Rows, _Entry):
+    """A node's result as another stage reads it: the input that a join has in place of a node which
+    does not run in its own stage. It has no history.
+    """
 
     @property
-    def versioned_us(self) -> None:
-        """A result has no history."""
-        return None
+    def stream(self) -> bool:
+        """Whether its records stand for themselves."""
+        return self.node.stream
+
+    @property
+    def windows(self) -> Windows | None:
+        """The node's."""
+        return self.node.windows
 
     @property
     def ordered(self) -> bool:
         """Whether its rows have a place in a log that all inputs share."""
-        looked_up = any(isinstance(join, DeltaJoin) for join in joins(self.node))
-        return not looked_up and all(source.ordered for source in origins(self.node))
+        nodes = list(self.walk())
+        return not any(n.eventual for n in nodes) and all(n.ordered for n in self.origins)
+
+
+Entry: TypeAlias = Source | Derived
 
 
 @dataclass(frozen=True)
@@ -152,11 +324,14 @@ class Selected:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _Join:
+class Join(Node):
     """What all joins have: two sides, the value columns that are selected from the joined row, and
     ``align_us``, how long a side waits for the other that is behind it. ``verdicts``: where a delta
     join was tried, how the join stands to each of its limitations.
     """
+
+    kind: ClassVar[str]
+    """What it joins, for fingerprints."""
 
     left: Node
     right: Node
@@ -170,235 +345,56 @@ class _Join:
     @property
     def name(self) -> str:
         """What errors call it: its label, or what it joins."""
-        return self.label or f"{self.how} join of {self.left.name} and {self.right.name}"
+        return self.label or join_name(self.how, self.left, self.right)
+
+    @property
+    def summary(self) -> str:
+        """What ``explain`` calls it."""
+        align = "" if self.align_us is None else f", aligned up to {written(self.align_us)}"
+        return f"{self.how} join {self.manner}{align}"
+
+    @property
+    def manner(self) -> str:
+        """How the sides meet, in words."""
+        raise NotImplementedError
 
     @property
     def key(self) -> StructType:
         """The key columns: the left side's."""
         return self.left.key
 
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class TableJoin(_Join):
-    """A primary-key join of two tables."""
-
-    late: Late = "ignore"
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class ForeignKeyJoin(_Join):
-    """Rows of the left table, each with the right row whose key is the left row's foreign key:
-    ``on``, columns of the left row or expressions over it.
-
-    A right row that no left row refers to has a result of its own where the right side is
-    preserved. Then the key is the pair of both keys, and of each result one of them is null.
-    """
-
-    left: Entry
-    right: Entry
-    on: tuple[str | Column, ...]
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """Both sides."""
+        return (self.left, self.right)
 
     @property
-    def fallible(self) -> bool:
-        """Whether the foreign key may fail on a row: an expression can, a column cannot."""
-        return any(not isinstance(item, str) for item in self.on)
+    def longest_align_us(self) -> int | None:
+        """How long the inputs of its stage wait for each other: the longest that any join says."""
+        spans = (self.align_us, *(node.longest_align_us for node in self.inputs))
+        return max((span for span in spans if span is not None), default=None)
 
     @property
-    def key(self) -> StructType:
-        """The left side's key and, where right rows appear alone, theirs."""
-        if not preserved(self.how)[1]:
-            return self.left.key
-        theirs = (StructField(right_key(f.name), f.dataType, True) for f in self.right.key)
-        return StructType([*self.left.key.fields, *theirs])
+    def computes(self) -> bool:
+        """Whether a selection of its own stage has expressions, which see which sides are there."""
+        own = any(s.column is not None for s in self.select)
+        return own or any(node.computes for node in self.inputs)
 
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class StreamTableJoin(_Join):
-    """A stream, the left side, joined with a table. ``on``: the left columns that are looked up;
-    the result keeps the left side's key. ``grace_us``: how long, in stream time, a record waits.
-    """
-
-    on: tuple[str, ...]
-    grace_us: int | None = None
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class StreamJoin(_Join):
-    """Two streams, or one with itself, joined where L.ts - before <= R.ts <= L.ts + after."""
-
-    before_us: int
-    after_us: int
-    grace_us: int
-    unmatched: Unmatched
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class DeltaJoin(_Join):
-    """Two tables joined without state, each looked up where the other changes. ``on``: the left and
-    the right column of each part of the join key; ``form``: what the result's key is; ``cache``:
-    how many rows of each side a task keeps between batches.
-    """
-
-    left: Entry
-    right: Entry
-    on: tuple[tuple[str, str], ...]
-    form: Form
-    cache: tuple[int, int]
-
-    @property
-    def key(self) -> StructType:
-        """The left side's key and, where it does not tell the results apart, the right side's."""
-        if not self.has_right_key:
-            return self.left.key
-        theirs = (StructField(right_key(f.name), f.dataType, True) for f in self.right.key)
-        return StructType([*self.left.key.fields, *theirs])
-
-    @property
-    def has_right_key(self) -> bool:
-        """Whether the right side's key is part of the result's."""
-        return self.form == "pair" or (self.form == "left" and preserved(self.how)[1])
-
-
-@dataclass(frozen=True, eq=False)
-class Materialized:
-    """A table with its rows kept in a stage of its own: only what changes a row passes."""
-
-    table: Entry
-
-    @property
-    def name(self) -> str:
-        """What errors call it."""
-        return self.table.name
-
-    @property
-    def key(self) -> StructType:
-        """The key columns."""
-        return self.table.key
-
-    @property
-    def values(self) -> StructType:
-        """The value columns."""
-        return self.table.values
-
-
-@dataclass(frozen=True)
-class Aggregated:
-    """One column of an aggregate: what the kernel makes of the ``columns`` of each row."""
-
-    name: str
-    columns: tuple[str, ...]
-    kernel: Aggregate
-    type: DataType
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Aggregation:
-    """A table: the rows of a table, or the records of a stream, grouped by the columns ``by``; of
-    a stream also by ``windows`` of time, each a row of its own.
-    """
-
-    input: Entry
-    by: tuple[str, ...]
-    columns: tuple[Aggregated, ...]
-    windows: Windows | None = None
-    label: str | None = None
-
-    @property
-    def name(self) -> str:
-        """What errors call it: its label, or what it aggregates."""
-        return self.label or f"aggregate of {self.input.name} by {', '.join(self.by)}"
-
-    @property
-    def key(self) -> StructType:
-        """The columns it is grouped by, then, where there are windows, their start and end."""
-        known = {f.name: f for f in (*self.input.key, *self.input.values)}
-        own = [known[name] for name in self.by]
-        return StructType([*own, *(WINDOW_FIELDS if self.windows is not None else ())])
-
-    @property
-    def values(self) -> StructType:
-        """The aggregates."""
-        return StructType([StructField(c.name, c.type, True) for c in self.columns])
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class WindowJoin(_Join):
-    """A join in which at least one side has windows, in the stage of the key alone.
-
-    Both have: rows of the same window meet, the right one's begins ``shift_us`` later. One has: a
-    windowed left side's rows meet the row of their key; a left side without windows says with
-    ``window_of`` where the window begins in which it looks.
-    """
-
-    left: Entry
-    right: Entry
-    shift_us: int = 0
-    window_of: str | Column | None = None
-
-    @property
-    def windows(self) -> Windows | None:
-        """The result's windows: closed when those of both sides are."""
-        left, right = windows_of(self.left), windows_of(self.right)
-        if left is None or right is None:
-            return left
-        return replace(
-            left,
-            grace_us=max(left.grace_us, right.grace_us + self.shift_us),
-            retention_us=min(left.retention_us, right.retention_us - self.shift_us),
+    def keeps(self, entry: Entry) -> bool:
+        """Whether an entry's records come out where nothing matches them."""
+        return any(
+            kept and entry in side.entries and side.keeps(entry)
+            for kept, side in zip(preserved(self.how), self.inputs, strict=True)
         )
 
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Unwindowed:
-    """What a windowed table is read as: its changes, or with ``final`` each window's last row once
-    it is closed, under the columns ``key`` and ``values``, each made of the columns that
-    ``columns`` names or computes.
-    """
-
-    input: Derived
-    key: StructType
-    values: StructType
-    columns: tuple[str | Column, ...]
-    stream: bool
-    final: bool
-
-    @property
-    def name(self) -> str:
-        """What errors call it."""
-        return self.input.name
+    def options(self, text: Text) -> Mapping[str, Any]:
+        """What stored state depends on besides the sides, as JSON's data."""
+        raise NotImplementedError
 
 
-JoinNode: TypeAlias = (
-    TableJoin | ForeignKeyJoin | DeltaJoin | StreamTableJoin | StreamJoin | WindowJoin
-)
-Computed: TypeAlias = JoinNode | Materialized | Aggregation | Unwindowed
-Entry: TypeAlias = Source | Derived
-Node: TypeAlias = Entry | Computed
-
-WINDOW_FIELDS = (
-    StructField(WINDOW_START, TimestampType(), False),
-    StructField(WINDOW_END, TimestampType(), False),
-)
-
-
-def windows_of(node: Node) -> Windows | None:
-    """A windowed table's windows, None for what has none."""
-    if isinstance(node, Derived):
-        return windows_of(node.node)
-    return node.windows if isinstance(node, (Aggregation, WindowJoin)) else None
-
-
-def base_key(node: Node) -> StructType:
-    """The key without its window: what a windowed table's rows are partitioned by."""
-    fields = node.key.fields
-    return StructType(fields[: -len(WINDOW_FIELDS)] if windows_of(node) else fields)
-
-
-def single_input(node: Node) -> Entry | None:
-    """The input of a node that has one and is not one itself."""
-    if isinstance(node, Materialized):
-        return node.table
-    return node.input if isinstance(node, (Aggregation, Unwindowed)) else None
+def join_name(how: How, left: Node, right: Node) -> str:
+    """What errors call a join without a label."""
+    return f"{how} join of {left.name} and {right.name}"
 
 
 def right_key(name: str) -> str:
@@ -406,74 +402,10 @@ def right_key(name: str) -> str:
     return f"right_{name}"
 
 
-def is_stream(node: Node) -> bool:
-    """Whether a node's records stand for themselves."""
-    if isinstance(node, (Source, Derived, Unwindowed)):
-        return node.stream
-    if isinstance(node, WindowJoin):
-        return is_stream(node.left)
-    return isinstance(node, (StreamTableJoin, StreamJoin))
-
-
-def is_current(node: Node) -> bool:
-    """Whether a node is a table of which each key's last change is its row."""
-    return not is_stream(node) and not (isinstance(node, TableJoin) and node.late == "history")
-
-
-def has_null_keys(node: Node) -> bool:
-    """Whether a row's key may have nulls: where right rows of a foreign key appear alone."""
-    if isinstance(node, Source):
-        return False
-    if isinstance(node, Derived):
-        return has_null_keys(node.node)
-    if isinstance(node, ForeignKeyJoin):
-        return preserved(node.how)[1] or has_null_keys(node.left)
-    if isinstance(node, DeltaJoin):
-        alone = node.how != "inner" and node.has_right_key
-        return alone or has_null_keys(node.left) or has_null_keys(node.right)
-    if isinstance(node, JoinNode):
-        return has_null_keys(node.left) or has_null_keys(node.right)
-    return isinstance(node, Materialized) and has_null_keys(node.table)
-
-
-def joins(node: Node) -> Iterator[JoinNode]:
-    """All joins from which a node is computed, through all stages, itself the last."""
-    only = node.node if isinstance(node, Derived) else single_input(node)
-    if only is not None:
-        yield from joins(only)
-    elif isinstance(node, JoinNode):
-        yield from joins(node.left)
-        yield from joins(node.right)
-        yield node
-
-
-def entries(node: Node) -> Iterator[Entry]:
-    """What a node's own stage reads, from left to right; what is used twice comes twice."""
-    only = node if isinstance(node, Entry) else single_input(node)
-    if only is not None:
-        yield only
-    else:
-        assert isinstance(node, JoinNode)
-        yield from entries(node.left)
-        yield from entries(node.right)
-
-
-def width(node: Node) -> int:
-    """How many inputs a node's stage reads, counting one that is used twice twice."""
-    return sum(1 for _ in entries(node))
-
-
-def distinct_entries(node: Node) -> list[Entry]:
-    """What a node's own stage reads, each once, in the order of first use."""
-    return list(dict.fromkeys(entries(node)))
-
-
-def origins(node: Node) -> list[Source]:
-    """The sources from which a node is computed through all stages, in the order of first use."""
-    found: dict[Source, None] = {}
-    for entry in entries(node):
-        found |= dict.fromkeys(origins(entry.node) if isinstance(entry, Derived) else [entry])
-    return list(found)
+def with_right_key(left: StructType, right: StructType) -> StructType:
+    """The key of both: the left one's columns, then the right one's under names of their own."""
+    theirs = (StructField(right_key(f.name), f.dataType, True) for f in right)
+    return StructType([*left.fields, *theirs])
 
 
 def changelog_schema(node: Node) -> StructType:

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 from dovetail.arguments import Rule
 from dovetail.columns import FILE_METADATA, quoted
 from dovetail.errors import PlanError
-from dovetail.plan.checks import refuse_duplicates
+from dovetail.plan.checks import known_field, refuse_duplicates
 from dovetail.plan.expressions import field_of
 from dovetail.plan.nodes import Source
 from dovetail.plan.spans import Span, microseconds
@@ -122,17 +122,11 @@ class _Columns:
 
     def require(self, name: str, argument: str) -> None:
         """Refuse a name that the frame lacks or has twice."""
-        count = self._frame.columns.count(name)
-        if count == 0:
-            raise PlanError(
-                self._operator,
-                f"{argument} names an unknown column {name!r}",
-                f"Known are {', '.join(self._frame.columns)}",
-            )
-        if count > 1:
+        if self._frame.columns.count(name) > 1:
             raise PlanError(
                 self._operator, f"column {name!r} occurs twice", "Drop or rename one of them"
             )
+        known_field(self._operator, argument, name, self._frame.schema)
 
     def expression(
         self, given: str | Column | None, argument: str, *types: type[DataType]

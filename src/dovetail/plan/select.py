@@ -114,8 +114,7 @@ def row_columns(left: Node, right: Node) -> tuple[StructType, dict[str, tuple[st
                 plain[name] = (side, name)
     fields = [*left.key.fields]
     for side, node in zip(SIDES, (left, right), strict=True):
-        struct = StructType([*node.key.fields, *node.values.fields])
-        fields.append(StructField(side, struct, True))
+        fields.append(StructField(side, node.row, True))
     fields += [_field(left, right, Selected(name, ref)) for name, ref in plain.items()]
     return StructType(fields), plain
 
@@ -126,7 +125,7 @@ def _named(
     side, dot, column = text.partition(".")
     nodes = dict(zip(SIDES, (left, right), strict=True))
     if dot and side in nodes:
-        known = [*nodes[side].key.names, *nodes[side].values.names]
+        known = nodes[side].row.names
         if column not in known:
             raise _unknown(operator, text, [f"{side}.{k}" for k in known])
         other_is_preserved = preserved(how)[side == "left"]

@@ -18,13 +18,9 @@ from pyspark.sql.types import StructField, StructType
 from dovetail.columns import is_reserved
 from dovetail.errors import PlanError
 from dovetail.laws.table_join import How, preserved
-from dovetail.plan.checks import refuse_duplicates, refuse_key_type
+from dovetail.plan.checks import keyed, refuse_duplicates, refuse_key_type
 from dovetail.plan.matching import On, pairs_of
-from dovetail.plan.nodes import (
-    Selected,
-    Source,
-    right_key,
-)
+from dovetail.plan.nodes import Selected, Source, right_key
 from dovetail.plan.select import Selection, resolve, select_all
 
 SIGN, LEFT_AGE, RIGHT_AGE = "_sign", "_left_age", "_right_age"
@@ -151,18 +147,10 @@ def source(
     *, path: str, table_id: str, schema: StructType, key: str | Sequence[str], name: str
 ) -> SnapshotSource:
     """A Delta table with its key, checked."""
-    keys = [key] if isinstance(key, str) else list(key)
     operator = f"snapshot {name}"
-    for column in keys:
-        if column not in schema.names:
-            raise PlanError(
-                operator,
-                f"key= names an unknown column {column!r}",
-                f"Known are {', '.join(schema.names)}",
-            )
-    if not keys:
+    own, values = keyed(operator, key, schema)
+    if not own:
         raise PlanError(operator, "no key column is given", "Name at least one in key=")
-    refuse_duplicates(operator, keys, "Name each key column once")
     for column in schema.names:
         if is_reserved(column) or column.lower() in OWN:
             raise PlanError(
@@ -170,11 +158,9 @@ def source(
                 f"column {column!r} has a name that dovetail or the change feed uses itself",
                 "Rename it in the table",
             )
-    key_fields = [schema[column] for column in keys]
-    for field in key_fields:
+    for field in own:
         refuse_key_type(operator, field)
-    values = [field for field in schema if field.name not in keys]
-    return SnapshotSource(name, path, table_id, StructType(key_fields), StructType(values))
+    return SnapshotSource(name, path, table_id, own, values)
 
 
 def join(

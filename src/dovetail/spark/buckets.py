@@ -4,13 +4,12 @@ with the micro-batch; its exactly-once promise is the stage's.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator, Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from dovetail.arrays.hashing import spark_preimage
 from dovetail.engine.fragment import SLICE_BYTES, process
@@ -42,59 +41,42 @@ def _number_of(buckets: int) -> dict[int, int]:
     return {label: bucket for bucket, label in enumerate(bucket_labels(buckets))}
 
 
-class BucketProcessor(StatefulProcessor):
-    """Runs a stage for each bucket of a partition; its one state variable holds the blobs."""
+@dataclass(frozen=True)
+class Work:
+    """What a stage does. ``timers``: whether rows that wait for another source ask for a timer."""
 
-    def __init__(self, fragment: Fragment, emission: Emission, *, timers: bool) -> None:
-        self._fragment = fragment
-        self._emission = emission
-        self._timers = timers
+    fragment: Fragment
+    emission: Emission
+    timers: bool
 
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        """Open the state variable."""
-        self._handle = handle
-        self._blobs = StoreBlobs(
-            handle.getMapState(
-                "blobs",
-                StructType([StructField("name", StringType())]),
-                StructType([StructField("blob", BinaryType())]),
-            )
-        )
-
-    def handleInputRows(  # noqa: N802
-        self,
-        key: Any,
-        rows: Iterator[pd.DataFrame],
-        timerValues: Any,  # noqa: N803
+    def rows(
+        self, label: int, rows: Iterator[pd.DataFrame], state: Any, handle: Any
     ) -> Iterator[pd.DataFrame]:
-        """One micro-batch of one bucket."""
+        """One micro-batch of one bucket, from its packed rows."""
         spool, now_us = Spool(task.directory("dovetail-spool"), SLICE_BYTES), 0
         for frame in rows:
             for row in frame.itertuples(index=False):
                 spool.add(unpack_piece(row), row.payload)
-                now_us = 0 if self._fragment.align_us is None else row.now_us
-        yield from self._run(key, spool.pieces, now_us)
+                now_us = 0 if self.fragment.align_us is None else row.now_us
+        yield from self.batch(label, spool.pieces, now_us, state, handle)
 
-    def handleExpiredTimer(  # noqa: N802
-        self,
-        key: Any,
-        timerValues: Any,  # noqa: N803
-        expiredTimerInfo: Any,  # noqa: N803
+    def batch(
+        self, label: int, pieces: Sequence[Piece], now_us: int, state: Any, handle: Any
     ) -> Iterator[pd.DataFrame]:
-        """Rows have waited for another source as long as they may."""
-        yield from self._run(key, [], 1000 * timerValues.getCurrentProcessingTimeInMs())
+        """One micro-batch of one bucket, known by its label, with Spark's ``state`` of it."""
+        bucket, blobs = _number_of(self.fragment.buckets)[label], StoreBlobs(state)
+        done = process(self.fragment, pieces, blobs, segment_cache(), now_us, bucket)
+        if self.timers and done.waiting:
+            assert self.fragment.align_us is not None
+            handle.registerTimer((now_us + self.fragment.align_us) // 1000 + 1)
+        yield from self.emission.frames(done, label, high_time_us(pieces))
 
-    def _run(self, key: Any, pieces: Sequence[Piece], now_us: int) -> Iterator[pd.DataFrame]:
-        bucket = _number_of(self._fragment.buckets)[key[0]]
-        done = process(self._fragment, pieces, self._blobs, segment_cache(), now_us, bucket)
-        if self._timers and done.waiting:
-            assert self._fragment.align_us is not None
-            self._handle.registerTimer((now_us + self._fragment.align_us) // 1000 + 1)
-        yield from self._emission.frames(done, key[0], high_time_us(pieces))
 
-    def close(self) -> None:
-        """Nothing to release: what is open belongs to the worker process."""
-        task.freeze_imports()
+@lru_cache(maxsize=64)
+def work_of(pickled: bytes) -> Work:
+    """A stage's work; its buckets in one worker share it."""
+    work: Work = pickle.loads(pickled)  # noqa: S301 -- Spark's own, from the driver
+    return work
 
 
 class StoreBlobs:

@@ -9,14 +9,15 @@ from pyspark.sql import functions as F
 
 from dovetail.columns import TIMESTAMP, quoted
 from dovetail.errors import PlanError
-from dovetail.plan.nodes import Derived, ForeignKeyJoin, Node, joins
+from dovetail.plan.foreign_key_join import ForeignKeyJoin
+from dovetail.plan.nodes import Derived, Node
 from dovetail.spark import query
 from dovetail.spark.wire import read_of, with_foreign_key
 
 
 def dead_letters(node: Node) -> DataFrame:
     """Every row on which the foreign key of a join fails."""
-    failing = [join for join in joins(node) if isinstance(join, ForeignKeyJoin) and join.fallible]
+    failing = [one for one in node.walk() if isinstance(one, ForeignKeyJoin) and one.fallible]
     if not failing:
         raise PlanError(
             node.name,

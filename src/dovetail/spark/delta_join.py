@@ -25,23 +25,17 @@ from dovetail.lookup.pool import opened
 from dovetail.lookup.source import Found
 from dovetail.operators.delta_join import join, last_rows
 from dovetail.operators.lookup_cache import CacheFile, SideCache
+from dovetail.physical.delta_join import DeltaJoin, Settle
 from dovetail.physical.fragment import Fragment, Operator
-from dovetail.physical.operators import DeltaJoin, Settle
 from dovetail.physical.output import Output
+from dovetail.plan.select import SIDES
 from dovetail.spark import task
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _GIVEN = (CLOCK, ORDER, FILE, LOG_PARTITION)
-_COUNTS = (
-    "_left_hits",
-    "_left_misses",
-    "_left_unfit",
-    "_right_hits",
-    "_right_misses",
-    "_right_unfit",
-)
+_COUNTS = [f"_{side}_{what}" for side in SIDES for what in ("hits", "misses", "unfit")]
 
 
 def by_primary_key(

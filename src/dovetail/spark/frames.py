@@ -18,7 +18,6 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     DateType,
-    DecimalType,
     NumericType,
     StringType,
     TimestampType,
@@ -28,13 +27,14 @@ from dovetail.engine.blame import blamed
 from dovetail.engine.flow import Flow
 from dovetail.engine.pack import PACKED, Packer
 from dovetail.operators.in_order import merge
+from dovetail.physical.delta_join import DeltaJoin, Settle
 from dovetail.physical.fragment import Fragment
-from dovetail.physical.operators import DeltaJoin, InOrder, Settle
+from dovetail.physical.operators import InOrder
 from dovetail.physical.output import Output, output_of
 from dovetail.physical.stage import Port, Stage
-from dovetail.plan.nodes import Node, origins
+from dovetail.plan.nodes import Node
 from dovetail.spark import delta_join, project, task
-from dovetail.spark.buckets import BucketProcessor
+from dovetail.spark.buckets import Work
 from dovetail.spark.emission import (
     CHANGES,
     PAYLOAD,
@@ -45,17 +45,10 @@ from dovetail.spark.emission import (
     count_column,
     payloads,
 )
+from dovetail.spark.processor import BucketProcessor
 from dovetail.spark.wire import wire_rows
 
-_FLAT = (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    NumericType,
-    StringType,
-    TimestampType,
-)
+_FLAT = (BinaryType, BooleanType, DateType, NumericType, StringType, TimestampType)
 
 
 @dataclass
@@ -164,7 +157,7 @@ class Streaming(Frames):
             # rows may wait: the projection copies every blob.
             packed = packed.withColumn("now_us", F.unix_micros(F.current_timestamp()))
         return packed.groupBy("bucket").transformWithStateInPandas(
-            BucketProcessor(fragment, emission, timers=timers),
+            BucketProcessor(Work(fragment, emission, timers)),
             emission.columns,
             "append",
             "processingTime" if timers else "none",
@@ -244,7 +237,7 @@ def _field_in_timezone(field: pa.Field, timezone: str) -> pa.Field:
 
 def session_of(node: Node) -> SparkSession:
     """The Spark session of a node's inputs."""
-    frame = origins(node)[0].frame
+    frame = node.origins[0].frame
     assert frame is not None
     session: SparkSession = frame.sparkSession
     return session

@@ -24,8 +24,9 @@ from dovetail.columns import (
 )
 from dovetail.physical.output import held_key, leaf_columns, windowed
 from dovetail.physical.stage import Stage
-from dovetail.plan.nodes import JoinNode, Node, Unwindowed, width
+from dovetail.plan.nodes import Join, Node
 from dovetail.plan.select import SIDES, row_columns
+from dovetail.plan.unwindowed import Unwindowed
 
 
 def changelog(changes: DataFrame, stage: Stage) -> DataFrame:
@@ -35,8 +36,8 @@ def changelog(changes: DataFrame, stage: Stage) -> DataFrame:
         frame, held = _unwindowed(changes, stage, node)
     else:
         frame, columns = _project(changes, stage, node, first_leaf=0)
-        held = [F.col(quoted(columns[n])) for n in (*node.key.names, *node.values.names)]
-    names = (*node.key.names, *node.values.names)
+        held = [F.col(quoted(columns[n])) for n in node.row.names]
+    names = node.row.names
     return frame.select(
         *(column.alias(name) for name, column in zip(names, held, strict=True)),
         F.when(F.col(DELETED), DELETE).otherwise(UPSERT).alias(CHANGE),
@@ -52,7 +53,7 @@ def _unwindowed(
     """The frame with a windowed table's columns under their own names, and what is made of them."""
     inner = windowed(node)
     frame, columns = _project(changes, stage, inner, first_leaf=0)
-    names = (*inner.key.names, *inner.values.names)
+    names = inner.row.names
     kept = [DELETED, EVENT_TIME, POSITION, *stage.fragment.feeds]
     frame = frame.select(
         *(F.col(quoted(columns[name])).alias(name) for name in names),
@@ -67,9 +68,9 @@ def _project(
     frame: DataFrame, stage: Stage, node: Node, first_leaf: int
 ) -> tuple[DataFrame, dict[str, str]]:
     """The frame with what the node's columns need, and the column that holds each of them."""
-    if not isinstance(node, JoinNode):
+    if not isinstance(node, Join):
         return frame, leaf_columns(stage, first_leaf)
-    middle = first_leaf + width(node.left)
+    middle = first_leaf + len(node.left.entries)
     sides: dict[str, dict[str, str]] = {}
     for side, child, leaf in zip(SIDES, (node.left, node.right), (first_leaf, middle), strict=True):
         frame, sides[side] = _project(frame, stage, child, leaf)
@@ -79,7 +80,7 @@ def _project(
     if computed:
         kept = frame.columns
         row = _joined_row(frame, node, first_leaf, middle, sides)
-        present = F.col(VISIBLE).bitwiseAND(_mask(first_leaf, width(node))) != 0
+        present = F.col(VISIBLE).bitwiseAND(_mask(first_leaf, len(node.entries))) != 0
         names = {s.name: f"_{first_leaf}_{middle}_{s.name}" for s in computed}
         frame = row.select(
             *(F.col(quoted(name)) for name in kept),
@@ -95,7 +96,7 @@ def _project(
 
 def _joined_row(
     frame: DataFrame,
-    node: JoinNode,
+    node: Join,
     first_leaf: int,
     middle: int,
     sides: Mapping[str, Mapping[str, str]],
@@ -105,9 +106,9 @@ def _joined_row(
     for name in node.left.key.names:
         added[name] = F.col(quoted(sides["left"][name]))
     for side, child, leaf in zip(SIDES, (node.left, node.right), (first_leaf, middle), strict=True):
-        names = (*child.key.names, *child.values.names)
+        names = child.row.names
         fields = [F.col(quoted(sides[side][name])).alias(name) for name in names]
-        here = F.col(VISIBLE).bitwiseAND(_mask(leaf, width(child))) != 0
+        here = F.col(VISIBLE).bitwiseAND(_mask(leaf, len(child.entries))) != 0
         added[side] = F.when(here, F.struct(*fields))
     for name, (side, column) in row_columns(node.left, node.right)[1].items():
         added[name] = F.col(quoted(sides[side][column]))

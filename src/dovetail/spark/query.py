@@ -17,7 +17,7 @@ from dovetail.physical.fragment import Emit
 from dovetail.physical.planner import physical_plan
 from dovetail.physical.stage import Stage
 from dovetail.plan.fingerprint import refuse_alike
-from dovetail.plan.nodes import Node, origins
+from dovetail.plan.nodes import Node
 from dovetail.plan.spans import Span, microseconds
 from dovetail.refusals import reaching, refused
 from dovetail.spark import static
@@ -25,6 +25,7 @@ from dovetail.spark.buckets import bucket_labels
 from dovetail.spark.checkpoint import CheckpointFile, binding_of, refuse_unfit
 from dovetail.spark.failures import Query
 from dovetail.spark.frames import Streaming, session_of
+from dovetail.spark.session import refuse_strange_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,7 +73,7 @@ def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
     """The node's changelog: of streaming frames under the session's own settings, or of static ones
     as one batch.
     """
-    frames = [source.frame for source in origins(node)]
+    frames = [source.frame for source in node.origins]
     if all(frame is not None and not frame.isStreaming for frame in frames):
         return static.changelog(node, emit=emit, buckets=buckets)
     session = streaming_session(node)
@@ -100,6 +101,7 @@ def start(
 ) -> StreamingQuery:
     """Start the query, bound to its checkpoint; ``trigger``: as ``trigger_of`` gives it."""
     session = streaming_session(node)
+    refuse_strange_workers(session)
     folder = fspath(checkpoint)
     with _STARTING:
         _refuse_running(session, name)
@@ -143,7 +145,7 @@ def _new_binding(node: Node, session: SparkSession, buckets: int | None) -> dict
 
 def streaming_session(node: Node) -> SparkSession:
     """The session of a node whose inputs are all streaming frames that can be told apart."""
-    for source in origins(node):
+    for source in node.origins:
         if source.frame is None or not source.frame.isStreaming:
             raise PlanError(
                 source.title,

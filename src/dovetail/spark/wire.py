@@ -9,14 +9,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DoubleType,
-    FloatType,
-    LongType,
-    StructType,
-)
+from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, LongType, StructType
 
 from dovetail.columns import (
     CHANGE,

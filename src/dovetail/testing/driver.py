@@ -21,9 +21,9 @@ from dovetail.physical.fragment import Buckets, Emit
 from dovetail.physical.inputs import Arrival
 from dovetail.physical.planner import physical_plan
 from dovetail.plan.fingerprint import describe, fingerprint, refuse_alike, refuse_other
-from dovetail.plan.grouping import as_table
-from dovetail.plan.nodes import Node, Source, is_current, is_stream, joins, origins, windows_of
+from dovetail.plan.nodes import Node, Source
 from dovetail.plan.spans import Span, microseconds
+from dovetail.plan.unwindowed import as_table
 from dovetail.spark.local import Evaluator
 from dovetail.state.ipc import from_ipc, to_ipc
 from dovetail.table import Table
@@ -77,9 +77,9 @@ class Driver:
         self._nodes: dict[Node, Node] = {}
         self._node = node = by_hand(topology.plan, self._nodes)
         # Rows come in the order given, so from one log, but where a join orders them by time.
-        arrival = Arrival.of(node, one_log=all(join.align_us is None for join in joins(node)))
+        arrival = Arrival.of(node, one_log=all(one.longest_align_us is None for one in node.walk()))
         stage = physical_plan(node, buckets=buckets, emit=emit, arrival=arrival)
-        self._sources = {source: columns_of(source) for source in origins(node)}
+        self._sources = {source: columns_of(source) for source in node.origins}
         evaluator = None if spark is None else Evaluator(spark)
         self._root = Local(stage, stable_hash if key_hash is None else key_hash, evaluator)
         self._spark = spark
@@ -242,7 +242,7 @@ class Driver:
         driver, which does not know what was piped before.
         """
         node = self._nodes.get(table.plan)
-        if node is None or is_stream(node):
+        if node is None or node.stream:
             what = "not a part of the topology" if node is None else "a stream, which has no rows"
             raise PlanError(
                 "table", f"table= is {table!r}, {what}", "Give the result, an input or a join of it"
@@ -254,7 +254,7 @@ class Driver:
                 "Ask before snapshot(), or feed a new driver from the start",
             )
         if node not in self._views:
-            plan = as_table(node, "on_change") if windows_of(node) else node
+            plan = as_table(node, "on_change") if node.windows else node
             topology, hash_ = Table(plan), self._root.hash
             self._views[node] = _View(topology, key_hash=hash_, spark=self._spark)
         return self._views[node].rows(self._log)
@@ -350,7 +350,7 @@ class Driver:
             held = {name: row[name] for name in self._node.values.names}
             yield Change(
                 key={name: row[name] for name in self._node.key.names},
-                values=None if deleted and not is_stream(self._node) else held,
+                values=None if deleted and not self._node.stream else held,
                 timestamp_us=row[EVENT_TIME],
                 change="delete" if deleted else "upsert",
                 position=row[POSITION],
@@ -375,7 +375,7 @@ class _View(Driver):
             key = parts if len(parts) > 1 else parts[0]
             # Of a history the last one is the latest.
             late = change.timestamp_us < last.get(key, change).timestamp_us
-            if is_current(self._node) or not late:
+            if self._node.current or not late:
                 last[key] = change
         return {k: {**c.values} for k, c in last.items() if c.values is not None}
 

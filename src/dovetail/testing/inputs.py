@@ -17,7 +17,7 @@ from dovetail.arguments import ColumnNames, Rule, Text, validated
 from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
 from dovetail.errors import DataError, PlanError
 from dovetail.plan.arrow import arrow_schema
-from dovetail.plan.checks import refuse_duplicates
+from dovetail.plan.checks import keyed
 from dovetail.plan.nodes import Node, Source
 from dovetail.plan.spans import Span, microseconds
 from dovetail.stream import Stream
@@ -68,20 +68,11 @@ def _source(
     versioned: Span | None = None,
 ) -> Source:
     operator = f"{'stream' if stream else 'table'} {name}"
-    keys = [key] if isinstance(key, str) else list(key)
-    columns = _struct(operator, schema)
-    for column in keys:
-        if column not in columns.names:
-            raise PlanError(
-                operator,
-                f"key= names an unknown column {column!r}",
-                f"Known are {', '.join(columns.names)}",
-            )
-    refuse_duplicates(operator, keys, "Name it once in key=")
+    own, values = keyed(operator, key, _struct(operator, schema))
     return Source(
         name=name,
-        key=StructType([columns[column] for column in keys]),
-        values=StructType([field for field in columns if field.name not in keys]),
+        key=own,
+        values=values,
         stream=stream,
         versioned_us=None if versioned is None else microseconds(operator, "versioned=", versioned),
     )
@@ -121,7 +112,7 @@ def by_hand(node: Node, known: dict[Node, Node]) -> Node:
 
 def columns_of(source: Source) -> pa.Schema:
     """The key, then the values."""
-    return arrow_schema(StructType([*source.key.fields, *source.values.fields]))
+    return arrow_schema(source.row)
 
 
 def arrow_rows(

@@ -36,7 +36,6 @@ from bench.models.windows import (
 )
 from bench.records import Answers, Batches, Record, Result, flat
 from dovetail.plan.aggregates import collect_list
-from dovetail.plan.nodes import base_key
 
 FOLDERS = ("aggregate", "windowed")
 FLUSHING = "~"
@@ -198,7 +197,7 @@ def _made(view: View, topology: Topology, inputs: Mapping[str, Any], built: Any)
 
 def _joined(view: View, join: Joined, left: Any, right: Any) -> Any:
     """A join with its columns numbered anew."""
-    keys = (base_key(side.plan).names for side in (left, right))
+    keys = (side.plan.base_key.names for side in (left, right))
     options: dict[str, Any] = {"on": dict(zip(*keys, strict=True))}
     if join.shift:
         options["shift"] = timedelta(microseconds=join.shift * unit_us(view))

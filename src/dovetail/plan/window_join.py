@@ -1,45 +1,110 @@
-"""From the arguments of a join with a windowed table to its node, checked."""
+"""Joins in which at least one side has windows."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
 from pyspark.sql import Column
-from pyspark.sql.types import StructField, TimestampType
+from pyspark.sql.types import TimestampType
 
 from dovetail.errors import PlanError
 from dovetail.laws.table_join import How
-from dovetail.plan.joins import as_entry, selected_of
-from dovetail.plan.matching import OnComputed, expression_type, refuse_other_keys
-from dovetail.plan.nodes import Node, WindowJoin, base_key, is_stream, windows_of
-from dovetail.plan.select import Selection
+from dovetail.plan.checks import known_field
+from dovetail.plan.joins import Call, as_entry
+from dovetail.plan.matching import expression_type, refuse_other_keys
+from dovetail.plan.nodes import Entry, Join, Node, Text
 from dovetail.plan.spans import Span, microseconds, written
 from dovetail.plan.windows import Windows
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WindowJoin(Join):
+    """A join in which at least one side has windows, in the stage of the key alone.
+
+    Both have: rows of the same window meet, the right one's begins ``shift_us`` later. One has: a
+    windowed left side's rows meet the row of their key; a left side without windows says with
+    ``window_of`` where the window begins in which it looks.
+    """
+
+    kind: ClassVar[str] = "windowed tables"
+    has_own_key = True
+
+    left: Entry
+    right: Entry
+    shift_us: int = 0
+    window_of: str | Column | None = None
+
+    @property
+    def windows(self) -> Windows | None:
+        """The result's windows: closed when those of both sides are."""
+        left, right = self.left.windows, self.right.windows
+        if left is None or right is None:
+            return left
+        return replace(
+            left,
+            grace_us=max(left.grace_us, right.grace_us + self.shift_us),
+            retention_us=min(left.retention_us, right.retention_us - self.shift_us),
+        )
+
+    @property
+    def stream(self) -> bool:
+        """Where its left side is one."""
+        return self.left.stream
+
+    @property
+    def meets_by_key(self) -> bool:
+        """Whether the sides meet by the key of both: on the same window, or as a stream comes."""
+        if self.right.windows is None:
+            return False
+        return self.left.stream if self.left.windows is None else self.shift_us == 0
+
+    @property
+    def manner(self) -> str:
+        """How the sides meet, in words."""
+        if self.left.windows is None:
+            looks = self.window_of if isinstance(self.window_of, str) else "an expression"
+            return f"of the window that begins at {looks}"
+        if self.right.windows is None:
+            return "of windows with their key's row"
+        if self.shift_us:
+            way = "later" if self.shift_us > 0 else "earlier"
+            return f"of windows with those {written(abs(self.shift_us))} {way}"
+        return "of the same windows"
+
+    def options(self, text: Text) -> Mapping[str, Any]:
+        """Which windows meet."""
+        looks = self.window_of
+        of = None if looks is None else text(looks, self.left.row)
+        return {"shift_us": self.shift_us, "window_of": of}
 
 
 class _Partitioned:
     """A side under the key that its rows are partitioned by, without a window."""
 
     def __init__(self, side: Node) -> None:
-        self.name, self.key, self.values = side.name, base_key(side), side.values
+        self.name, self.key, self.values = side.name, side.base_key, side.values
 
 
 def window_join(
-    left: Node,
-    right: Node,
+    call: Call,
     *,
-    on: OnComputed | None,
-    how: How,
-    select: Selection | None,
     shift: Span | None = None,
     window_of: str | Column | None = None,
-    label: str | None = None,
+    others: Mapping[str, object] | None = None,
 ) -> WindowJoin:
-    """A join in which at least one side has windows."""
-    name = label or f"{how} join of {left.name} and {right.name}"
-    ours, theirs = windows_of(left), windows_of(right)
+    """A join in which at least one side has windows; ``others``: arguments that it does not take,
+    None where they are not given.
+    """
+    others = {"align": call.align, **(others or {})}
+    call.refuse(others, "does not apply to a windowed table")
+    name, left, right = call.name, call.left, call.right
+    ours, theirs = left.windows, right.windows
     shift_us = 0 if shift is None else microseconds(name, "shift=", shift, negative=True)
     same = ours is not None and theirs is not None and shift_us == 0
-    _refuse_how(name, how, both=same)
-    refuse_other_keys(name, _Partitioned(left), _Partitioned(right), on)
+    _refuse_how(name, call.how, both=same)
+    refuse_other_keys(name, _Partitioned(left), _Partitioned(right), call.on)
     if ours is not None and theirs is not None:
         _refuse_other_windows(name, ours, theirs, shift_us)
     elif shift is not None:
@@ -55,17 +120,12 @@ def window_join(
         raise PlanError(
             name, "window_of= is for a left side without windows", "Leave it out, or use shift="
         )
-    one_key = same or is_stream(left)
-    selected, values = selected_of(name, left, right, how, select, one_key=one_key)
     return WindowJoin(
         left=as_entry(name, left),
         right=as_entry(name, right),
-        how=how,
-        select=selected,
-        values=values,
         shift_us=shift_us,
         window_of=window_of,
-        label=label,
+        **call.chosen(left, right, one_key=same or left.stream),
     )
 
 
@@ -132,13 +192,6 @@ def _refuse_no_window(
     if isinstance(window_of, Column):
         type_ = expression_type(name, "window_of=", left, window_of)
     else:
-        known: dict[str, StructField] = {f.name: f for f in (*left.key, *left.values)}
-        if window_of not in known:
-            raise PlanError(
-                name,
-                f"window_of= names an unknown column {window_of!r}",
-                f"Known in {left.name} are {', '.join(known)}",
-            )
-        type_ = known[window_of].dataType
+        type_ = known_field(name, "window_of=", window_of, left.row, of=left.name).dataType
     if not isinstance(type_, TimestampType):
         raise PlanError(name, f"window_of= is of type {type_.simpleString()}", remedy)

@@ -1,22 +1,66 @@
-"""The tables of a delta join as it looks them up: where, by what, and how they may change."""
+"""Two tables joined without state; and these tables as the join looks them up: where, by what, and
+how they may change.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from pyspark.sql.types import StructType
 
+from dovetail.laws.delta_join import Form
 from dovetail.laws.table_join import preserved
 from dovetail.lookup.chain import ChainLookup
 from dovetail.lookup.source import Index, LookupSource
 from dovetail.plan.arrow import arrow_schema
-from dovetail.plan.nodes import (
-    ChangeKinds,
-    DeltaJoin,
-    Entry,
-    Source,
-    right_key,
-)
+from dovetail.plan.nodes import ChangeKinds, Entry, Join, Source, Text, right_key, with_right_key
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DeltaJoin(Join):
+    """Two tables joined without state, each looked up where the other changes. ``on``: the left and
+    the right column of each part of the join key; ``form``: what the result's key is; ``cache``:
+    how many rows of each side a task keeps between batches.
+    """
+
+    kind: ClassVar[str] = "tables by look-ups"
+    eventual = True
+    has_own_key = True
+
+    left: Entry
+    right: Entry
+    on: tuple[tuple[str, str], ...]
+    form: Form
+    cache: tuple[int, int]
+
+    @property
+    def manner(self) -> str:
+        """How the sides meet, in words."""
+        on = (left if left == right else f"{left} = {right}" for left, right in self.on)
+        return f"by look-ups on {', '.join(on)}"
+
+    @property
+    def key(self) -> StructType:
+        """The left side's key and, where it does not tell the results apart, the right side's."""
+        if not self.has_right_key:
+            return self.left.key
+        return with_right_key(self.left.key, self.right.key)
+
+    @property
+    def has_right_key(self) -> bool:
+        """Whether the right side's key is part of the result's."""
+        return self.form == "pair" or (self.form == "left" and preserved(self.how)[1])
+
+    @property
+    def null_keys(self) -> bool:
+        """Where a side's rows appear alone, or a side's keys have nulls."""
+        return (self.how != "inner" and self.has_right_key) or super().null_keys
+
+    def options(self, text: Text) -> Mapping[str, Any]:
+        """What is equal, and the key."""
+        return {"on": [list(pair) for pair in self.on], "form": self.form}
 
 
 def lookup_of(entry: Entry) -> LookupSource | None:
@@ -53,7 +97,7 @@ def lookup_of(entry: Entry) -> LookupSource | None:
         types=tuple(
             (number, field.name, field.type)
             for number, side in enumerate((node.left, node.right))
-            for field in arrow_schema(StructType([*side.key.fields, *side.values.fields]))
+            for field in arrow_schema(side.row)
         ),
         leading=tuple(known),
         indexes=tuple(indexes),

@@ -1,0 +1,128 @@
+"""What the operators of groups and windows do: their laws' parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pyarrow as pa
+
+from dovetail.aggregates.aggregate import Aggregate
+from dovetail.aggregates.multiset import Listing
+from dovetail.columns import WINDOW_END, WINDOW_START
+from dovetail.physical.law import Law, Sources
+from dovetail.plan.windows import Windows
+
+WINDOW_TYPE = pa.timestamp("us", "UTC")
+
+
+@dataclass(frozen=True)
+class Retract(Law):
+    """A table by primary key, grouped by other columns of it: each record becomes the old row,
+    which leaves its group, and the new one, which enters its own.
+    """
+
+    room = "retract"
+
+    def stores(self, sources: Sources) -> Mapping[str, str]:
+        """Each row, as far as it is aggregated."""
+        return dict.fromkeys(super().stores(sources), "last row per key, of it what is aggregated")
+
+    def counts(self, sources: Sources) -> list[str]:
+        """The rows with a null among the columns that they are grouped by."""
+        return [f"{sources[0].name}.null_group"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A result column: its name, the numbers of the value columns that ``kernel`` makes it of."""
+
+    name: str
+    values: tuple[int, ...]
+    kernel: Aggregate
+
+
+@dataclass(frozen=True)
+class Aggregation(Law):
+    """Rows aggregated by key and, where there are ``windows``, by window. ``name``: what errors
+    call it; ``retracts``: rows that are ``_deleted`` leave their group; ``timed``: a group has
+    changed in a batch where only its time has.
+    """
+
+    name: str
+    columns: tuple[Column, ...]
+    windows: Windows | None = None
+    retracts: bool = False
+    timed: bool = False
+
+    GROUPS: ClassVar[str] = "groups"
+    RECORDS: ClassVar[str] = "records"
+
+    def key(self, sources: Sources) -> list[pa.Field]:
+        """What is grouped by, then the bounds of the window."""
+        own = super().key(sources)
+        if self.windows is None:
+            return own
+        return own + [pa.field(name, WINDOW_TYPE) for name in (WINDOW_START, WINDOW_END)]
+
+    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
+        """The types of the aggregates."""
+        return [column.kernel.result for column in self.columns]
+
+    @property
+    def listed(self) -> list[int]:
+        """The columns whose lists may lie in parts: of groups whose rows may leave."""
+        columns = enumerate(self.columns) if self.retracts else ()
+        return [number for number, column in columns if isinstance(column.kernel, Listing)]
+
+    def lists(self, column: int) -> tuple[str, str]:
+        """The stores of a column's long lists: their index, and their parts."""
+        name = self.columns[column].name
+        return f"{name}: index", f"{name}: parts"
+
+    @property
+    def room(self) -> str:
+        """By the kind of windows."""
+        kind = None if self.windows is None else self.windows.kind
+        return {"session": "sessions", "sliding": "sliding"}.get(kind or "", "aggregate")
+
+    def stores(self, sources: Sources) -> Mapping[str, str]:
+        """The accumulators; the parts of long lists; of sliding windows the records, too."""
+        window = "" if self.windows is None else " and window, until it is closed"
+        kept = {self.GROUPS: f"accumulators per key{window}"}
+        for column in self.listed:
+            index, parts = self.lists(column)
+            kept |= {index: "which parts a long list has", parts: "the parts of long lists"}
+        if self.windows is not None and self.windows.kind == "sliding":
+            kept[self.RECORDS] = "records, until their windows are closed"
+        return kept
+
+    def counts(self, sources: Sources) -> list[str]:
+        """The records that came for a window when it was closed."""
+        return [] if self.windows is None else [f"{sources[0].name}.late"]
+
+
+@dataclass(frozen=True)
+class Final(Law):
+    """Rows by window: each window's last one, once stream time has reached its end + ``wait_us``;
+    ``after``: once it is past that.
+    """
+
+    wait_us: int
+    after: bool
+
+    waits: ClassVar[bool] = True
+    room = "final"
+    OPEN: ClassVar[str] = "open"
+    CLOSING: ClassVar[str] = "closing"
+
+    @property
+    def due_us(self) -> int:
+        """How long after its end a window is emitted."""
+        return self.wait_us + self.after
+
+    def stores(self, sources: Sources) -> Mapping[str, str]:
+        """The rows of windows that are open, and these by the time at which they close."""
+        row = "last row per key and window, until it is closed"
+        return {self.OPEN: row, self.CLOSING: "when each window closes"}

@@ -1,0 +1,128 @@
+"""Rows aggregated by groups, and by windows of time: ``group_by(…).agg(…)``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyspark.sql.types import DataType, StructField, StructType
+
+from dovetail.aggregates.aggregate import Aggregate
+from dovetail.aggregates.user_defined import UserDefined
+from dovetail.errors import PlanError
+from dovetail.plan.aggregates import AggregateCall, resolve
+from dovetail.plan.checks import known_field, refuse_duplicates, refuse_key_type, refuse_names
+from dovetail.plan.joins import as_entry, refuse_corrected
+from dovetail.plan.nodes import WINDOW_FIELDS, Describe, Entry, Node
+from dovetail.plan.windows import Windows
+
+
+@dataclass(frozen=True)
+class Aggregated:
+    """One column of an aggregate: what the kernel makes of the ``columns`` of each row."""
+
+    name: str
+    columns: tuple[str, ...]
+    kernel: Aggregate
+    type: DataType
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Aggregation(Node):
+    """A table: the rows of a table, or the records of a stream, grouped by the columns ``by``; of
+    a stream also by ``windows`` of time, each a row of its own.
+    """
+
+    null_keys = False
+
+    input: Entry
+    by: tuple[str, ...]
+    columns: tuple[Aggregated, ...]
+    windows: Windows | None = None
+    label: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What errors call it: its label, or what it aggregates."""
+        return self.label or f"aggregate of {self.input.name} by {', '.join(self.by)}"
+
+    @property
+    def summary(self) -> str:
+        """What ``explain`` calls it."""
+        over = "" if self.windows is None else f", windows {self.windows}"
+        return f"aggregate by {', '.join(self.by)}{over}"
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """What is aggregated."""
+        return (self.input,)
+
+    @property
+    def key(self) -> StructType:
+        """The columns it is grouped by, then, where there are windows, their start and end."""
+        own = [self.input.fields[name] for name in self.by]
+        return StructType([*own, *(WINDOW_FIELDS if self.windows is not None else ())])
+
+    @property
+    def values(self) -> StructType:
+        """The aggregates."""
+        return StructType([StructField(c.name, c.type, True) for c in self.columns])
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """The columns that are aggregated, each once."""
+        return tuple(dict.fromkeys(name for c in self.columns for name in c.columns))
+
+    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+        """What is aggregated, by what, and over which windows."""
+        return {
+            "aggregate": [[c.name, list(c.columns), _described(c.kernel)] for c in self.columns],
+            "by": list(self.by),
+            "over": None if self.windows is None else asdict(self.windows),
+            "of": describe(self.input),
+        }
+
+
+def aggregation(
+    node: Node,
+    by: Sequence[str],
+    calls: Mapping[str, AggregateCall],
+    windows: Windows | None,
+    label: str | None = None,
+) -> Aggregation:
+    """The rows of ``node`` grouped by the columns ``by``, and by windows where there are any."""
+    name = label or f"aggregate of {node.name} by {', '.join(by)}"
+    refuse_corrected(name, node)
+    if not by:
+        raise PlanError(name, "group_by() names no column", "Name at least one")
+    refuse_duplicates(name, by, "Name it once in group_by()")
+    for column in by:
+        refuse_key_type(name, known_field(name, "group_by()", column, node.row, of=node.name))
+    if not calls:
+        raise PlanError(name, "agg() has no aggregate", "Give one, for instance n=dt.count()")
+    refuse_names(name, list(calls), "Use another")
+    columns = []
+    for result, call in calls.items():
+        field, kernel = resolve(name, result, call, node.row, retracts=not node.stream)
+        columns.append(Aggregated(result, call.columns, kernel, field.dataType))
+    taken = [*by, *(f.name for f in WINDOW_FIELDS if windows is not None)]
+    refuse_duplicates(name, [*taken, *calls], "Give the aggregate another name")
+    return Aggregation(
+        input=as_entry(name, node),
+        by=tuple(by),
+        columns=tuple(columns),
+        windows=windows,
+        label=label,
+    )
+
+
+def _described(kernel: Aggregate) -> str:
+    """What an accumulator is the accumulator of; a user's functions are known by their names."""
+    if not isinstance(kernel, UserDefined):
+        return repr(kernel)
+    functions = kernel.functions
+    made = (functions.init, functions.add, functions.merge, functions.retract, functions.finish)
+    names = [getattr(f, "__qualname__", type(f).__name__) for f in made if f is not None]
+    state = ", ".join(f"{name} {type_}" for name, type_ in functions.columns)
+    return f"user-defined by {', '.join(names)}: {state} to {kernel.result}"

@@ -1,0 +1,97 @@
+"""Two streams, or one with itself, joined within a window of time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, ClassVar, TypeAlias
+
+from dovetail.arguments import Rule, validated, validated_fields
+from dovetail.errors import PlanError
+from dovetail.laws.stream_join import Unmatched
+from dovetail.plan.joins import Call, as_entry, refuse_how
+from dovetail.plan.matching import refuse_other_keys
+from dovetail.plan.nodes import Join, Text
+from dovetail.plan.spans import Span, microseconds, written
+
+
+@validated_fields
+@dataclass(frozen=True)
+class Within:
+    """The window of a stream-stream join, in microseconds; made by ``within``."""
+
+    before_us: int
+    after_us: int
+    grace_us: int
+
+
+AWithin: TypeAlias = Annotated[Within, Rule('a window such as dt.within(before="5 min")')]
+
+
+@validated
+def within(*, before: Span = "0 s", after: Span = "0 s", grace: Span = "0 s") -> Within:
+    """The window of a stream-stream join: R joins L when L.ts - before <= R.ts <= L.ts + after,
+    both ends included.
+
+    Spans are texts such as ``"5 min"`` or ``datetime.timedelta``. ``before`` or ``after`` may be
+    negative as long as the window is not empty: ``within(before="-1 min", after="5 min")`` joins
+    what comes one to five minutes later. ``grace``: how much later than its window, in stream time,
+    a record may still arrive.
+
+    Raises ``PlanError`` for what is not a span and for an empty window.
+    Source: Kafka Streams join design, "windowed join"; KIP-77.
+    """
+    before_us = microseconds("within", "before=", before, negative=True)
+    after_us = microseconds("within", "after=", after, negative=True)
+    grace_us = microseconds("within", "grace=", grace)
+    if before_us + after_us < 0:
+        raise PlanError(
+            "within",
+            f"the window from before={before!r} to after={after!r} is empty",
+            "Let before + after be zero or more",
+        )
+    return Within(before_us, after_us, grace_us)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StreamJoin(Join):
+    """Two streams, or one with itself, joined where L.ts - before <= R.ts <= L.ts + after."""
+
+    kind: ClassVar[str] = "streams"
+    stream = True
+    timed = True
+
+    within: Within
+    unmatched: Unmatched
+
+    @property
+    def manner(self) -> str:
+        """How the sides meet, in words."""
+        before, after, grace = map(written, asdict(self.within).values())
+        alone = "" if self.how == "inner" else f", unmatched {self.unmatched}"
+        return f"of streams, before {before}, after {after}, grace {grace}{alone}"
+
+    @property
+    def withdraws(self) -> bool:
+        """Whether a record that came without a match is taken back when one comes."""
+        return self.how != "inner" and self.unmatched == "retract"
+
+    def options(self, text: Text) -> Mapping[str, Any]:
+        """The window, and when a record without a match comes out."""
+        return {**asdict(self.within), "unmatched": self.unmatched}
+
+
+def stream_join(call: Call, within: Within | None, unmatched: Unmatched) -> StreamJoin:
+    """Two streams, or one with itself, joined within a window of time."""
+    name = call.name
+    refuse_how(name, call.how, ("inner", "left", "outer"), "streams")
+    if within is None:
+        raise PlanError(
+            name,
+            "a join of two streams needs a window",
+            'Give one, for instance within=dt.within(before="5 min", after="1 min")',
+        )
+    refuse_other_keys(name, call.left, call.right, call.on)
+    left, right = as_entry(name, call.left), as_entry(name, call.right)
+    chosen = call.chosen(left, right)
+    return StreamJoin(left=left, right=right, within=within, unmatched=unmatched, **chosen)

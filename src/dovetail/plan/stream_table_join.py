@@ -1,0 +1,90 @@
+"""A stream joined with a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dovetail.errors import PlanError
+from dovetail.plan.joins import Call, as_entry, refuse_corrected, refuse_how, table_side
+from dovetail.plan.matching import pairs_of
+from dovetail.plan.nodes import Entry, Join, Node, Text
+from dovetail.plan.spans import Span, microseconds, written
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StreamTableJoin(Join):
+    """A stream, the left side, joined with a table. ``on``: the left columns that are looked up;
+    the result keeps the left side's key. ``grace_us``: how long, in stream time, a record waits.
+    """
+
+    kind: ClassVar[str] = "a stream with a table"
+    stream = True
+
+    on: tuple[str, ...]
+    grace_us: int | None = None
+
+    @property
+    def manner(self) -> str:
+        """How the sides meet, in words."""
+        grace = "" if self.grace_us is None else f", grace {written(self.grace_us)}"
+        return f"of a stream with a table on {', '.join(self.on)}{grace}"
+
+    @property
+    def timed(self) -> bool:
+        """Whether records wait, or a side depends on stream time."""
+        return self.grace_us is not None or super().timed
+
+    def read_by(self, entry: Entry) -> tuple[str, ...]:
+        """The stream by what is looked up, tables by their keys."""
+        return self.on if entry.stream else super().read_by(entry)
+
+    def options(self, text: Text) -> Mapping[str, Any]:
+        """What is looked up, and when."""
+        return {"on": list(self.on), "grace_us": self.grace_us}
+
+
+def stream_table_join(call: Call, grace: Span | None) -> StreamTableJoin:
+    """A stream joined with a table."""
+    name, left, right = call.name, call.left, call.right
+    refuse_how(name, call.how, ("inner", "left"), "a stream with a table")
+    refuse_corrected(name, right)
+    columns = tuple(str(column) for column, _ in pairs_of(name, left, right, call.on))
+    if grace is not None or not _same_look_up(left, columns):
+        left = as_entry(name, left)
+    right = table_side(right)
+    grace_us = None
+    if grace is not None:
+        grace_us = microseconds(name, "grace=", grace)
+        _refuse_short_history(name, right, grace, grace_us)
+    chosen = call.chosen(left, right)
+    return StreamTableJoin(left=left, right=right, on=columns, grace_us=grace_us, **chosen)
+
+
+def _same_look_up(left: Node, columns: tuple[str, ...]) -> bool:
+    """Whether these columns of a join's result are those by which it looked its own table up, at
+    once.
+    """
+    if not isinstance(left, StreamTableJoin) or left.grace_us is not None:
+        return False
+    held = {s.name: s.ref for s in left.select}
+    return columns == left.on and all(
+        column in left.key.names or held.get(column) == ("left", column) for column in columns
+    )
+
+
+def _refuse_short_history(name: str, right: Node, grace: Span, grace_us: int) -> None:
+    for source in right.entries:
+        if source.versioned_us is None:
+            raise PlanError(
+                name,
+                f"grace= lets records wait, and {source.name} forgets what it was when they came",
+                "Read it as a versioned table, for instance versioned='7 days'",
+            )
+        if source.versioned_us < grace_us:
+            raise PlanError(
+                name,
+                f"grace={grace!r} is longer than the history of {source.name}",
+                "Let the table's versioned= be at least as long",
+            )

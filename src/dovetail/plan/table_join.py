@@ -1,0 +1,81 @@
+"""Two tables joined by key, as they are or over all of their history; and a table with its rows
+kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dovetail.errors import PlanError
+from dovetail.plan.joins import Call, as_entry, refuse_corrected, refuse_how, table_side
+from dovetail.plan.nodes import Describe, Join, Late, Node, Rows, Text
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TableJoin(Join):
+    """A primary-key join of two tables."""
+
+    kind: ClassVar[str] = "tables by key"
+    manner = "by key"
+    by_key = True
+
+    def options(self, text: Text) -> Mapping[str, Any]:
+        """None."""
+        return {}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class HistoryJoin(TableJoin):
+    """A primary-key join of two versioned tables over all of their history."""
+
+    kind: ClassVar[str] = "histories by key"
+    manner = "by key, late records correct the history"
+    by_key = False
+    corrects = True
+
+
+@dataclass(frozen=True, eq=False)
+class Materialized(Rows):
+    """A table with its rows kept in a stage of its own: only what changes a row passes."""
+
+    summary = "materialized"
+
+    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+        """What is kept."""
+        return {"materialized": describe(self.node)}
+
+
+def table_join(call: Call, late: Late) -> TableJoin:
+    """Two tables joined by key."""
+    left, right = table_side(call.left), table_side(call.right)
+    refuse_how(call.name, call.how, ("inner", "left", "outer"), "tables by key")
+    for side in (left, right):
+        refuse_corrected(call.name, side)
+    if late == "history":
+        _refuse_without_histories(call.name, left, right)
+    kind = HistoryJoin if late == "history" else TableJoin
+    return kind(left=left, right=right, **call.chosen(left, right))
+
+
+def materialized(node: Node) -> Materialized:
+    """A table with its rows kept."""
+    refuse_corrected(node.name, node)
+    return Materialized(as_entry(node.name, node))
+
+
+def _refuse_without_histories(name: str, left: Node, right: Node) -> None:
+    for side in (left, right):
+        if side.versioned_us is None:
+            raise PlanError(
+                name,
+                f"late='history' needs the history of {side.name}, which it does not keep",
+                "Read both sides as versioned tables, for instance versioned='7 days'",
+            )
+    if left is right:
+        raise PlanError(
+            name,
+            "late='history' joins a table with itself",
+            "Read the table twice, under two names",
+        )

@@ -1,0 +1,22 @@
+"""Spark's daemon of Python workers, with their imports already made: each worker is forked warm, so
+its first task begins at once, and all share the memory of what they import.
+
+Spark runs it as ``spark.python.daemon.module``, before any file that is sent to the workers is
+there: dovetail must be installed for the Python that they run.
+"""
+
+from __future__ import annotations
+
+import gc
+
+import pandas as pd  # noqa: F401
+import pyarrow.compute  # noqa: F401
+import pyspark.sql.streaming.stateful_processor_api_client
+import pyspark.worker  # noqa: F401
+from pyspark.daemon import manager
+
+import dovetail.spark.buckets  # noqa: F401
+
+if __name__ == "__main__":
+    gc.freeze()
+    manager()

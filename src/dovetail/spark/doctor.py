@@ -1,0 +1,96 @@
+"""What a session lacks, what that costs, and how to give it: a table for people to read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.java_gateway import JavaClass
+from pyspark.sql import SparkSession
+
+from dovetail import lake
+from dovetail.arguments import validated
+from dovetail.spark import session as good
+from dovetail.spark.query import spark_version
+
+CONFIGURE = "build the session with dt.configure(builder)"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a session should have: ``lacks``, what is wrong with it, None where nothing
+    is; what that ``costs``, and the ``remedy``.
+    """
+
+    what: str
+    lacks: str | None
+    costs: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What ``doctor`` found; as text, a table."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def missing(self) -> tuple[Finding, ...]:
+        """What the session lacks."""
+        return tuple(finding for finding in self.findings if finding.lacks is not None)
+
+    def __str__(self) -> str:
+        width = max(len(finding.what) for finding in self.findings)
+        lines = []
+        for one in self.findings:
+            lines.append(f"{one.what:<{width}}  {'ok' if one.lacks is None else one.lacks}")
+            if one.lacks is not None:
+                lines.append(f"{'':<{width}}  costs: {one.costs}; remedy: {one.remedy}")
+        return "\n".join(lines)
+
+
+@validated
+def doctor(spark: SparkSession) -> Report:
+    """What a session lacks for queries that run, and run as fast as they are measured. It runs a
+    job of one row, to see the workers' Python. ``print(dt.doctor(spark))`` shows a table.
+    """
+    return Report(tuple(_findings(spark)))
+
+
+def _findings(spark: SparkSession) -> Iterator[Finding]:
+    jvm: Any = spark._jvm  # noqa: SLF001 -- only the JVM knows its classes and its options
+    version = spark_version(spark)
+    leaks = f"Spark {version}" if version.startswith("4.2.0") else None
+    leak = "a socket for each task with state is never closed"
+    yield Finding("Spark", leaks, leak, "run it on Spark 4.2.1 or later")
+    yield Finding("workers' Python", good.workers_lack(spark), "no query runs", good.INSTALL)
+    kafka = isinstance(jvm.org.apache.spark.sql.kafka010.KafkaSourceProvider, JavaClass)
+    no_kafka = None if kafka else "no connector"
+    remedy = "build the session with dt.configure(builder, kafka=True)"
+    yield Finding("Kafka", no_kafka, "topics are neither read nor written", remedy)
+    known = lake.EXTENSION in str(spark.conf.get("spark.sql.extensions", ""))
+    delta = isinstance(jvm.io.delta.sql.DeltaSparkSessionExtension, JavaClass)
+    no_delta = None if known and delta else "no jar" if not delta else "its settings are missing"
+    remedy = "build the session with dt.configure(builder, delta=True)"
+    yield Finding("Delta Lake", no_delta, "Delta tables are neither read nor written", remedy)
+    sockets = spark.sparkContext.getConf().get(good.SOCKETS, "false") == "true"
+    slower = "a sixth more system time"
+    yield Finding("Unix sockets", None if sockets else "off", slower, CONFIGURE)
+    if sys.platform == "linux":
+        arguments = (
+            jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
+        )
+        off = [] if good.HUGE_PAGES in arguments else ["the JVM"]
+        off += [] if all(os.environ.get(n) == v for n, v in good.MEMORY.items()) else ["workers"]
+        without = f"off for {' and '.join(off)}" if off else None
+        yield Finding("huge pages", without, "8 % of a join's throughput", CONFIGURE)
+    if str(spark.sparkContext.master).startswith("local"):
+        daemon = spark.sparkContext.getConf().get("spark.python.daemon.module", "")
+        cold = None if daemon == good.DAEMON else "started without imports"
+        yield Finding("warm workers", cold, "most of a second at each worker's start", CONFIGURE)
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    local = None if zone in {"UTC", "Etc/UTC"} else zone
+    yield Finding("time zone", local, "times are read and shown in that zone", CONFIGURE)

@@ -1,0 +1,66 @@
+"""What Spark is given of a stage with state. It travels by value, its work as bytes: when a query
+starts, Spark has a new Python process for each such stage, which only asks for the state variables
+and so imports nothing of the library.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark import cloudpickle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dovetail.spark.buckets import Work
+
+
+class BucketProcessor(StatefulProcessor):
+    """Runs a stage for each bucket of a partition; its one state variable holds the blobs."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = cloudpickle.dumps(work)  # type: ignore[no-untyped-call]
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Open the state variable."""
+        name = StructType([StructField("name", StringType())])
+        blob = StructType([StructField("blob", BinaryType())])
+        self._handle, self._blobs = handle, handle.getMapState("blobs", name, blob)
+
+    def handleInputRows(  # noqa: N802
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: Any,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
+        """One micro-batch of one bucket."""
+        from dovetail.spark import buckets
+
+        work = buckets.work_of(self._work)
+        yield from work.rows(key[0], rows, self._blobs, self._handle)
+
+    def handleExpiredTimer(  # noqa: N802
+        self,
+        key: Any,
+        timerValues: Any,  # noqa: N803
+        expiredTimerInfo: Any,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
+        """Rows have waited for another source as long as they may."""
+        from dovetail.spark import buckets
+
+        now_us = 1000 * timerValues.getCurrentProcessingTimeInMs()
+        work = buckets.work_of(self._work)
+        yield from work.batch(key[0], [], now_us, self._blobs, self._handle)
+
+    def close(self) -> None:
+        """Nothing to release: what is open belongs to the worker process."""
+        from dovetail.spark import task
+
+        task.freeze_imports()
+
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]

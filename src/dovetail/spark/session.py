@@ -1,0 +1,164 @@
+"""A session in which queries run as fast as they can: what it is given when it is built."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, TypeAlias
+from weakref import WeakSet
+
+import pyarrow as pa
+import pyspark
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from dovetail import arguments, lake
+from dovetail.arguments import Rule, Text, validated
+from dovetail.errors import ConfigurationError
+from dovetail.refusals import reason
+
+MEMORY = {
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    "MIMALLOC_ALLOW_LARGE_OS_PAGES": "1",
+    "MIMALLOC_PURGE_DELAY": "-1",
+}
+"""The environment in which the JVM and its Python workers take huge pages and give none back."""
+HUGE_PAGES = "-XX:+UseTransparentHugePages"
+DAEMON = "dovetail.spark.daemon"
+INSTALL = "Set PYSPARK_PYTHON to a Python that has dovetail, on a cluster in each executor's image"
+SOCKETS = "spark.python.unix.domain.socket.enabled"
+
+_ASKED: WeakSet[SparkSession] = WeakSet()
+"""The sessions whose workers have been asked."""
+
+Builder: TypeAlias = Annotated[SparkSession.Builder, Rule("SparkSession.builder")]
+Paths: TypeAlias = Annotated[
+    arguments.Path | Sequence[arguments.Path],
+    Rule("the path of a jar or of a folder of jars, or a list"),
+]
+
+
+@validated
+def configure(
+    builder: Builder,
+    *,
+    kafka: bool = False,
+    delta: bool = False,
+    jars: Paths | None = None,
+    memory: Text | None = None,
+) -> SparkSession.Builder:
+    """The builder of a session in which queries run as fast as they are measured. A session that is
+    built without it works, too.
+
+    ``kafka``, ``delta``: with what is needed to read and write topics and Delta tables, by its
+    Maven coordinates, which Spark fetches once; where the jars are at hand, ``jars`` names them,
+    or folders of them, instead. ``memory``: of the JVM, such as ``"6g"``. Settings that the builder
+    has already are kept; to its jars, extensions and JVM options these are added.
+
+    Besides: huge pages, on Linux, for the JVM and its Python workers (set in ``os.environ``, which
+    they inherit); Unix sockets between them; UTC as time zone; and on one machine
+    (``master("local...")``) workers that start with their imports made.
+
+    Raises ``ConfigurationError`` for jars that are not there.
+    """
+    given: dict[str, str] = dict(builder._options)  # noqa: SLF001 -- to add to what is there
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    added = {
+        "spark.jars": ",".join(_files(jars)),
+        "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    }
+    settings = {SOCKETS: "true", "spark.sql.session.timeZone": "UTC"}
+    if sys.platform == "linux":
+        for name, value in MEMORY.items():
+            os.environ.setdefault(name, value)
+        added["spark.driver.extraJavaOptions"] += f" -XX:+IgnoreUnrecognizedVMOptions {HUGE_PAGES}"
+    packages = [kafka_jar()] if kafka else []
+    if delta:
+        packages.append(lake.JAR)
+        added["spark.sql.extensions"] = lake.EXTENSION
+        settings["spark.sql.catalog.spark_catalog"] = lake.CATALOG
+    if jars is None:
+        added["spark.jars.packages"] = ",".join(packages)
+    if memory is not None:
+        settings["spark.driver.memory"] = memory
+    if given.get("spark.master", "local").startswith("local"):
+        settings["spark.python.daemon.module"] = DAEMON
+    for name, value in added.items():
+        between = " " if name.endswith("Options") else ","
+        settings[name] = between.join(part for part in (given.get(name), value) if part)
+    for name, value in settings.items():
+        if value and (name in added or name not in given):
+            builder = builder.config(name, value)
+    return builder
+
+
+def kafka_jar() -> str:
+    """The Maven coordinates of Kafka's connector for the Spark that is installed."""
+    major, minor, *_ = pyspark.__version__.split(".")
+    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{major}.{minor}.0"
+
+
+def workers_lack(spark: SparkSession) -> str | None:
+    """What is wrong with the Python that the workers run, by asking one of them in a job of one
+    row.
+    """
+    own = import_module("dovetail").__version__
+
+    def asked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            try:
+                found = import_module("dovetail").__version__
+                found = found if found == own else f"{sys.executable} has dovetail {found}"
+            except ImportError as error:
+                found = f"{sys.executable} cannot import dovetail: {error}"
+            yield pa.RecordBatch.from_pydict({"found": [found]})
+
+    try:
+        row = spark.range(1).mapInArrow(asked, "found string").head()
+    except PySparkException as error:
+        return f"no worker starts: {reason(error)}"
+    assert row is not None
+    found: str = row["found"]
+    return None if found == own else found
+
+
+def refuse_strange_workers(spark: SparkSession) -> None:
+    """Refuse to start a query whose workers lack the library. They are asked, once in a session,
+    unless they plainly run the driver's own Python.
+    """
+    if spark in _ASKED or _is_own(spark.sparkContext):
+        return
+    lack = workers_lack(spark)
+    if lack is not None:
+        raise ConfigurationError("write_stream", f"its workers cannot run it: {lack}", INSTALL)
+    _ASKED.add(spark)
+
+
+def _is_own(context: SparkContext) -> bool:
+    """Whether workers run on this machine, with the Python that runs the driver."""
+    python = shutil.which(context.pythonExec)
+    if python is None or not str(context.master).startswith("local["):
+        return False
+    own = Path(sys.executable)
+    return Path(python).parent == own.parent and Path(python).samefile(own)
+
+
+def _files(jars: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> list[str]:
+    """The jars at hand."""
+    if jars is None:
+        return []
+    found = []
+    for given in [jars] if isinstance(jars, (str, os.PathLike)) else jars:
+        path = Path(given)
+        own = sorted(path.glob("*.jar")) if path.is_dir() else [path]
+        if not own or not all(jar.is_file() for jar in own):
+            raise ConfigurationError(
+                "configure", f"jars={str(path)!r} is no jar and no folder of jars", "Name them"
+            )
+        found += [str(jar.resolve()) for jar in own]
+    return found

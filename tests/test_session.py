@@ -1,0 +1,141 @@
+"""Sessions: what ``configure`` gives a new one, and what ``doctor`` finds in those without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from small_session import CACHE
+
+import dovetail as dt
+from dovetail import lake
+
+
+@pytest.fixture(autouse=True)
+def _environment() -> Iterator[None]:
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def options(builder: SparkSession.Builder) -> dict[str, str]:
+    return dict(builder._options)
+
+
+def test_what_a_builder_has_is_kept() -> None:
+    builder = SparkSession.builder.master("local[1]")
+    builder = builder.config("spark.sql.extensions", "own.Extension")
+    builder = builder.config("spark.driver.extraJavaOptions", "-Xss4m")
+    builder = builder.config("spark.sql.session.timeZone", "Europe/Paris")
+    builder = builder.config("spark.jars.packages", "own:jar:1")
+    found = options(dt.configure(builder, kafka=True, delta=True, memory="2g"))
+    assert found["spark.sql.extensions"] == f"own.Extension,{lake.EXTENSION}"
+    assert found["spark.driver.extraJavaOptions"].startswith("-Xss4m -XX:+UseParallelGC")
+    assert found["spark.sql.session.timeZone"] == "Europe/Paris"
+    packages = found["spark.jars.packages"].split(",")
+    assert packages[0] == "own:jar:1"
+    assert packages[1].startswith("org.apache.spark:spark-sql-kafka-0-10_2.13:4.")
+    assert packages[2:] == [lake.JAR]
+    assert found["spark.driver.memory"] == "2g"
+    assert found["spark.python.daemon.module"] == "dovetail.spark.daemon"
+
+
+def test_a_cluster_keeps_its_own_workers() -> None:
+    found = options(dt.configure(SparkSession.builder.master("spark://host:7077")))
+    assert "spark.python.daemon.module" not in found
+    assert "spark.jars.packages" not in found
+
+
+def test_jars_at_hand_are_named_in_place_of_coordinates(tmp_path: Path) -> None:
+    for name in ("b.jar", "a.jar", "stamp"):
+        (tmp_path / name).touch()
+    found = options(dt.configure(SparkSession.builder, kafka=True, jars=tmp_path))
+    assert found["spark.jars"] == f"{tmp_path / 'a.jar'},{tmp_path / 'b.jar'}"
+    assert "spark.jars.packages" not in found
+    with pytest.raises(dt.ConfigurationError, match=r"^configure: jars='.*none' is no jar and no"):
+        dt.configure(SparkSession.builder, jars=[tmp_path, tmp_path / "none"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(dt.ConfigurationError, match=r"no folder of jars. Name them"):
+        dt.configure(SparkSession.builder, jars=tmp_path / "empty")
+
+
+def test_a_session_without_it_is_told_what_it_lacks(spark: SparkSession) -> None:
+    report = dt.doctor(spark)
+    lacking = {finding.what: finding for finding in report.missing}
+    assert {"Unix sockets", "huge pages"} <= lacking.keys()
+    assert not {"Spark", "workers' Python", "warm workers"} & lacking.keys()
+    assert str(lacking["huge pages"].lacks).startswith("off for the JVM")
+    lines = str(report).splitlines()
+    assert lines[0] == "Spark            ok"
+    assert "Unix sockets     off" in lines
+    remedy = "remedy: build the session with dt.configure(builder)"
+    assert any(line.endswith(f"costs: a sixth more system time; {remedy}") for line in lines)
+
+
+def new_session(folder: str) -> None:
+    """A query in a session that ``configure`` has made, and what ``doctor`` says of it."""
+    groups = [CACHE / "jars" / name for name in ("kafka", "delta")]
+    jars = [path for path in groups if path.is_dir()]
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    spark = dt.configure(builder, delta=len(jars) == 2, jars=jars, memory="1g").getOrCreate()
+    Path(folder, "in").mkdir()
+    Path(folder, "in", "1.json").write_text('{"id": 1, "at": "2026-01-01T00:00:00"}', "utf-8")
+    live = spark.readStream.schema("id long, at timestamp").json(f"{folder}/in")
+    table = dt.Table.from_changelog(live, key="id", timestamp="at", name="orders")
+    out = dt.to_parquet(f"{folder}/out")
+    table.write_stream(out, checkpoint=f"{folder}/c", availableNow=True).awaitTermination()
+    rows = [row["id"] for row in spark.read.parquet(f"{folder}/out").collect()]
+    missing = [finding.what for finding in dt.doctor(spark).missing]
+    print(json.dumps({"rows": rows, "missing": missing, "jars": len(jars)}))
+
+
+def test_a_session_lacks_nothing_with_it(tmp_path: Path) -> None:
+    run = [sys.executable, "-m", "test_session", str(tmp_path)]
+    here = Path(__file__).parent
+    done = subprocess.run(run, capture_output=True, text=True, check=False, cwd=here)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["rows"] == [1]
+    assert found["missing"] == ([] if found["jars"] == 2 else ["Kafka", "Delta Lake"])
+
+
+def strange_workers(folder: str) -> None:
+    """What a query's start says where the workers' Python cannot import the library."""
+    spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    spark = spark.getOrCreate()
+    Path(folder, "in").mkdir()
+    live = spark.readStream.schema("id long, at timestamp").json(f"{folder}/in")
+    table = dt.Table.from_changelog(live, key="id", timestamp="at", name="orders")
+    try:
+        table.write_stream(dt.to_parquet(f"{folder}/out"), checkpoint=f"{folder}/c")
+    except dt.ConfigurationError as error:
+        print(json.dumps([str(error), Path(folder, "c").exists()]))
+
+
+def test_workers_without_the_library_are_found_before_the_start(tmp_path: Path) -> None:
+    (tmp_path / "dovetail").mkdir()
+    (tmp_path / "dovetail" / "__init__.py").write_text("raise ImportError('not this one')")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n', "utf-8")
+    python.chmod(0o755)
+    run = [sys.executable, "-m", "test_session", str(tmp_path), "strange"]
+    here, environment = Path(__file__).parent, os.environ | {"PYSPARK_PYTHON": str(python)}
+    done = subprocess.run(
+        run, capture_output=True, text=True, check=False, cwd=here, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    error, bound = json.loads(done.stdout.splitlines()[-1])
+    assert error.startswith("write_stream: its workers cannot run it: ")
+    assert "cannot import dovetail: not this one. Set PYSPARK_PYTHON to a Python that" in error
+    assert not bound
+
+
+if __name__ == "__main__":
+    (strange_workers if sys.argv[2:] else new_session)(sys.argv[1])
