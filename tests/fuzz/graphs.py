@@ -107,10 +107,11 @@ def _fits(nodes: Sequence[topologies.Node], count: int) -> bool:
     """Whether dovetail takes the topology, and so many records do not make too many results."""
     if nodes[-1]["op"] in ("table", "stream"):
         return False
+    collects = any(f.startswith("collect") for n in nodes for f, _ in n.get("aggregates", []))
+    if count > 60 and collects and any(node["op"] == "within" for node in nodes):
+        return False  # each of up to count² / 4 changes would hold as many pairs
     if count > 400:
-        if sum(node["op"] not in ("table", "stream") for node in nodes) > 4:
-            return False
-        if any(f.startswith("collect") for n in nodes for f, _ in n.get("aggregates", [])):
+        if collects or sum(node["op"] not in ("table", "stream") for node in nodes) > 4:
             return False
         for number, node in enumerate(nodes):
             shape = topologies.shapes(nodes)[number]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pkgutil
 from importlib import import_module
 
+from dovetail import operators
 from dovetail.operators.job import Done, Job
 
 
@@ -13,3 +15,9 @@ def operate(job: Job) -> Done:
     done: Done = import_module(f"dovetail.operators.{law.room}").run(job, law)
     assert done.stores.keys() <= job.operator.stores.keys(), "a store that is not declared"
     return done
+
+
+def import_all() -> None:
+    """Import every operator now, where the time for it is free."""
+    for module in pkgutil.iter_modules(operators.__path__):
+        import_module(f"dovetail.operators.{module.name}")

@@ -16,7 +16,9 @@ import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
 import dovetail.spark.buckets  # noqa: F401
+from dovetail.operators.registry import import_all
 
 if __name__ == "__main__":
+    import_all()
     gc.freeze()
     manager()
