@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 Driver = subprocess.Popen[bytes]
 
@@ -42,3 +44,16 @@ def wait_until(
         assert driver.poll() is None, "the driver ended by itself"
         assert time.monotonic() < deadline, f"not in time: {what}"
         time.sleep(0.005)
+
+
+def reported(script: str, *arguments: object, **environment: str) -> Any:
+    """What the script prints last, as JSON, once it has run in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, script, *map(str, arguments)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])

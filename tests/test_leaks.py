@@ -6,7 +6,6 @@ Run as a script, this module is the process that a test watches.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import small_session
+from drivers import reported
 from pyspark.sql import SparkSession
 
 import dovetail as dt
@@ -115,11 +115,7 @@ def main(folder: Path) -> None:
 
 def test_micro_batches_leave_nothing_behind(tmp_path: Path) -> None:
     """What is held rises and falls; a leak raises its floor above what was its ceiling."""
-    run = [sys.executable, "-m", "test_leaks", str(tmp_path)]
-    here = Path(__file__).parent
-    done = subprocess.run(run, capture_output=True, text=True, check=False, cwd=here)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = reported(__file__, tmp_path)
     assert found["ended"] == BATCHES - 1
     assert min(len(found["early"]), len(found["late"])) > 3
     most = [max(values) for values in zip(*found["early"], strict=True)]

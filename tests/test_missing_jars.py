@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import small_session
+from drivers import reported
 
 import dovetail as dt
 from dovetail import lake
@@ -49,12 +49,7 @@ def errors(folder: Path) -> dict[str, str]:
 
 def test_a_missing_jar_is_named(tmp_path: Path) -> None:
     """In a process of its own: a session has its jars from its start."""
-    run = [sys.executable, "-m", "test_missing_jars", str(tmp_path)]
-    done = subprocess.run(
-        run, capture_output=True, text=True, check=False, cwd=Path(__file__).parent
-    )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    told = reported(__file__, tmp_path)
     assert told.keys() == EXPECTED.keys()
     for name, error in told.items():
         assert re.search(EXPECTED[name], error), error

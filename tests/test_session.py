@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from drivers import reported
 from pyspark.sql import SparkSession
 from small_session import CACHE
 
@@ -97,11 +97,7 @@ def new_session(folder: str) -> None:
 
 
 def test_a_session_lacks_nothing_with_it(tmp_path: Path) -> None:
-    run = [sys.executable, "-m", "test_session", str(tmp_path)]
-    here = Path(__file__).parent
-    done = subprocess.run(run, capture_output=True, text=True, check=False, cwd=here)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = reported(__file__, tmp_path)
     assert found["rows"] == [1]
     assert found["missing"] == ([] if found["jars"] == 2 else ["Kafka", "Delta Lake"])
 
@@ -125,13 +121,7 @@ def test_workers_without_the_library_are_found_before_the_start(tmp_path: Path) 
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n', "utf-8")
     python.chmod(0o755)
-    run = [sys.executable, "-m", "test_session", str(tmp_path), "strange"]
-    here, environment = Path(__file__).parent, os.environ | {"PYSPARK_PYTHON": str(python)}
-    done = subprocess.run(
-        run, capture_output=True, text=True, check=False, cwd=here, env=environment
-    )
-    assert done.returncode == 0, done.stderr
-    error, bound = json.loads(done.stdout.splitlines()[-1])
+    error, bound = reported(__file__, tmp_path, "strange", PYSPARK_PYTHON=str(python))
     assert error.startswith("write_stream: its workers cannot run it: ")
     assert "cannot import dovetail: not this one. Set PYSPARK_PYTHON to a Python that" in error
     assert not bound
