@@ -14,6 +14,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -538,6 +539,15 @@ CALLS: dict[str, Call] = {
         memory=NAME,
     ),
     "doctor": call(lambda _: dt.doctor, spark=SESSION),
+    "read_state": call(
+        lambda w: partial(dt.read_state, spark=w.spark, checkpoint=str(w.folder)),
+        runs=True,
+        spark=SESSION,
+        checkpoint=line("text", "column", "span", "path"),
+        table=NAME,
+        batch=line("None", "zero", "number"),
+        as_of=line("None", wrong=(datetime(2026, 1, 1),)),  # noqa: DTZ001
+    ),
     "index": call(lambda _: partial(dt.index, "a"), columns=COLUMN, unique=FLAG, name=NAME),
     "Index.__init__": call(
         lambda _: partial(dt.Index, name="i", columns=("a",)),

@@ -18,6 +18,7 @@ PAGES = [
     ROOT / "docs" / "windows.md",
     ROOT / "docs" / "testing.md",
     ROOT / "docs" / "operations.md",
+    ROOT / "docs" / "state.md",
 ]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -63,7 +64,7 @@ def test_examples_run_and_print_what_they_say(
                 '"out/', f'"{tmp_path}/out/'
             )
             exec(compile(placed, str(page), "exec"), names)
-            printed = capsys.readouterr().out.splitlines()
+            printed = capsys.readouterr().out.rstrip("\n").splitlines()
             if promised(block):
                 assert printed == promised(block)
     finally:

@@ -43,6 +43,7 @@ from dovetail.snapshots.table import SnapshotTable
 from dovetail.spark.doctor import doctor
 from dovetail.spark.query import Sink, settings
 from dovetail.spark.session import configure
+from dovetail.spark.state_reader import read_state
 from dovetail.stream import GroupedStream, Stream, WindowedStream, WindowedTable
 from dovetail.table import GroupedTable, Table
 
@@ -90,6 +91,7 @@ __all__ = [
     "mean",
     "min",
     "postgres",
+    "read_state",
     "read_topic",
     "session",
     "settings",

@@ -18,7 +18,7 @@ from dovetail.arrays.timeline import NO_TIME, Mask
 from dovetail.columns import DUE, EVENT_TIME, HASH, LOG_PARTITION, SEQUENCE
 from dovetail.laws.arrival import before_all, running_clock
 from dovetail.operators.job import Batch
-from dovetail.physical.fragment import Fragment
+from dovetail.physical.fragment import Fragment, ahead_of
 from dovetail.physical.source import SourceSpec, unique
 from dovetail.state.blobs import Blobs
 from dovetail.state.manifest import Manifest
@@ -72,7 +72,7 @@ def align(
         others = [time for o, time in enumerate(reached) if o != number and time is not None]
         upto_us = max(before_us, min([*others, read_us[number]]))
         schema = source.wire_schema.append(pa.field(DUE, pa.int64()))
-        store = f"{name}: ahead"
+        store = ahead_of(name)
         runs = before.stores.get(store, Runs())
         queue = QueueState(schema, runs, blobs, cache, taken_us=before_us)
         waited = queue.take(upto_us).drop_columns(DUE)

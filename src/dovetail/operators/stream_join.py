@@ -61,7 +61,7 @@ def run(job: Job, law: StreamJoin) -> Done:
     count = results.count + meeting.made
     return Done(
         first,
-        {name: store.runs for name, store in stores.by_name.items()},
+        {name: store.runs for name, store in stores.by_name(job).items()},
         job.manifest.rows + len(events.row),
         chunks=tables,
         later=count - (0 if first is None else len(first)),

@@ -29,12 +29,13 @@ _MARK = pa.schema(
 
 @dataclass(frozen=True)
 class Stores:
-    """``histories``: per source; ``queues`` and ``marks``: per side; ``names``: of all."""
+    """``histories``: per source; ``queues`` and ``marks``: per side, empty where the side needs
+    none.
+    """
 
     histories: Sequence[HistoryState]
     queues: Sequence[QueueState]
     marks: Sequence[TableState]
-    names: Sequence[str]
 
     @classmethod
     def of(cls, job: Job, law: StreamJoin) -> Stores:
@@ -62,13 +63,14 @@ class Stores:
                 for side, source in enumerate(law.sides)
             ],
             [TableState(_MARK, 1, job.runs(marks(side)), job.blobs, job.cache) for side in (0, 1)],
-            list(job.operator.stores),
         )
 
-    @property
-    def by_name(self) -> dict[str, RunState]:
-        """All stores."""
-        return dict(zip(self.names, [*self.histories, *self.queues, *self.marks], strict=True))
+    def by_name(self, job: Job) -> dict[str, RunState]:
+        """The stores that the operator declares."""
+        named: dict[str, RunState] = dict(zip(job.operator.names, self.histories, strict=True))
+        for side in (0, 1):
+            named |= {waiting(side): self.queues[side], marks(side): self.marks[side]}
+        return {name: named[name] for name in job.operator.stores}
 
 
 def _stored_schema(job: Job, source: int) -> pa.Schema:

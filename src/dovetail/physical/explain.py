@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dovetail.physical.planner import physical_plan
 from dovetail.physical.stage import Stage, stages
 from dovetail.plan.nodes import Derived, Node
-from dovetail.plan.spans import written
 from dovetail.plan.unwindowed import as_table
 
 
@@ -35,13 +34,7 @@ def _stage(stage: Stage) -> Iterator[str]:
     fragment = stage.fragment
     names = dict.fromkeys(port.source.name for port in stage.ports)
     yield f"  shuffle  {', '.join(names)} by {stage.by}"
-    kept = [
-        f"{fragment.stored(number, store)}: {words}"
-        for number, operator in enumerate(fragment.operators)
-        for store, words in operator.stores.items()
-    ]
-    if fragment.align_us is not None:
-        kept.append(f"what is ahead of another input, for up to {written(fragment.align_us)}")
+    kept = [f"{name}: {store.holds}" for name, store in fragment.stores.items()]
     looked_up = [line for one in fragment.operators for line in one.law.looks_up(one.sources)]
     for title, lines in (("state", kept or ["none"]), ("look-up", looked_up)):
         for number, line in enumerate(lines):

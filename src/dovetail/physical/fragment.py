@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeAlias
 
 import pyarrow as pa
 
 from dovetail.arguments import Rule
 from dovetail.columns import DELETED, EVENT_TIME, POSITION, VISIBLE, key_name, value_name
-from dovetail.physical.law import Law
+from dovetail.physical.law import Law, Store, table_of
 from dovetail.physical.source import SourceSpec, unique
+from dovetail.plan.spans import written
 from dovetail.plan.windows import Windows
 
 Emit: TypeAlias = Annotated[
@@ -82,9 +83,17 @@ class Operator:
         return unique([source.name for source in self.sources])
 
     @property
-    def stores(self) -> Mapping[str, str]:
-        """What a bucket keeps for it, by name, in words."""
+    def stores(self) -> Mapping[str, Store]:
+        """What a bucket keeps for it, by name."""
         return self.law.stores(self.sources)
+
+    def inputs_of(self, sources: tuple[int, ...]) -> tuple[int, ...]:
+        """The fragment's inputs by whose time these sources go."""
+        if not self.reads:
+            return sources
+        feeds = [self.reads[number] for number in sources]
+        own = [() if feed.operator else (feed.number,) for feed in feeds]
+        return tuple(n for one in own for n in (one or self.clocks))
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -171,9 +180,37 @@ class Fragment:
         fields = [schema.field(name) for name in own]
         return pa.schema([*fields, *(pa.field(name, pa.int64()) for name in self.feeds)])
 
+    @property
+    def stores(self) -> Mapping[str, Store]:
+        """What a bucket keeps, by the manifest's names; their ``clocks`` are the fragment's."""
+        kept = {
+            self.stored(number, name): replace(store, clocks=operator.inputs_of(store.clocks))
+            for number, operator in enumerate(self.operators)
+            for name, store in operator.stores.items()
+        }
+        return {**kept, **self._ahead}
+
+    @property
+    def _ahead(self) -> Mapping[str, Store]:
+        """The rows that wait for another input."""
+        if self.align_us is None:
+            return {}
+        holds = f"what is ahead of another input, for up to {written(self.align_us)}"
+        names = unique([source.name for source in self.sources])
+        rows = {ahead_of(name): table_of(self.sources, n) for n, name in enumerate(names)}
+        return {
+            name: replace(store, holds=holds, kind="queue", span_us=0)
+            for name, store in rows.items()
+        }
+
     def stored(self, operator: int, store: str) -> str:
         """What the manifest calls an operator's store."""
         return store if len(self.operators) == 1 else f"{operator + 1}. {store}"
+
+
+def ahead_of(name: str) -> str:
+    """The store of an input's rows that wait for another one (``align=``)."""
+    return f"{name}: ahead"
 
 
 def no_window(source: SourceSpec) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pyarrow as pa
 from dovetail.aggregates.aggregate import Aggregate
 from dovetail.aggregates.multiset import Listing
 from dovetail.columns import WINDOW_END, WINDOW_START
-from dovetail.physical.law import Law, Sources
+from dovetail.physical.law import Law, Sources, Store, table_of
 from dovetail.plan.windows import Windows
 
 WINDOW_TYPE = pa.timestamp("us", "UTC")
@@ -25,9 +25,10 @@ class Retract(Law):
 
     room = "retract"
 
-    def stores(self, sources: Sources) -> Mapping[str, str]:
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
         """Each row, as far as it is aggregated."""
-        return dict.fromkeys(super().stores(sources), "last row per key, of it what is aggregated")
+        kept = Store("last row per key, of it what is aggregated")
+        return dict.fromkeys(super().stores(sources), kept)
 
     def counts(self, sources: Sources) -> list[str]:
         """The rows with a null among the columns that they are grouped by."""
@@ -87,15 +88,16 @@ class Aggregation(Law):
         kind = None if self.windows is None else self.windows.kind
         return {"session": "sessions", "sliding": "sliding"}.get(kind or "", "aggregate")
 
-    def stores(self, sources: Sources) -> Mapping[str, str]:
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
         """The accumulators; the parts of long lists; of sliding windows the records, too."""
         window = "" if self.windows is None else " and window, until it is closed"
-        kept = {self.GROUPS: f"accumulators per key{window}"}
+        kept = {self.GROUPS: Store(f"accumulators per key{window}")}
         for column in self.listed:
             index, parts = self.lists(column)
-            kept |= {index: "which parts a long list has", parts: "the parts of long lists"}
+            kept[index] = Store("which parts a long list has")
+            kept[parts] = Store("the parts of long lists")
         if self.windows is not None and self.windows.kind == "sliding":
-            kept[self.RECORDS] = "records, until their windows are closed"
+            kept[self.RECORDS] = Store("records, until their windows are closed")
         return kept
 
     def counts(self, sources: Sources) -> list[str]:
@@ -122,7 +124,8 @@ class Final(Law):
         """How long after its end a window is emitted."""
         return self.wait_us + self.after
 
-    def stores(self, sources: Sources) -> Mapping[str, str]:
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
         """The rows of windows that are open, and these by the time at which they close."""
-        row = "last row per key and window, until it is closed"
-        return {self.OPEN: row, self.CLOSING: "when each window closes"}
+        holds = "last row per key and window, until it is closed"
+        rows = replace(table_of(sources, 0), holds=holds, time=WINDOW_END, span_us=self.due_us - 1)
+        return {self.OPEN: rows, self.CLOSING: Store("when each window closes")}

@@ -6,14 +6,60 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import pyarrow as pa
 
+from dovetail.columns import EVENT_TIME, is_reserved
 from dovetail.physical.source import SourceSpec, unique
 from dovetail.plan.nodes import Entry
 
 Sources: TypeAlias = Sequence[SourceSpec]
+Kind: TypeAlias = Literal["rows", "versions", "records", "queue"]
+"""How a store is read back: the last row of each key; each key's rows by time, tombstones included;
+all records; those that have not been taken yet."""
+
+
+@dataclass(frozen=True)
+class Store:
+    """What a bucket keeps under one name. ``holds``: in words; ``kind``: how its rows are read
+    back, None where they are of no use to a reader, for they only say something of other rows.
+
+    ``of``: the input whose rows it has; ``key``: the stored columns by which a row is the same one;
+    ``fields``: the input's own columns; ``clocks``: the sources by whose stream time rows go,
+    ``span_us`` behind it, by their column ``time``; a span of None keeps them for good;
+    ``without``: the store that has the numbers of those that no longer count.
+    """
+
+    holds: str
+    kind: Kind | None = None
+    of: str = ""
+    key: tuple[str, ...] = ()
+    fields: tuple[pa.Field, ...] = ()
+    clocks: tuple[int, ...] = ()
+    span_us: int | None = None
+    time: str = EVENT_TIME
+    without: str = ""
+
+
+def table_of(sources: Sources, number: int, *, key: int | None = None) -> Store:
+    """The store of a table, one of the sources; ``key``: how many columns make its key, where these
+    are more than partition it.
+    """
+    source = sources[number]
+    versioned, windowed = source.versioned_us, source.retention_us
+    own = source.fields(source.user_columns)
+    keys = source.keys if key is None else key
+    return Store(
+        source.kept,
+        "rows" if versioned is None or key is not None else "versions",
+        of=source.name,
+        key=tuple(field.name for field in own[:keys]),
+        fields=tuple(field for field in own if not is_reserved(field.name)),
+        clocks=(number,),
+        span_us=windowed if key is not None or versioned is None else versioned,
+        time=EVENT_TIME if windowed is None else source.window,
+    )
 
 
 @dataclass(frozen=True)
@@ -54,12 +100,10 @@ class Law:
         source = sources[self.leaves[leaf]]
         return [field.type for field in source.fields(source.value_columns)]
 
-    def stores(self, sources: Sources) -> Mapping[str, str]:
-        """What a bucket keeps: the name of each store, and in words what it holds. By default the
-        rows of each source.
-        """
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
+        """What a bucket keeps, by the name of each store. By default the rows of each source."""
         names = unique([source.name for source in sources]) if self.stateful else []
-        return {name: source.kept for name, source in zip(names, sources, strict=False)}
+        return {name: table_of(sources, number) for number, name in enumerate(names)}
 
     def looks_up(self, sources: Sources) -> list[str]:
         """What it asks of look-up sources, in words."""

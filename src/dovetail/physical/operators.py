@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import singledispatch
 from typing import ClassVar
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dovetail.laws.stream_join import Unmatched, Window
 from dovetail.laws.table_join import How, Join, Leaf, Tree, leaves, preserved
-from dovetail.physical.law import Law, Sources
+from dovetail.physical.law import Law, Sources, Store, table_of
 from dovetail.plan import nodes, stream_join, stream_table_join, table_join
 from dovetail.plan.nodes import Entry, Node
 from dovetail.plan.spans import written
@@ -59,14 +59,15 @@ class StreamTableJoin(Law):
         """The grace period."""
         return self.grace_us or 0
 
-    def stores(self, sources: Sources) -> Mapping[str, str]:
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
         """The tables and, with a grace period, the records that wait."""
         kept = dict(super().stores(sources))
         stream = list(kept)[self.leaves[0]]
         if self.grace_us is None:
             del kept[stream]
         else:
-            kept[stream] = f"records that wait, for {written(self.grace_us)}"
+            holds = f"records that wait, for {written(self.grace_us)}"
+            kept[stream] = replace(kept[stream], holds=holds, kind="queue", span_us=0)
         return kept
 
     def goes_by(self, entry: Entry) -> bool:
@@ -102,17 +103,26 @@ class StreamJoin(Law):
         kept = preserved(self.how)
         return max((self.window.reach_us(side) for side in (0, 1) if kept[side]), default=0)
 
-    def stores(self, sources: Sources) -> Mapping[str, str]:
-        """The records; per side those that wait for their window to close, and the marks of those
-        that have been joined.
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
+        """The records; per preserved side, unless unmatched records come at once and stay, those
+        that wait for their window to close, and the marks of those that have been joined.
         """
-        kept = f"records of the last {written(self.window.retention_us)}"
-        unmatched, joined = "records without a match, until their window closes", "which are joined"
-        return (
-            dict.fromkeys(super().stores(sources), kept)
-            | dict.fromkeys(map(waiting, (0, 1)), unmatched)
-            | dict.fromkeys(map(marks, (0, 1)), joined)
-        )
+        span_us, clocks = self.window.retention_us, tuple(range(len(sources)))
+        holds = f"records of the last {written(span_us)}"
+        kept = {
+            name: replace(store, holds=holds, kind="records", clocks=clocks, span_us=span_us)
+            for name, store in super().stores(sources).items()
+        }
+        for side in (0, 1) if self.unmatched != "eager" else ():
+            if preserved(self.how)[side]:
+                if self.unmatched == "on_close":
+                    holds = "records without a match, until their window closes"
+                    queue = replace(table_of(sources, self.sides[side]), holds=holds)
+                    kept[waiting(side)] = replace(
+                        queue, kind="queue", clocks=clocks, span_us=1, without=marks(side)
+                    )
+                kept[marks(side)] = Store("which of its records have found a match")
+        return kept
 
     def counts(self, sources: Sources) -> list[str]:
         """The pairs that are not made, since one of the rows has been emitted without a match."""
@@ -158,9 +168,9 @@ class Subscribe(Law):
     whole_keys: ClassVar[bool] = True
     room = "subscribe"
 
-    def stores(self, sources: Sources) -> Mapping[str, str]:
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
         """Each row's foreign key."""
-        return dict.fromkeys(super().stores(sources), "foreign key per key")
+        return dict.fromkeys(super().stores(sources), Store("foreign key per key"))
 
 
 @dataclass(frozen=True)
@@ -206,17 +216,21 @@ class ForeignKeyJoin(Law):
         """The types of a leaf's values in a change."""
         return [field.type for field in sources[leaf].fields(self.held(sources, leaf))]
 
-    def stores(self, sources: Sources) -> Mapping[str, str]:
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
         """The subscriptions with their rows; the right table; where right rows appear alone, how
         many left rows refer to each.
         """
         left, right = sources
+        rows = table_of(sources, 0, key=left.keys + self.primary)
+        theirs = table_of(sources, 1)
         kept = {
-            self.SUBSCRIPTIONS: f"{left.name}, last row per foreign key and key",
-            self.RIGHT: f"{right.name}, {right.kept}",
+            self.SUBSCRIPTIONS: replace(
+                rows, holds=f"{left.name}, last row per foreign key and key"
+            ),
+            self.RIGHT: replace(theirs, holds=f"{right.name}, {theirs.holds}"),
         }
         if preserved(self.how)[1]:
-            kept[self.REFERENCES] = f"how many rows of {left.name} refer to each"
+            kept[self.REFERENCES] = Store(f"how many rows of {left.name} refer to each")
         return kept
 
 

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail.errors import CheckpointError
 from dovetail.hadoop import configuration, entries, located, text_of
+from dovetail.physical.stage import Stage
 from dovetail.plan.fingerprint import describe, fingerprint, refuse_other
 from dovetail.plan.nodes import Node
+from dovetail.spark.layout import described
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 NAME = "dovetail.json"
 
 _MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing."
@@ -33,14 +35,17 @@ _LOCAL_CHECKPOINT = {
 }
 
 
-def binding_of(node: Node, *, buckets: int, partitions: int) -> dict[str, Any]:
-    """What ties a checkpoint to a query of ``node``."""
+def binding_of(node: Node, stage: Stage, *, partitions: int) -> dict[str, Any]:
+    """What ties a checkpoint to a query of ``node``, which runs as ``stage`` and those that feed
+    it.
+    """
     return {
         "version": FORMAT_VERSION,
         "topology": fingerprint(node),
         "plan": describe(node),
-        "buckets": buckets,
+        "buckets": stage.fragment.buckets,
         "partitions": partitions,
+        "stages": described(stage),
     }
 
 

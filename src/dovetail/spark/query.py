@@ -108,10 +108,13 @@ def start(
         with reaching("write_stream", "checkpoint=", folder):
             file = CheckpointFile(session, folder)
             bound = file.read(node)
-        binding = _new_binding(node, session, buckets) if bound is None else bound
-        refuse_unfit(binding, node, buckets)
-        stage = physical_plan(node, buckets=binding["buckets"], emit=emit)
-        partitions = binding["partitions"]
+        if bound is not None:
+            refuse_unfit(bound, node, buckets)
+            buckets = bound["buckets"]
+        count = BUCKETS_DEFAULT if buckets is None else buckets
+        stage = physical_plan(node, buckets=count, emit=emit)
+        cores = session.sparkContext.defaultParallelism
+        partitions = min(count, cores) if bound is None else bound["partitions"]
         with _settings(session, settings(partitions) | file.settings()):
             timers = "availableNow" not in trigger
             changes = _changelog(stage, session, partitions, timers=timers)
@@ -122,7 +125,7 @@ def start(
             if bound is None:
                 # Before Spark writes anything there, so that nothing is ever stored unbound.
                 with reaching("write_stream", "checkpoint=", folder):
-                    file.write(binding)
+                    file.write(binding_of(node, stage, partitions=partitions))
             with refused(node.name, "Spark does not start its query", "Mend what it names"):
                 return Query(writer.start(), node.name)
 
@@ -134,13 +137,6 @@ def _refuse_running(session: SparkSession, name: str | None) -> None:
             f"name={name!r} is that of a query that runs",
             "Stop that one, or give this one another name",
         )
-
-
-def _new_binding(node: Node, session: SparkSession, buckets: int | None) -> dict[str, Any]:
-    """What ties a new checkpoint to its query."""
-    count = BUCKETS_DEFAULT if buckets is None else buckets
-    partitions = min(count, session.sparkContext.defaultParallelism)
-    return binding_of(node, buckets=count, partitions=partitions)
 
 
 def streaming_session(node: Node) -> SparkSession:

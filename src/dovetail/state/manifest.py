@@ -25,7 +25,8 @@ from dovetail.state.blobs import Blobs
 from dovetail.state.runs import Merge, Run, Runs
 from dovetail.state.segment import Segment
 
-NAME = "manifest"
+NAME, PAGE = "manifest", "page-"
+"""The manifest, and what the names of its pages begin with."""
 FORMAT_VERSION = 4
 
 _PAGE = 32
@@ -67,18 +68,26 @@ def load(
     """The bucket's manifest, or an empty one before its first batch. ``known``: pages that need
     not be read.
     """
-    blob = blobs.get(NAME)
-    if blob is None:
+    found = read(blobs, known)
+    if found is None:
         never = (None,) * sources
         return Manifest(topology, buckets, never, never, never)
-    body = _body(blob)
-    if (body["topology"], body["buckets"]) != (topology, buckets):
+    if (found.topology, found.buckets) != (topology, buckets):
         raise CheckpointError(
             "stage state",
-            f"the checkpoint holds topology {body['topology']} in {body['buckets']} buckets, "
+            f"the checkpoint holds topology {found.topology} in {found.buckets} buckets, "
             f"the query is topology {topology} in {buckets}",
             "Use a new checkpoint, or the topology and the number of buckets it was written with",
         )
+    return found
+
+
+def read(blobs: Blobs, known: Pages = MappingProxyType({})) -> Manifest | None:
+    """The bucket's manifest, whatever topology it is of; None before its first batch."""
+    blob = blobs.get(NAME)
+    if blob is None:
+        return None
+    body = _body(blob)
     pages: dict[str, Segments] = {}
 
     def segments(stored: Sequence[Any]) -> Segments:
@@ -99,7 +108,7 @@ def load(
             name: Runs(
                 runs=tuple(Run(tier, segments(stored)) for tier, stored in store["runs"]),
                 merges=tuple(
-                    Merge(tier, tuple(read), segments(done)) for tier, read, done in store["merges"]
+                    Merge(tier, tuple(ends), segments(done)) for tier, ends, done in store["merges"]
                 ),
             )
             for name, store in body["stores"].items()
@@ -117,7 +126,7 @@ def save(blobs: Blobs, manifest: Manifest) -> Pages:
     def stored(segments: Segments) -> list[Any]:
         whole = len(segments) - len(segments) % _PAGE
         starts = range(0, whole, _PAGE)
-        own = {f"page-{segments[i].id}": segments[i : i + _PAGE] for i in starts}
+        own = {f"{PAGE}{segments[i].id}": segments[i : i + _PAGE] for i in starts}
         pages.update(own)
         return [list(own), [astuple(segment) for segment in segments[whole:]]]
 

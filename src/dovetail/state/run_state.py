@@ -9,7 +9,7 @@ wrote.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -153,14 +153,24 @@ class RunState(ABC):
                 for run in inputs:
                     self._delete(run)
 
+    def contents(self) -> Iterator[pa.Table]:
+        """All rows that a merge of everything would keep, in order, some at a time. It is for a
+        store that is only read: its runs are as one tier from then on.
+        """
+        self.runs = self.runs.level()
+        merge = Merge(0, (0,) * len(self.runs.runs))
+        whole = tuple(run.rows for run in self.runs.runs)
+        while merge.read != whole:
+            order = replace(self._order, whole=True)  # what replaces a row is read with it
+            read, pieces = self._slice(merge, SEGMENT_BYTES_MAX, order)
+            merged, merge = self._merged(pieces, merge), replace(merge, read=read)
+            if merged.num_rows:
+                merge = replace(merge, done=(self._described(merged),))
+                yield merged
+
     def _step(self, merge: Merge, size_bytes: int) -> tuple[Merge, int]:
         """Merge the next slice, one that holds about ``size_bytes`` of input."""
-        inputs = [Input(run, self._open) for run in self.runs.inputs(merge)]
-        read = step_end(inputs, merge.read, size_bytes, self._order)
-        pieces = [
-            pa.concat_tables([self.schema.empty_table(), *input_.slice(start, end)])
-            for input_, start, end in zip(inputs, merge.read, read, strict=True)
-        ]
+        read, pieces = self._slice(merge, size_bytes, self._order)
         read_bytes = sum(piece.nbytes for piece in pieces)
         merged = self._merged(pieces, merge)
         done = merge.done
@@ -168,15 +178,30 @@ class RunState(ABC):
             done = (*done, self._write(merged))
         return replace(merge, read=read, done=done), max(read_bytes, 1)
 
+    def _slice(
+        self, merge: Merge, size_bytes: int, order: Order
+    ) -> tuple[tuple[int, ...], list[pa.Table]]:
+        """How far the next slice reads each input, and what it reads there."""
+        inputs = [Input(run, self._open) for run in self.runs.inputs(merge)]
+        read = step_end(inputs, merge.read, size_bytes, order)
+        pieces = [
+            pa.concat_tables([self.schema.empty_table(), *input_.slice(start, end)])
+            for input_, start, end in zip(inputs, merge.read, read, strict=True)
+        ]
+        return read, pieces
+
     def _open(self, segment: Segment) -> pa.Table:
         return self._cache.open(segment, self._blobs.get)
 
     def _write(self, table: pa.Table) -> Segment:
         table = table.combine_chunks()
-        segment = describe(table, self._order.columns[0], self._expiry)
+        segment = self._described(table)
         self._blobs.put(segment.id, encode(table))
         self._cache.add(segment, table)
         return segment
+
+    def _described(self, table: pa.Table) -> Segment:
+        return describe(table, self._order.columns[0], self._expiry)
 
     def _delete(self, run: Run) -> None:
         for segment in run.segments:

@@ -78,6 +78,10 @@ class Runs:
         """These runs and, as the newest, a batch's own."""
         return replace(self, runs=(*self.runs, Run(0, segments)))
 
+    def level(self) -> Runs:
+        """All runs in one tier, none of them being merged."""
+        return Runs(tuple(replace(run, tier=0) for run in self.runs))
+
     def of_tier(self, tier: int) -> tuple[Run, ...]:
         """The runs of one tier, oldest first."""
         return tuple(run for run in self.runs if run.tier == tier)

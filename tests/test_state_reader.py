@@ -1,0 +1,186 @@
+"""``read_state``: what a checkpoint's stores hold after any of its micro-batches."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import dovetail as dt
+
+AT = datetime(2026, 1, 1, tzinfo=timezone.utc)
+LOG = pa.schema(
+    [
+        ("table", pa.string()),
+        ("k", pa.string()),
+        ("v", pa.int64()),
+        ("f", pa.string()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("gone", pa.bool_()),
+        ("place", pa.int64()),
+    ]
+)
+Row = dict[str, Any]
+
+
+def micro_batches(names: str, count: int, size: int) -> list[list[Row]]:
+    """Random changes, about in order of time."""
+    random_ = random.Random(names)
+    return [
+        [
+            {
+                "table": random_.choice(names),
+                "k": random_.choice("abcdefgh"),
+                "v": random_.randrange(100),
+                "f": random_.choice("xyz"),
+                "at": AT + timedelta(minutes=number * size + place - random_.randrange(5)),
+                "gone": random_.random() < 0.2,
+                "place": number * size + place,
+            }
+            for place in range(size)
+        ]
+        for number in range(count)
+    ]
+
+
+def write(folder: Path, number: int, rows: Sequence[Row]) -> None:
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{number}.parquet"
+    pq.write_table(pa.Table.from_pylist(list(rows), LOG), path)
+    os.utime(path, (number, number))
+
+
+def table(log: DataFrame, name: str, columns: Sequence[str], **options: Any) -> dt.Table:
+    own = log.where(f"table = '{name}'").select(*columns, "at", "gone", "place")
+    return dt.Table.from_changelog(
+        own, key=columns[0], timestamp="at", deleted="gone", sequence="place", name=name, **options
+    )
+
+
+def read_log(spark: SparkSession, folder: Path) -> DataFrame:
+    columns = "table string, k string, v long, f string, at timestamp, gone boolean, place long"
+    reader = spark.readStream.schema(columns).option("maxFilesPerTrigger", 1)
+    return reader.parquet(str(folder))
+
+
+def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted(
+        map(tuple, frame.withColumn("_timestamp", frame["_timestamp"].cast("double")).collect())
+    )
+
+
+def last_rows(given: Sequence[Row], name: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+    found: dict[str, Row] = {}
+    for row in given:
+        if row["table"] == name:
+            found.pop(row[columns[0]], None)
+            if not row["gone"]:
+                found[row[columns[0]]] = row
+    return sorted((*(r[c] for c in columns), r["at"].timestamp()) for r in found.values())
+
+
+def test_each_micro_batch_of_a_query_beside_its_run(spark: SparkSession, tmp_path: Path) -> None:
+    batches = micro_batches("lr", 4, 40)
+    for number, batch in enumerate(batches[:3]):
+        write(tmp_path / "log", number, batch)
+    log, checkpoint = read_log(spark, tmp_path / "log"), tmp_path / "checkpoint"
+    left, right = table(log, "l", ["k", "v", "f"]), table(log, "r", ["f", "v"])
+    joined = left.join(right, on="f", how="outer", select={"v": "left.v", "w": "right.v"})
+    sink = dt.to_parquet(str(tmp_path / "out"))
+    query = joined.write_stream(sink, checkpoint=checkpoint, buckets=3)
+    try:
+        query.processAllAvailable()
+        for batch in (0, 2):
+            given = [row for part in batches[: batch + 1] for row in part]
+            for name, columns in (("l", ["k", "v", "f"]), ("r", ["f", "v"])):
+                found = dt.read_state(spark, checkpoint, name, batch=batch)
+                assert rows(found) == last_rows(given, name, columns)
+        write(tmp_path / "log", 3, batches[3])
+        query.processAllAvailable()
+        given = [row for part in batches for row in part]
+        assert rows(dt.read_state(spark, checkpoint, "l")) == last_rows(given, "l", ["k", "v", "f"])
+        assert query.exception() is None
+    finally:
+        query.stop()
+    listed = {row["store"]: row for row in dt.read_state(spark, checkpoint).collect()}
+    assert {name: row["table"] for name, row in listed.items()} == {
+        "l": None,
+        "subscriptions": "l",
+        "right": "r",
+        "references": None,
+    }
+    assert {name: row["stage"] for name, row in listed.items()} == {
+        "l": 1,
+        "subscriptions": 2,
+        "right": 2,
+        "references": 2,
+    }
+    joined.explain()
+    for row in listed.values():
+        assert row["operator"] == "outer join of l and r"
+        assert row["bytes"] > 0
+        assert 1 <= row["buckets"] <= row["segments"] <= row["rows"]
+    assert listed["right"]["rows"] >= dt.read_state(spark, checkpoint, "right").count()
+    assert listed["right"]["stream_time"].astimezone(timezone.utc) == max(
+        row["at"] for row in given if row["table"] == "r"
+    )
+    refused = {
+        "holds no rows of 'orders'. It has l, subscriptions, r, right.": {"table": "orders"},
+        "what 'references' holds only says something of other rows": {"table": "references"},
+        "which is not a versioned table": {"table": "l", "as_of": AT},
+        "as_of= goes with a table": {"as_of": AT},
+    }
+    for problem, options in refused.items():
+        with pytest.raises(dt.ConfigurationError, match=problem):
+            dt.read_state(spark, checkpoint, **options)
+    with pytest.raises(dt.CheckpointError, match=r"no micro-batch 4\. Spark has kept 0 to 3"):
+        dt.read_state(spark, checkpoint, "l", batch=4)
+    with pytest.raises(dt.PlanError, match="Give a datetime with its time zone"):
+        dt.read_state(spark, checkpoint, "l", as_of=AT.replace(tzinfo=None))
+
+
+def test_a_versioned_table_as_of_a_time(spark: SparkSession, tmp_path: Path) -> None:
+    batches = micro_batches("tu", 2, 60)
+    for number, batch in enumerate(batches):
+        write(tmp_path / "log", number, batch)
+    log, checkpoint = read_log(spark, tmp_path / "log"), tmp_path / "checkpoint"
+    times = {"t": table(log, "t", ["k", "v"], versioned="1 hour"), "u": table(log, "u", ["k", "v"])}
+    joined = times["t"].join(times["u"], select={"v": "left.v", "w": "right.v"})
+    sink = dt.to_parquet(str(tmp_path / "out"))
+    joined.write_stream(sink, checkpoint=checkpoint, availableNow=True).awaitTermination()
+    given = sorted((r for b in batches for r in b if r["table"] == "t"), key=lambda r: r["at"])
+    latest = given[-1]["at"]
+    for back in (0, 7, 30, 59):
+        then = latest - timedelta(minutes=back)
+        found = dt.read_state(spark, checkpoint, "t", as_of=then)
+        before = [row for row in given if row["at"] <= then]
+        assert found.columns == ["k", "v", "_timestamp"]
+        assert rows(found) == last_rows(before, "t", ["k", "v"])
+    versions = dt.read_state(spark, checkpoint, "t")
+    assert versions.columns == ["k", "v", "_timestamp", "_change"]
+    assert {row["_change"] for row in versions.collect()} == {"upsert", "delete"}
+    with pytest.raises(
+        dt.ConfigurationError, match="before the history of t, which begins at 2026"
+    ):
+        dt.read_state(spark, checkpoint, "t", as_of=AT)
+
+
+def test_what_is_no_checkpoint_or_has_nothing_yet(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(dt.CheckpointError, match=r"has no dovetail\.json"):
+        dt.read_state(spark, tmp_path)
+    (tmp_path / "log").mkdir()
+    log, checkpoint = read_log(spark, tmp_path / "log"), tmp_path / "checkpoint"
+    sink = dt.to_parquet(str(tmp_path / "out"))
+    own = table(log, "l", ["k", "v"]).materialize()
+    own.write_stream(sink, checkpoint=checkpoint, availableNow=True).awaitTermination()
+    assert dt.read_state(spark, checkpoint).count() == 0
+    with pytest.raises(dt.ConfigurationError, match="It has none yet"):
+        dt.read_state(spark, checkpoint, "l")
