@@ -172,3 +172,8 @@ def test_a_kind_runs_and_goes_on(kind: str, spark: SparkSession, tmp_path: Path)
     columns = [topology.schema.names[0], "left", "right"]
     told = [tuple(row) for row in found.select(*columns).collect()]
     assert sorted(told, key=str) == sorted(expected, key=str)
+    stores = dt.read_state(spark, tmp_path / "checkpoint").where("table IS NOT NULL").collect()
+    assert bool(stores) == (kind != "delta join")
+    for store in stores[:1]:
+        rows = dt.read_state(spark, tmp_path / "checkpoint", store["table"])
+        assert rows.count() <= store["rows"]

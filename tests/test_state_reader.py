@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -134,7 +135,7 @@ def test_each_micro_batch_of_a_query_beside_its_run(spark: SparkSession, tmp_pat
     )
     refused = {
         "holds no rows of 'orders'. It has l, subscriptions, r, right.": {"table": "orders"},
-        "what 'references' holds only says something of other rows": {"table": "references"},
+        "what 'references' holds cannot be read by itself": {"table": "references"},
         "which is not a versioned table": {"table": "l", "as_of": AT},
         "as_of= goes with a table": {"as_of": AT},
     }
@@ -171,6 +172,36 @@ def test_a_versioned_table_as_of_a_time(spark: SparkSession, tmp_path: Path) -> 
         dt.ConfigurationError, match="before the history of t, which begins at 2026"
     ):
         dt.read_state(spark, checkpoint, "t", as_of=AT)
+
+
+def test_the_results_of_groups(spark: SparkSession, tmp_path: Path) -> None:
+    batches = micro_batches("l", 2, 60)
+    for number, batch in enumerate(batches):
+        write(tmp_path / "log", number, batch)
+    log, checkpoint = read_log(spark, tmp_path / "log"), tmp_path / "checkpoint"
+    grouped = table(log, "l", ["k", "v", "f"]).group_by("f")
+    own = dt.aggregate(
+        init=lambda n: {"s": pa.array([0] * n)},
+        add=lambda state, v: {"s": pc.add(state["s"], v)},
+        merge=lambda a, b: {"s": pc.add(a["s"], b["s"])},
+        retract=lambda a, b: {"s": pc.subtract(a["s"], b["s"])},
+        state={"s": "long"},
+        returns="long",
+    )
+    for name, calls in (("a", {"n": dt.count(), "most": dt.max("v")}), ("b", {"own": own("v")})):
+        sink = dt.to_parquet(str(tmp_path / f"out {name}"))
+        counted, folder = grouped.agg(**calls), checkpoint / name
+        counted.write_stream(sink, checkpoint=folder, availableNow=True).awaitTermination()
+    expected: dict[str, list[Any]] = {}
+    for _, v, f, _ in last_rows([r for b in batches for r in b], "l", ["k", "v", "f"]):
+        expected.setdefault(f, []).append(v)
+    found = dt.read_state(spark, checkpoint / "a", "aggregate of l by f")
+    assert found.columns == ["f", "n", "most", "_timestamp"]
+    assert {row["f"]: (row["n"], row["most"]) for row in found.collect()} == {
+        f: (len(values), max(values)) for f, values in expected.items()
+    }
+    with pytest.raises(dt.ConfigurationError, match="'aggregate of l by f' holds cannot be read"):
+        dt.read_state(spark, checkpoint / "b", "aggregate of l by f")
 
 
 def test_what_is_no_checkpoint_or_has_nothing_yet(spark: SparkSession, tmp_path: Path) -> None:

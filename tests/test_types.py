@@ -127,6 +127,25 @@ def test_values_are_exact_though_they_were_stored(
     assert got.schema.types == expected.toArrow().schema.types
 
 
+@pytest.mark.parametrize("kinds", ALL)
+def test_values_are_exact_where_state_is_read(
+    spark: SparkSession, tmp_path: Path, kinds: str
+) -> None:
+    columns = {f"c_{i}": (kind, v) for i, (kind, v) in enumerate(ALL[kinds].items())}
+    size = 1 + max(len(values) for _, values in columns.values())
+    rows = spark.sql(" union all ".join(_value_row(columns, i) for i in range(size))).cache()
+    table = dt.Table.from_changelog(
+        _Input(spark, tmp_path / "in", [rows]).frame, key="id", timestamp="t", name="all"
+    )
+    checkpoint, sink = tmp_path / "checkpoint", dt.to_foreach_batch(lambda rows, _: rows.count())
+    query = table.materialize().write_stream(sink, checkpoint=checkpoint, availableNow=True)
+    query.awaitTermination()
+    got = dt.read_state(spark, checkpoint, "all").select("id", *columns)
+    expected = rows.select("id", *columns)
+    assert [f.dataType for f in got.schema] == [f.dataType for f in expected.schema]
+    assert _exact(got.toArrow()) == _exact(expected.toArrow())
+
+
 def _value_row(columns: dict[str, tuple[str, list[str]]], number: int) -> str:
     """Row ``number``: each column's value of that number, or null when it has no more."""
     cells = (

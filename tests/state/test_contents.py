@@ -49,10 +49,11 @@ def stored(driver: testing.Driver, name: str, *, kind: str | None = None) -> lis
             for key, store in stores.items():
                 if store.of == name and store.kind in ((kind,) if kind else contents.KINDS):
                     assert manifest is not None
-                    runs, gone = (manifest.stores.get(n, Runs()) for n in (key, store.without))
+                    runs = manifest.stores.get(key, Runs())
+                    beside = {n: manifest.stores.get(n, Runs()) for n in store.beside}
                     horizon_us = contents.horizon_us(store, manifest)
                     cache = SegmentCache()
-                    tables = contents.rows(store, runs, horizon_us, own, cache, gone)
+                    tables = contents.rows(store, runs, beside, horizon_us, own, cache)
                     for table in tables:
                         assert table.schema == contents.schema_of(store)
                         found += _plain(table).to_pylist()
@@ -263,6 +264,62 @@ def test_what_is_ahead_waits_for_the_other_side() -> None:
                 waiting.remove((change.key["k"], (change.values or {})["v"], change.timestamp_us))
             found = stored(driver, "s", kind="queue")
             assert sorted((r["k"], r["v"], r["_timestamp"]) for r in found) == sorted(waiting)
+
+
+@pytest.mark.usefixtures("limits")
+@pytest.mark.parametrize("part", [2, 1024])
+def test_groups_have_their_results(part: int) -> None:
+    """Long lists, which lie in parts, included."""
+    table = testing.table("t", key="k", schema=COLUMNS)
+    grouped = table.group_by("f").agg(
+        n=dt.count(),
+        total=dt.sum("v"),
+        mean=dt.mean("v"),
+        least=dt.min("v"),
+        most=dt.max("k"),
+        all=dt.collect_list("v"),
+        set=dt.collect_set("k"),
+    )
+    with forced("own", {"part": part}):
+        for driver in drivers(grouped):
+            for batch in records("groups", "t", 150):
+                fed(driver, {"t": table}, batch)
+                expected = driver.table(grouped)
+                found = stored(driver, grouped.plan.name)
+                for row in found:
+                    del row["_timestamp"]
+                assert {row.pop("f"): row for row in found} == expected
+                assert len(found) == len(expected)
+
+
+@pytest.mark.usefixtures("limits")
+@pytest.mark.parametrize("windows", ["tumbling", "session", "sliding"])
+def test_windows_have_their_results_until_they_are_closed(windows: str) -> None:
+    stream = testing.stream("s", key="k", schema=COLUMNS)
+    shape = getattr(dt, windows)("5 seconds", grace="3 seconds")
+    grouped = stream.group_by("k").window(shape).agg(n=dt.count(), most=dt.max("v"))
+    table = grouped.to_table()
+    for driver in drivers(table):
+        latest = 0
+        for batch in records("kinds", "s", 90, spread=6):
+            valued = [one for one in batch if one.v is not None]
+            fed(driver, {"s": stream}, valued)
+            latest = max([latest, *(one.time for one in valued)])
+            wait_us = grouped.plan.windows.wait_us
+            expected = {
+                (k, start, end): tuple(values.values())
+                for (k, start, end), values in driver.table(table).items()
+                if _us(end) + wait_us >= latest
+            }
+            found = {
+                (r["k"], r["window_start"], r["window_end"]): (r["n"], r["most"])
+                for r in stored(driver, grouped.plan.name)
+            }
+            assert found == {(k, _us(s), _us(e)): v for (k, s, e), v in expected.items()}
+
+
+def _us(time: Any) -> int:
+    return round(time.timestamp() * SECOND)
 
 
 @pytest.mark.usefixtures("limits")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import get_args
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
 
+from dovetail.aggregates.multiset import Listing
 from dovetail.arrays.timeline import NO_TIME
-from dovetail.columns import CHANGE, DELETE, DELETED, DUE, EVENT_TIME, ROW, TIMESTAMP, UPSERT
+from dovetail.columns import CHANGE, DELETE, DELETED, DUE, EVENT_TIME, HASH, ROW, TIMESTAMP, UPSERT
+from dovetail.operators.aggregate import GROUP_TIME, accumulator_name
+from dovetail.operators.job import whole
+from dovetail.operators.parts import Parts
 from dovetail.physical.law import Kind, Store
 from dovetail.state.blobs import Blobs
 from dovetail.state.history import HistoryState
@@ -49,29 +53,67 @@ def horizon_us(store: Store, manifest: Manifest) -> int:
 def rows(
     store: Store,
     runs: Runs,
+    beside: Mapping[str, Runs],
     horizon_us: int,
     blobs: Blobs,
     cache: SegmentCache,
-    without: Runs | None = None,
 ) -> Iterator[pa.Table]:
     """A store's rows (``schema_of``), some at a time: of each key the last one; its versions; the
-    records that are kept, or that wait. ``without``: what ``Store.without`` consists of.
+    records that are kept, or that wait. ``beside``: what the stores consist of that are read with
+    it.
     """
     segment = next(runs.segments, None)
     if segment is None:
         return
-    gone = [_numbers(part, blobs, cache) for part in (without or Runs()).segments]
+    without = beside[store.without].segments if store.without else ()
+    gone = [_numbers(part, blobs, cache) for part in without]
+    lists = _lists(store, beside, blobs, cache)
     schema = cache.open(segment, blobs.get).schema
     for table in _opened(store, schema, runs, horizon_us, blobs, cache).contents():
         if gone:
             table = table.filter(~np.isin(table.column(ROW).to_numpy(), np.concatenate(gone)))
-        columns = [table.column(field.name) for field in store.fields]
-        columns.append(table.column(EVENT_TIME).cast(TIME))
+        if store.results:
+            columns = [*map(table.column, store.key), *_results(store, table, lists)]
+        else:
+            columns = [table.column(field.name) for field in store.fields]
+        columns.append(table.column(GROUP_TIME if store.results else EVENT_TIME).cast(TIME))
         if store.kind == "versions":
             columns.append(_changes(table.column(DELETED)))
         if store.kind == "queue":
             columns.append(table.column(DUE).cast(TIME))
         yield pa.table(columns, schema=schema_of(store))
+
+
+class _Groups(NamedTuple):
+    """Groups, as ``Parts`` asks for them."""
+
+    hash: Ints
+    keys: Sequence[pa.Array]
+
+
+def _lists(
+    store: Store, beside: Mapping[str, Runs], blobs: Blobs, cache: SegmentCache
+) -> dict[int, Parts]:
+    """The long lists of the columns that may have them."""
+    key = [f.with_name(n) for f, n in zip(store.fields, store.key, strict=False)]
+    found = {}
+    for number, result in enumerate(store.results):
+        if result.lists:
+            assert isinstance(result.kernel, Listing)
+            runs = {name: beside[name] for name in result.lists}
+            found[number] = Parts(number, result.kernel, key, runs, blobs, cache)
+    return found
+
+
+def _results(store: Store, table: pa.Table, lists: Mapping[int, Parts]) -> Iterator[pa.Array]:
+    """What accumulators come to."""
+    groups = _Groups(numbers(table, HASH), [whole(table.column(name)) for name in store.key])
+    for number, result in enumerate(store.results):
+        parts = range(len(result.kernel.state))
+        state = [whole(table.column(accumulator_name(number, part))) for part in parts]
+        if number in lists:
+            state = [*lists[number].whole(groups, state)]
+        yield result.kernel.results(state)
 
 
 def _numbers(segment: Segment, blobs: Blobs, cache: SegmentCache) -> Ints:

@@ -42,7 +42,12 @@ from dovetail.state.table_state import TableState
 
 Columns: TypeAlias = Sequence[pa.Array]
 
-_TIME, _COUNT = "_time", "_count"
+GROUP_TIME, _COUNT = "_time", "_count"
+
+
+def accumulator_name(column: int, part: int) -> str:
+    """The stored column that has a part of a result column's accumulators."""
+    return f"_a{column}_{part}"
 
 
 def run(job: Job, law: Aggregation) -> Done:
@@ -362,10 +367,10 @@ def state_store(job: Job, law: Aggregation) -> TableState:
             (EVENT_TIME, pa.int64()),
             (DELETED, pa.bool_()),
             *key,
-            (_TIME, pa.int64()),
+            (GROUP_TIME, pa.int64()),
             (_COUNT, pa.int64()),
             *(
-                (f"_a{number}_{part}", type_)
+                (accumulator_name(number, part), type_)
                 for number, column in enumerate(law.columns)
                 for part, type_ in enumerate(column.kernel.state)
             ),

@@ -10,7 +10,9 @@ changed. One that updates many reads the whole list and cuts it anew.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +26,9 @@ from dovetail.columns import DELETED, EVENT_TIME, HASH
 from dovetail.laws.foreign_key_join import combined, combined_range
 from dovetail.operators.job import Job, whole
 from dovetail.physical.groups import Aggregation
+from dovetail.state.blobs import Blobs
 from dovetail.state.runs import Runs
+from dovetail.state.segment import SegmentCache
 from dovetail.state.table_state import TableState
 
 _PART, _SIZE, _FIRST = "_part", "_size", "_first"
@@ -49,34 +53,75 @@ class Read:
     home: Ints
 
 
+class Groups(Protocol):
+    """Groups by their hash, which does not decrease, and their keys."""
+
+    @property
+    def hash(self) -> Ints:
+        """The hash of each."""
+
+    @property
+    def keys(self) -> Sequence[pa.Array]:
+        """The key's columns."""
+
+
 class Parts:
     """The long lists of one column. Both stores are ordered by the upper half of the group's hash,
     then the part's number; their keys are the group's and that number. ``index``: how many values
     each part has and, where they are ordered, the first; ``lists``: the parts.
     """
 
-    def __init__(self, job: Job, law: Aggregation, column: int) -> None:
-        kernel = law.columns[column].kernel
-        assert isinstance(kernel, Listing)
-        key = job.operator.key
+    def __init__(
+        self,
+        column: int,
+        kernel: Listing,
+        key: Sequence[pa.Field],
+        runs: Mapping[str, Runs],
+        blobs: Blobs,
+        cache: SegmentCache,
+    ) -> None:
+        """``column``: its number; ``key``: the group's columns; ``runs``: by name what both stores
+        consist of, the index first.
+        """
         own = [(HASH, pa.int64()), (EVENT_TIME, pa.int64()), (DELETED, pa.bool_()), *key]
         own.append((_PART, pa.int64()))
         first = [(_FIRST, kernel.values)] * kernel.ordered
         state = [(f"_a{number}", type_) for number, type_ in enumerate(kernel.state)]
         self.column, self.kernel = column, kernel
-        self._names = law.lists(column)
+        self._names = tuple(runs)
         held = ([(_SIZE, pa.int64()), *first], state)
         self.index, self.lists = (
-            TableState(
-                pa.schema([*own, *values]), len(key) + 1, job.runs(name), job.blobs, job.cache
-            )
-            for name, values in zip(self._names, held, strict=True)
+            TableState(pa.schema([*own, *values]), len(key) + 1, given, blobs, cache)
+            for given, values in zip(runs.values(), held, strict=True)
         )
 
     @property
     def runs(self) -> dict[str, Runs]:
         """What the manifest records of both stores."""
         return dict(zip(self._names, (self.index.runs, self.lists.runs), strict=True))
+
+    def whole(self, groups: Groups, stored: Columns) -> Columns:
+        """The whole lists of groups that are stored; ``stored``: those in their rows."""
+        large = np.flatnonzero(~valid(stored[0]))
+        if not len(large):
+            return stored
+        group, rows = self._parts(groups, large)
+        number, size = (rows.column(name).to_numpy() for name in (_PART, _SIZE))
+        place = keyed([whole(rows.column(_FIRST))]).keys[0] if self.kernel.ordered else number
+        order = np.lexsort((place, group))
+        layout = Layout.of(group[order], size[order], len(groups.hash))
+        lists = self._fetch(groups, layout.group, number[order])
+        return _spliced(stored, large, layout, np.arange(len(order)), lists)
+
+    def _parts(self, groups: Groups, large: Ints) -> tuple[Ints, pa.Table]:
+        """The parts of the ``large`` ones among the groups: whose each is, and its row of the
+        index.
+        """
+        low, high = combined_range(groups.hash[large])
+        asked = pa.array(large)
+        found = self.index.scan(low, high, [key.take(asked) for key in groups.keys])
+        columns = [self.index.key_columns[-1], *self.index.value_columns]
+        return large[found.query], found.located.fetch(np.arange(len(found.query)), columns)
 
     def read(
         self, events: Timeline, known: Mask, stored: Columns, updates: Updates, values: pa.Array
@@ -90,14 +135,8 @@ class Parts:
             layout = Layout.of(none, none, updates.groups)
             nowhere = np.zeros(updates.groups, np.bool_)
             return Read(stored, nowhere, layout, none, nowhere[:0], none)
-        low, high = combined_range(events.hash[large])
-        asked = pa.array(large)
-        found = self.index.scan(low, high, [key.take(asked) for key in events.keys])
-        columns = [self.index.key_columns[-1], *self.index.value_columns]
-        part_rows = found.located.fetch(np.arange(len(found.query)), columns)
+        group, part_rows = self._parts(events, large)
         number, size = (part_rows.column(name).to_numpy() for name in (_PART, _SIZE))
-        group = large[found.query]
-
         order = np.lexsort((number, group))
         layout = Layout.of(group[order], size[order], updates.groups)
         taken = np.bincount(updates.group[updates.retracted], minlength=updates.groups)
@@ -125,12 +164,12 @@ class Parts:
         of_stored = _homes_of_stored(initial[0], layout, apart, part)
         return Read(initial, apart, layout, number[order], read, np.append(of_stored, home))
 
-    def _fetch(self, events: Timeline, group: Ints, number: Ints) -> Columns:
+    def _fetch(self, groups: Groups, group: Ints, number: Ints) -> Columns:
         """The lists of parts by group and number."""
-        hash_ = combined(events.hash[group], number)
+        hash_ = combined(groups.hash[group], number)
         order = np.argsort(hash_)
         owner = pa.array(group[order])
-        keys = [*(key.take(owner) for key in events.keys), pa.array(number[order])]
+        keys = [*(key.take(owner) for key in groups.keys), pa.array(number[order])]
         found = self.lists.locate(hash_[order], keys)
         assert found.present.all(), "a part is in the index but not in the store"
         place = np.empty(len(order), np.int64)
@@ -213,7 +252,13 @@ class Parts:
 
 def parts_of(job: Job, law: Aggregation) -> list[Parts]:
     """Those of all columns that may have them."""
-    return [Parts(job, law, column) for column in law.listed]
+    found = []
+    for column in law.listed:
+        kernel = law.columns[column].kernel
+        assert isinstance(kernel, Listing)
+        runs = {name: job.runs(name) for name in law.lists(column)}
+        found.append(Parts(column, kernel, job.operator.key, runs, job.blobs, job.cache))
+    return found
 
 
 def _spliced(

@@ -183,11 +183,15 @@ class Fragment:
     @property
     def stores(self) -> Mapping[str, Store]:
         """What a bucket keeps, by the manifest's names; their ``clocks`` are the fragment's."""
+        alone = len(self.operators) == 1
         kept = {
             self.stored(number, name): replace(store, clocks=operator.inputs_of(store.clocks))
             for number, operator in enumerate(self.operators)
             for name, store in operator.stores.items()
         }
+        assert alone or not any(store.beside for store in kept.values()), "stores by other names"
+        if alone:
+            kept = {name: store.with_key(self.key_names) for name, store in kept.items()}
         return {**kept, **self._ahead}
 
     @property

@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from dovetail.aggregates.aggregate import Aggregate
 from dovetail.aggregates.multiset import Listing
+from dovetail.aggregates.user_defined import UserDefined
 from dovetail.columns import WINDOW_END, WINDOW_START
-from dovetail.physical.law import Law, Sources, Store, table_of
+from dovetail.physical.law import Accumulated, Law, Sources, Store, table_of
 from dovetail.plan.windows import Windows
 
 WINDOW_TYPE = pa.timestamp("us", "UTC")
@@ -91,7 +92,7 @@ class Aggregation(Law):
     def stores(self, sources: Sources) -> Mapping[str, Store]:
         """The accumulators; the parts of long lists; of sliding windows the records, too."""
         window = "" if self.windows is None else " and window, until it is closed"
-        kept = {self.GROUPS: Store(f"accumulators per key{window}")}
+        kept = {self.GROUPS: self._groups(sources, f"accumulators per key{window}")}
         for column in self.listed:
             index, parts = self.lists(column)
             kept[index] = Store("which parts a long list has")
@@ -99,6 +100,24 @@ class Aggregation(Law):
         if self.windows is not None and self.windows.kind == "sliding":
             kept[self.RECORDS] = Store("records, until their windows are closed")
         return kept
+
+    def _groups(self, sources: Sources, holds: str) -> Store:
+        """Those of functions of one's own can be read by the topology alone."""
+        key, listed = self.key(sources), self.listed
+        fields = [pa.field(c.name, c.kernel.result) for c in self.columns]
+        return Store(
+            holds,
+            None if any(isinstance(c.kernel, UserDefined) for c in self.columns) else "rows",
+            of=self.name,
+            key=tuple(field.name for field in key),
+            fields=(*key, *fields),
+            clocks=(0,),
+            span_us=None if self.windows is None else self.windows.wait_us,
+            results=tuple(
+                Accumulated(column.kernel, self.lists(number) if number in listed else ())
+                for number, column in enumerate(self.columns)
+            ),
+        )
 
     def counts(self, sources: Sources) -> list[str]:
         """The records that came for a window when it was closed."""

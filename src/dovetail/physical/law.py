@@ -5,11 +5,12 @@ counts, and where its code is. Plain data that travels to the workers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeAlias
 
 import pyarrow as pa
 
+from dovetail.aggregates.aggregate import Aggregate
 from dovetail.columns import EVENT_TIME, is_reserved
 from dovetail.physical.source import SourceSpec, unique
 from dovetail.plan.nodes import Entry
@@ -21,6 +22,16 @@ all records; those that have not been taken yet."""
 
 
 @dataclass(frozen=True)
+class Accumulated:
+    """A result column that is read from accumulators. ``lists``: where these are long lists, the
+    stores of their parts: the index, then the parts.
+    """
+
+    kernel: Aggregate
+    lists: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Store:
     """What a bucket keeps under one name. ``holds``: in words; ``kind``: how its rows are read
     back, None where they are of no use to a reader, for they only say something of other rows.
@@ -28,7 +39,8 @@ class Store:
     ``of``: the input whose rows it has; ``key``: the stored columns by which a row is the same one;
     ``fields``: the input's own columns; ``clocks``: the sources by whose stream time rows go,
     ``span_us`` behind it, by their column ``time``; a span of None keeps them for good;
-    ``without``: the store that has the numbers of those that no longer count.
+    ``without``: the store that has the numbers of those that no longer count; ``results``: of
+    accumulators the results, which are the last ones among the ``fields``.
     """
 
     holds: str
@@ -40,6 +52,20 @@ class Store:
     span_us: int | None = None
     time: str = EVENT_TIME
     without: str = ""
+    results: tuple[Accumulated, ...] = ()
+
+    def with_key(self, names: Sequence[str]) -> Store:
+        """The key of accumulators by the names of what is grouped by."""
+        if not self.results:
+            return self
+        named = (field.with_name(name) for field, name in zip(self.fields, names, strict=False))
+        return replace(self, fields=(*named, *self.fields[len(names) :]))
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The stores that are read with it."""
+        lists = (name for result in self.results for name in result.lists)
+        return (*((self.without,) if self.without else ()), *lists)
 
 
 def table_of(sources: Sources, number: int, *, key: int | None = None) -> Store:

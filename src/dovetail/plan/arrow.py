@@ -1,4 +1,4 @@
-"""Spark's types as Arrow's."""
+"""Spark's types as Arrow's, and back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 
@@ -18,3 +18,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
         {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
     )
     return to_arrow_schema(plain, **options)
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """Spark's types for these columns; timestamps without a time zone are ``timestamp_ntz``."""
+    return from_arrow_schema(schema, prefer_timestamp_ntz=True)

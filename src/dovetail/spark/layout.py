@@ -5,15 +5,29 @@ without the topology that wrote it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from dovetail.physical.law import Store
+from dovetail.aggregates.aggregate import Aggregate
+from dovetail.aggregates.collect import CollectList, CollectSet
+from dovetail.aggregates.first_last import End
+from dovetail.aggregates.hyperloglog import ApproxCountDistinct
+from dovetail.aggregates.min_max import ChangingExtreme, Extreme
+from dovetail.aggregates.sums import Count, ExactMean, ExactSum, FloatMean, FloatSum
+from dovetail.physical.law import Accumulated, Store
 from dovetail.physical.stage import Stage, stages
+from dovetail.plan.arrow import arrow_schema, spark_schema
+
+_KERNELS: dict[str, Any] = {
+    kernel.__name__: kernel
+    for kernel in (
+        *(Count, ExactSum, ExactMean, FloatSum, FloatMean),
+        *(Extreme, ChangingExtreme, End, CollectList, CollectSet, ApproxCountDistinct),
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -46,11 +60,46 @@ def layout(described: Sequence[Mapping[str, Any]]) -> Iterator[StageLayout]:
 
 
 def _store(store: Store) -> dict[str, Any]:
-    fields = from_arrow_schema(pa.schema(store.fields)).jsonValue()
-    return {**asdict(store), "fields": fields}
+    readable = store.kind is not None
+    own = {field.name: getattr(store, field.name) for field in fields(store)}
+    results = [
+        {"kernel": _kernel(result.kernel), "lists": result.lists}
+        for result in store.results
+        if readable
+    ]
+    return {**own, "fields": _columns(store.fields if readable else ()), "results": results}
 
 
 def _read(store: Mapping[str, Any]) -> Store:
-    fields = to_arrow_schema(StructType.fromJson(store["fields"]))
     lists = {name: tuple(store[name]) for name in ("key", "clocks")}
-    return Store(**{**store, **lists, "fields": tuple(fields)})
+    results = (
+        Accumulated(_kernel_of(result["kernel"]), tuple(result["lists"]))
+        for result in store["results"]
+    )
+    columns = _columns_of(store["fields"])
+    return Store(**{**store, **lists, "fields": columns, "results": tuple(results)})
+
+
+def _kernel(kernel: Aggregate) -> dict[str, Any]:
+    """An aggregate by the name of its class and its parameters, of which one may be a type."""
+    made: Any = kernel
+    own = {field.name: getattr(kernel, field.name) for field in fields(made)}
+    types = {n: _columns([pa.field(n, v)]) for n, v in own.items() if isinstance(v, pa.DataType)}
+    return {"name": type(kernel).__name__, "parameters": own | types}
+
+
+def _kernel_of(kernel: Mapping[str, Any]) -> Aggregate:
+    parameters = {
+        name: _columns_of(value)[0].type if isinstance(value, dict) else value
+        for name, value in kernel["parameters"].items()
+    }
+    made: Aggregate = _KERNELS[kernel["name"]](**parameters)
+    return made
+
+
+def _columns(columns: Sequence[pa.Field]) -> dict[str, Any]:
+    return spark_schema(pa.schema(columns)).jsonValue()
+
+
+def _columns_of(columns: dict[str, Any]) -> tuple[pa.Field, ...]:
+    return tuple(arrow_schema(StructType.fromJson(columns)))

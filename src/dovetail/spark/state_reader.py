@@ -19,7 +19,6 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import (
     LongType,
     StringType,
@@ -34,6 +33,7 @@ from dovetail.columns import CHANGE, TIMESTAMP, UPSERT, quoted
 from dovetail.engine import contents
 from dovetail.errors import CheckpointError, ConfigurationError
 from dovetail.physical.law import Store
+from dovetail.plan.arrow import spark_schema
 from dovetail.refusals import refused
 from dovetail.spark import checkpoint as binding
 from dovetail.spark.layout import StageLayout, layout
@@ -89,8 +89,9 @@ def read_state(
     values and ``_timestamp``. Of a table the last row of each key; of a versioned table all
     versions that it still has, with ``_change`` (``upsert`` or ``delete``), or with ``as_of=`` a
     time the rows as they were then; of a stream the records that a window still needs; of a store
-    of records that wait those records, with ``_due``, the stream time up to which they do. A table
-    that several stages store is the same in all of them.
+    of records that wait those records, with ``_due``, the stream time up to which they do; of an
+    aggregate, which is named as errors name it, the result of each group, of windows until they are
+    closed. A table that several stages store is the same in all of them.
 
     Nothing is read before the frame is used but the manifests of all buckets.
 
@@ -116,16 +117,16 @@ def read_state(
 
 
 class _Bucket(NamedTuple):
-    """Of a store what is in a bucket, and of the store that it is read without."""
+    """Of a store what is in a bucket, and of those that are read beside it."""
 
     runs: Runs
-    without: Runs
+    beside: Mapping[str, Runs]
     horizon_us: int
 
     @property
     def segments(self) -> list[Segment]:
         """All that are read."""
-        return [*self.runs.segments, *self.without.segments]
+        return [s for runs in (self.runs, *self.beside.values()) for s in runs.segments]
 
 
 def _runs(manifest: Manifest, store: str) -> Runs:
@@ -203,8 +204,8 @@ class _State:
             return kept
         names = dict.fromkeys(name for kept in own for name in (kept.store.of, kept.name))
         problem = f"the checkpoint {self.checkpoint} holds no rows of {table!r}"
-        if any(kept.name == table for kept in self.stores):
-            problem = f"what {table!r} holds only says something of other rows"
+        if any(table in (kept.name, kept.store.of) for kept in self.stores):
+            problem = f"what {table!r} holds cannot be read by itself"
         raise ConfigurationError("read_state", problem, f"It has {', '.join(names) or 'none yet'}")
 
     def rows(self, kept: _Kept) -> DataFrame:
@@ -212,7 +213,7 @@ class _State:
         buckets = {
             label: _Bucket(
                 kept.runs(label),
-                _runs(manifest, kept.store.without),
+                {name: _runs(manifest, name) for name in kept.store.beside},
                 contents.horizon_us(kept.store, manifest),
             )
             for label, manifest in kept.buckets.items()
@@ -222,7 +223,7 @@ class _State:
         blobs = blobs.where(
             F.col("name").isin(names) if len(names) <= _NAMES_MAX else f"NOT ({_MANIFESTS})"
         )
-        schema = from_arrow_schema(contents.schema_of(kept.store))
+        schema = spark_schema(contents.schema_of(kept.store))
         return blobs.mapInArrow(_reading(kept.store, buckets), schema)
 
 
@@ -321,9 +322,9 @@ def _reading(store: Store, buckets: Mapping[int, _Bucket]) -> BatchFunction:
                         here[label] = None
                         cache.add(segment, decode(blob))
             for label in here:
-                runs, without, horizon_us = buckets[label]
+                runs, beside, horizon_us = buckets[label]
                 none = MemoryBlobs()
-                for table in contents.rows(store, runs, horizon_us, none, cache, without):
+                for table in contents.rows(store, runs, beside, horizon_us, none, cache):
                     yield from table.combine_chunks().to_batches()
 
     return read

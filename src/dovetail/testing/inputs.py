@@ -10,13 +10,12 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from dovetail.arguments import ColumnNames, Rule, Text, validated
 from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
 from dovetail.errors import DataError, PlanError
-from dovetail.plan.arrow import arrow_schema
+from dovetail.plan.arrow import arrow_schema, spark_schema
 from dovetail.plan.checks import keyed
 from dovetail.plan.nodes import Node, Source
 from dovetail.plan.spans import Span, microseconds
@@ -83,7 +82,7 @@ def _struct(operator: str, schema: Schema) -> StructType:
         return schema
     try:
         arrow = schema if isinstance(schema, pa.Schema) else pa.schema(list(schema.items()))
-        return from_arrow_schema(arrow, prefer_timestamp_ntz=True)
+        return spark_schema(arrow)
     except PySparkException as error:
         raise PlanError(
             operator,
