@@ -104,8 +104,10 @@ def test_each_micro_batch_of_a_query_beside_its_run(spark: SparkSession, tmp_pat
             for name, columns in (("l", ["k", "v", "f"]), ("r", ["f", "v"])):
                 found = dt.read_state(spark, checkpoint, name, batch=batch)
                 assert rows(found) == last_rows(given, name, columns)
+        before = dt.read_state(spark, checkpoint, "l")
         write(tmp_path / "log", 3, batches[3])
         query.processAllAvailable()
+        assert rows(before) == last_rows(given, "l", ["k", "v", "f"])
         given = [row for part in batches for row in part]
         assert rows(dt.read_state(spark, checkpoint, "l")) == last_rows(given, "l", ["k", "v", "f"])
         assert query.exception() is None

@@ -76,8 +76,8 @@ def read_state(
     batch: Natural | None = None,
     as_of: Moment | None = None,
 ) -> DataFrame:
-    """What a query's checkpoint holds after a micro-batch, the last one that is committed or
-    ``batch``, of those that Spark still has. The query may be running.
+    """What a query's checkpoint holds after a micro-batch: ``batch``, of those that Spark has kept,
+    or the last one that is committed when this is called. The query may be running.
 
     Without ``table`` the stores, one a row: ``stage``, as ``explain()`` numbers them, and
     ``operator``; ``store``, and the ``table`` whose rows it has, null where it only says something
@@ -134,13 +134,20 @@ def _runs(manifest: Manifest, store: str) -> Runs:
     return Runs(manifest.stores.get(store, Runs()).runs)
 
 
+class _Operator(NamedTuple):
+    """Spark's number of an operator with state, and the micro-batch after which it is read."""
+
+    number: int
+    batch: int
+
+
 class _Kept(NamedTuple):
     """A store of a stage, and the manifests of the buckets in which it is, by their labels."""
 
     stage: StageLayout
     name: str
     store: Store
-    operator: int
+    operator: _Operator
     buckets: Mapping[int, Manifest]
 
     def runs(self, bucket: int) -> Runs:
@@ -150,11 +157,10 @@ class _Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class _State:
-    """The stores of a checkpoint after a micro-batch, None for the last one."""
+    """The stores of a checkpoint after a micro-batch."""
 
     spark: SparkSession
     checkpoint: str
-    batch: int | None
     stores: Sequence[_Kept]
 
     @classmethod
@@ -162,7 +168,7 @@ class _State:
         """What the manifests say."""
         stages = {stage.topology: stage for stage in _layout(spark, checkpoint)}
         found = []
-        for operator, buckets in _manifests(spark, checkpoint, batch).items():
+        for operator, buckets in _manifests(spark, checkpoint, batch):
             for topology in {manifest.topology for manifest in buckets.values()}:
                 stage = stages[topology]
                 found += [
@@ -170,7 +176,7 @@ class _State:
                     for name, store in stage.stores.items()
                 ]
         found.sort(key=lambda kept: kept.stage.number)
-        return cls(spark, checkpoint, batch, found)
+        return cls(spark, checkpoint, found)
 
     def listing(self) -> Iterator[tuple[Any, ...]]:
         """A row for each store."""
@@ -219,7 +225,7 @@ class _State:
             for label, manifest in kept.buckets.items()
         }
         names = [segment.id for own in buckets.values() for segment in own.segments]
-        blobs = _blobs(self.spark, self.checkpoint, kept.operator, self.batch)
+        blobs = _blobs(self.spark, self.checkpoint, kept.operator)
         blobs = blobs.where(
             F.col("name").isin(names) if len(names) <= _NAMES_MAX else f"NOT ({_MANIFESTS})"
         )
@@ -252,19 +258,18 @@ def _layout(spark: SparkSession, checkpoint: str) -> Iterator[StageLayout]:
 
 def _manifests(
     spark: SparkSession, checkpoint: str, batch: int | None
-) -> dict[int, dict[int, Manifest]]:
-    """By the number of Spark's operator and the bucket's label."""
-    blobs: dict[int, dict[int, MemoryBlobs]] = defaultdict(lambda: defaultdict(MemoryBlobs))
+) -> Iterator[tuple[_Operator, Mapping[int, Manifest]]]:
+    """Of each operator those of its buckets, by their labels."""
+    operators = _operators(spark, checkpoint, batch)
+    blobs = [defaultdict[int, MemoryBlobs](MemoryBlobs) for _ in operators]
     frames = [
-        _blobs(spark, checkpoint, operator, batch).withColumn("operator", F.lit(operator))
-        for operator in _operators(spark, checkpoint, batch)
+        _blobs(spark, checkpoint, operator).withColumn("operator", F.lit(number))
+        for number, operator in enumerate(operators)
     ]
     for row in reduce(DataFrame.union, frames).where(_MANIFESTS).collect() if frames else ():
         blobs[row["operator"]][row["bucket"]].put(row["name"], bytes(row["blob"]))
-    return {
-        operator: {label: _whole(own) for label, own in buckets.items()}
-        for operator, buckets in blobs.items()
-    }
+    for operator, buckets in zip(operators, blobs, strict=True):
+        yield operator, {label: _whole(own) for label, own in buckets.items()}
 
 
 def _whole(blobs: MemoryBlobs) -> Manifest:
@@ -273,27 +278,27 @@ def _whole(blobs: MemoryBlobs) -> Manifest:
     return manifest
 
 
-def _operators(spark: SparkSession, checkpoint: str, batch: int | None) -> list[int]:
-    """The numbers of Spark's operators with state; none where nothing is stored yet."""
+def _operators(spark: SparkSession, checkpoint: str, batch: int | None) -> list[_Operator]:
+    """Those that have state, all after the same micro-batch; none where nothing is stored yet."""
     spark.streams.active  # noqa: B018 -- starts what Spark's reader of state asks
     with refused("read_state", f"Spark cannot read {checkpoint}", "Mend what it names"):
         known = spark.read.format("state-metadata").load(checkpoint).collect()
-    for row in known:
-        if batch is not None and not row["minBatchId"] <= batch <= row["maxBatchId"]:
-            raise CheckpointError(
-                "read_state",
-                f"{checkpoint} has no micro-batch {batch}",
-                f"Spark has kept {row['minBatchId']} to {row['maxBatchId']}",
-            )
-    return sorted(row["operatorId"] for row in known)
+    if not known:
+        return []
+    first, last = max(r["minBatchId"] for r in known), min(r["maxBatchId"] for r in known)
+    if batch is not None and not first <= batch <= last:
+        raise CheckpointError(
+            "read_state",
+            f"{checkpoint} has no micro-batch {batch}",
+            f"Spark has kept {first} to {last}",
+        )
+    return [_Operator(row["operatorId"], last if batch is None else batch) for row in known]
 
 
-def _blobs(spark: SparkSession, checkpoint: str, operator: int, batch: int | None) -> DataFrame:
+def _blobs(spark: SparkSession, checkpoint: str, operator: _Operator) -> DataFrame:
     """What a stage's buckets have stored: ``bucket``, its label; ``name``; ``blob``."""
-    reader = spark.read.format("statestore").option("operatorId", operator)
-    reader = reader.option("stateVarName", "blobs")
-    if batch is not None:
-        reader = reader.option("batchId", batch)
+    reader = spark.read.format("statestore").option("operatorId", operator.number)
+    reader = reader.option("stateVarName", "blobs").option("batchId", operator.batch)
     with refused("read_state", f"Spark cannot read {checkpoint}", "Mend what it names"):
         return reader.load(checkpoint).select(
             F.col("key.bucket").alias("bucket"),
