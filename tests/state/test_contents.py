@@ -232,13 +232,15 @@ def _retained(driver: testing.Driver) -> int:
 
 
 @pytest.mark.usefixtures("limits")
-def test_records_wait_out_the_grace_period() -> None:
+@pytest.mark.parametrize("waits", ["grace", "align"])
+def test_records_wait_out_the_grace_period_or_for_the_other_side(waits: str) -> None:
     stream = testing.stream("s", key="k", schema=COLUMNS)
-    table = testing.table("t", key="k", schema=COLUMNS, versioned="60 seconds")
-    topology = stream.join(table, how="left", grace="9 seconds", select={"v": "left.v"})
-    for driver in drivers(topology):
+    versioned = "60 seconds" if waits == "grace" else None
+    table = testing.table("t", key="k", schema=COLUMNS, versioned=versioned)
+    options: dict[str, Any] = {"grace": "9 seconds"} if waits == "grace" else {"align": "1 hour"}
+    for driver in drivers(stream.join(table, how="left", select={"v": "left.v"}, **options)):
         waiting: list[tuple[Any, ...]] = []
-        for batch in records("grace", "st", 90):
+        for batch in records(waits, "st", 90):
             valued = [one for one in batch if one.v is not None]
             fed(driver, {"s": stream, "t": table}, valued)
             waiting += [(o.k, o.v, o.time) for o in valued if o.name == "s"]
@@ -246,24 +248,8 @@ def test_records_wait_out_the_grace_period() -> None:
                 waiting.remove((change.key["k"], (change.values or {})["v"], change.timestamp_us))
             found = stored(driver, "s", kind="queue")
             assert sorted((r["k"], r["v"], r["_timestamp"]) for r in found) == sorted(waiting)
-            assert all(row["_due"] == row["_timestamp"] + 9 * SECOND for row in found)
-
-
-@pytest.mark.usefixtures("limits")
-def test_what_is_ahead_waits_for_the_other_side() -> None:
-    stream = testing.stream("s", key="k", schema=COLUMNS)
-    table = testing.table("t", key="k", schema=COLUMNS)
-    topology = stream.join(table, how="left", align="1 hour", select={"v": "left.v"})
-    for driver in drivers(topology):
-        waiting: list[tuple[Any, ...]] = []
-        for batch in records("align", "st", 90):
-            valued = [one for one in batch if one.v is not None]
-            fed(driver, {"s": stream, "t": table}, valued)
-            waiting += [(o.k, o.v, o.time) for o in valued if o.name == "s"]
-            for change in driver.read():
-                waiting.remove((change.key["k"], (change.values or {})["v"], change.timestamp_us))
-            found = stored(driver, "s", kind="queue")
-            assert sorted((r["k"], r["v"], r["_timestamp"]) for r in found) == sorted(waiting)
+            after = 9 * SECOND if waits == "grace" else 0
+            assert all(row["_due"] == row["_timestamp"] + after for row in found)
 
 
 @pytest.mark.usefixtures("limits")
