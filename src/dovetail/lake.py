@@ -44,7 +44,7 @@ def refuse_without_delta(session: SparkSession, operator: str) -> None:
             f"spark.sql.catalog.spark_catalog={CATALOG}",
         )
     jvm: Any = session._jvm  # noqa: SLF001 -- only the JVM knows its classes
-    if not isinstance(jvm.io.delta.sql.DeltaSparkSessionExtension, JavaClass):
+    if not has_jar(jvm):
         raise ConfigurationError(
             operator,
             "the session has Delta Lake's settings and not its jar",
@@ -263,3 +263,8 @@ def _has_range(type_: DataType) -> bool:
     """Types whose values come to Python and back as they are, and by which files are skipped."""
     plain_text = isinstance(type_, StringType) and type_.isUTF8BinaryCollation()
     return plain_text or isinstance(type_, (IntegralType, DecimalType))
+
+
+def has_jar(jvm: Any) -> bool:
+    """Whether the JVM knows Delta Lake's classes."""
+    return isinstance(jvm.io.delta.sql.DeltaSparkSessionExtension, JavaClass)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import pyarrow as pa
 import pytest
@@ -15,6 +15,7 @@ from bench.forced import HASHES, forced
 import dovetail as dt
 from dovetail import testing
 from dovetail.engine import contents
+from dovetail.physical.law import Kind
 from dovetail.state import manifest as manifests
 from dovetail.state.runs import Runs
 from dovetail.state.segment import SegmentCache
@@ -47,7 +48,7 @@ def stored(driver: testing.Driver, name: str, *, kind: str | None = None) -> lis
             manifest = manifests.read(own)
             stores = buckets.fragment.stores if manifest is not None else {}
             for key, store in stores.items():
-                if store.of == name and store.kind in ((kind,) if kind else contents.KINDS):
+                if store.of == name and store.kind in ((kind,) if kind else get_args(Kind)):
                     assert manifest is not None
                     runs = manifest.stores.get(key, Runs())
                     beside = {n: manifest.stores.get(n, Runs()) for n in store.beside}

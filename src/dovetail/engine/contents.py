@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ from dovetail.columns import CHANGE, DELETE, DELETED, DUE, EVENT_TIME, HASH, ROW
 from dovetail.operators.aggregate import GROUP_TIME, accumulator_name
 from dovetail.operators.job import whole
 from dovetail.operators.parts import Parts
-from dovetail.physical.law import Kind, Store
+from dovetail.physical.law import Store
 from dovetail.state.blobs import Blobs
 from dovetail.state.history import HistoryState
 from dovetail.state.manifest import Manifest
@@ -25,7 +25,6 @@ from dovetail.state.segment import Ints, Segment, SegmentCache, numbers
 from dovetail.state.table_state import TableState
 
 TIME = pa.timestamp("us", "UTC")
-KINDS = get_args(Kind)
 
 
 def schema_of(store: Store) -> pa.Schema:
@@ -66,12 +65,13 @@ def rows(
     if segment is None:
         return
     without = beside[store.without].segments if store.without else ()
-    gone = [_numbers(part, blobs, cache) for part in without]
+    marked = [_numbers(part, blobs, cache) for part in without]
+    gone = np.concatenate(marked) if marked else None
     lists = _lists(store, beside, blobs, cache)
     schema = cache.open(segment, blobs.get).schema
     for table in _opened(store, schema, runs, horizon_us, blobs, cache).contents():
-        if gone:
-            table = table.filter(~np.isin(table.column(ROW).to_numpy(), np.concatenate(gone)))
+        if gone is not None:
+            table = table.filter(~np.isin(table.column(ROW).to_numpy(), gone))
         if store.results:
             columns = [*map(table.column, store.key), *_results(store, table, lists)]
         else:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from dovetail import lake
 from dovetail.arguments import validated
 from dovetail.spark import session as good
-from dovetail.spark.query import spark_version
+from dovetail.spark.query import leaks_sockets
 
 CONFIGURE = "build the session with dt.configure(builder)"
 
@@ -62,8 +62,7 @@ def doctor(spark: SparkSession) -> Report:
 
 def _findings(spark: SparkSession) -> Iterator[Finding]:
     jvm: Any = spark._jvm  # noqa: SLF001 -- only the JVM knows its classes and its options
-    version = spark_version(spark)
-    leaks = f"Spark {version}" if version.startswith("4.2.0") else None
+    leaks = f"Spark {spark.version}" if leaks_sockets(spark) else None
     leak = "a socket for each task with state is never closed"
     yield Finding("Spark", leaks, leak, "run it on Spark 4.2.1 or later")
     yield Finding("workers' Python", good.workers_lack(spark), "no query runs", good.INSTALL)
@@ -72,7 +71,7 @@ def _findings(spark: SparkSession) -> Iterator[Finding]:
     remedy = "build the session with dt.configure(builder, kafka=True)"
     yield Finding("Kafka", no_kafka, "topics are neither read nor written", remedy)
     known = lake.EXTENSION in str(spark.conf.get("spark.sql.extensions", ""))
-    delta = isinstance(jvm.io.delta.sql.DeltaSparkSessionExtension, JavaClass)
+    delta = lake.has_jar(jvm)
     no_delta = None if known and delta else "no jar" if not delta else "its settings are missing"
     remedy = "build the session with dt.configure(builder, delta=True)"
     yield Finding("Delta Lake", no_delta, "Delta tables are neither read nor written", remedy)

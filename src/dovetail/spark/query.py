@@ -179,11 +179,16 @@ def spark_version(session: SparkSession) -> str:
     return session.version
 
 
+def leaks_sockets(session: SparkSession) -> bool:
+    """Whether the session's Spark never closes a socket of each task with state (SPARK-58932)."""
+    return spark_version(session).startswith("4.2.0")
+
+
 def _warn_of_leak(session: SparkSession, tasks: int) -> None:
     """Say once per session that its Spark leaks sockets, where it does: one per ``tasks`` of a
-    micro-batch that have state (SPARK-58932).
+    micro-batch that have state.
     """
-    if session in _WARNED or tasks == 0 or not spark_version(session).startswith("4.2.0"):
+    if session in _WARNED or tasks == 0 or not leaks_sockets(session):
         return
     _WARNED.add(session)
     warnings.warn(
