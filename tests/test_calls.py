@@ -247,6 +247,8 @@ SELECT = line(
         *(Given(lambda w, one=one: {"x": one.of(w)}) for one in (FOREIGN, *BEYOND_A_ROW)),
     ),
 )
+ITEM = line("column", "expression", wrong=("nope", FOREIGN, *BEYOND_A_ROW))
+AS_ORDERS = {"payments": "orders", "payments_n": "orders_n"}
 HOW = line(wrong=("full", "cross", "LEFT"))
 UNREPEATABLE = tuple(
     Given(lambda _, text=text: {"x": F.expr(text)})
@@ -344,6 +346,39 @@ CALLS: dict[str, Call] = {
         source=line(wrong=(dt.sqlite("f.db", "orders", key="n"),), told="sqlite orders"),
         changes=line("None", wrong=("retract",)),
     ),
+    "Topology.where": call(
+        lambda w: w.orders.where, condition=line(wrong=("nope > 1", FOREIGN, *BEYOND_A_ROW))
+    ),
+    "Topology.select": call(lambda w: w.orders.select, columns=ITEM, named=ITEM),
+    "Topology.with_columns": call(lambda w: w.orders.with_columns, named=ITEM),
+    "Topology.drop": call(lambda w: w.orders.drop, columns=line(wrong=("nope",))),
+    "Topology.rename": call(
+        lambda w: w.orders.rename,
+        names=line(
+            "empty mapping",
+            wrong=({"nope": "a"}, {"orders": ""}, {"orders": "_change"}, {"orders": "id"}),
+            told="a name that changelogs use|occurs twice",
+        ),
+    ),
+    "Table.rekey": call(
+        lambda w: partial(w.orders.rekey, key=F.lit(1)),
+        columns=line("column"),
+        duplicates=line(wrong=("first",)),
+        named=ITEM,
+    ),
+    "Table.union": call(
+        lambda w: partial(w.orders.union, w.payments.rename(AS_ORDERS), source="of"),
+        tables=line(wrong=(Given(lambda w: w.payments),)),
+        source=line("text", "span", wrong=("_change", "orders")),
+        name=NAME,
+    ),
+    "Stream.union": call(
+        lambda w: partial(w.clicks.union, w.views.rename({"views": "clicks"})),
+        streams=line(wrong=(Given(lambda w: w.views),)),
+        name=NAME,
+    ),
+    "Stream.key_by": call(lambda w: w.clicks.key_by, columns=line("column"), named=ITEM),
+    "Stream.explode": call(lambda w: w.clicks.explode, column=line(wrong=("nope", "clicks"))),
     "Table.group_by": call(lambda w: w.orders.group_by, columns=COLUMN),
     "GroupedTable.agg": call(
         lambda w: w.orders.group_by("orders_n").agg, aggregates=line("aggregate")

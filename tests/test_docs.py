@@ -16,6 +16,7 @@ PAGES = [
     ROOT / "docs" / "delta_joins.md",
     ROOT / "docs" / "streams.md",
     ROOT / "docs" / "windows.md",
+    ROOT / "docs" / "transformations.md",
     ROOT / "docs" / "testing.md",
     ROOT / "docs" / "operations.md",
     ROOT / "docs" / "state.md",

@@ -41,10 +41,9 @@ LAYERS = {
     "io": {"arguments", "hadoop", "refusals", "errors", "columns", "lake", "plan"},
     "snapshots": {*ARRAYS, "laws", "arguments", "refusals", "lake", "plan"},
     "topology": {"arguments", "columns", "plan", "physical", "io", "spark"},
-    "table": {"arguments", "errors", "laws", "lookup", "plan", "physical", "io", "topology"},
-    "stream": {"arguments", "errors", "laws", "plan", "physical", "io", "topology", "table"},
-    "testing": {*BUCKETS, "spark", "topology", "table", "stream"},
-    "__init__": {"errors", "io", "lookup", "plan", "spark", "snapshots", "table", "stream"},
+    "dsl": {"arguments", "errors", "laws", "lookup", "plan", "physical", "io", "topology"},
+    "testing": {*BUCKETS, "spark", "topology", "dsl"},
+    "__init__": {"errors", "io", "lookup", "plan", "spark", "snapshots", "dsl"},
 }
 WITHOUT_SPARK = {
     "errors",

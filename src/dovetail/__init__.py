@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dovetail.dsl import GroupedStream, GroupedTable, Stream, Table, WindowedStream, WindowedTable
 from dovetail.errors import (
     BatchError,
     CheckpointError,
@@ -44,8 +45,6 @@ from dovetail.spark.doctor import doctor
 from dovetail.spark.query import Sink, settings
 from dovetail.spark.session import configure
 from dovetail.spark.state_reader import read_state
-from dovetail.stream import GroupedStream, Stream, WindowedStream, WindowedTable
-from dovetail.table import GroupedTable, Table
 
 __version__ = "0.1.0"
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from dovetail.arguments import ColumnNames, Path, Positive, Rule, Text, validated
+from dovetail.arguments import ColumnName, ColumnNames, Path, Positive, Rule, Text, validated
 from dovetail.columns import DELETED, TIMESTAMP
 from dovetail.io.kafka import (
     OFFSET,
@@ -25,9 +25,11 @@ from dovetail.io.kafka import (
 from dovetail.io.topics import Malformed, readable
 from dovetail.physical.explain import explain
 from dovetail.physical.fragment import Buckets, Emit
+from dovetail.plan import views
 from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.plan.reading import Given, source_of
 from dovetail.plan.spans import Span
+from dovetail.plan.views import Condition, Item
 from dovetail.spark import query
 from dovetail.spark.dead_letters import dead_letters
 from dovetail.spark.query import ASink
@@ -177,6 +179,38 @@ class Topology(Planned):
             versioned=versioned,
             name=label,
         )
+
+    @validated
+    def where(self, condition: Condition) -> Self:
+        """The rows that meet a condition, a boolean column's name, a Spark expression or SQL over
+        the key, the values and ``_timestamp``; a null does not meet it.
+
+        A table's row that ceases to meet it is deleted by a tombstone; one that never met it emits
+        nothing. A stream's other records are left out, and those without a value.
+        """
+        return type(self)(views.where(self.plan, condition))
+
+    @validated
+    def select(self, *columns: Item, **named: Item) -> Self:
+        """These value columns, by name or as Spark expressions over the key, the values and
+        ``_timestamp``, with ``name=`` under another name. The key stays, whether named or not.
+        """
+        return type(self)(views.selected(self.plan, columns, named))
+
+    @validated
+    def with_columns(self, **named: Item) -> Self:
+        """All columns, with others that are computed or that replace those of their names."""
+        return type(self)(views.with_columns(self.plan, named))
+
+    @validated
+    def drop(self, *columns: ColumnName) -> Self:
+        """All columns but these; those of the key cannot be dropped."""
+        return type(self)(views.dropped(self.plan, columns))
+
+    @validated
+    def rename(self, names: Mapping[str, Text]) -> Self:
+        """All columns, some under new names: ``{"old": "new"}``, of key and values."""
+        return type(self)(views.renamed(self.plan, names))
 
     @property
     def schema(self) -> StructType:

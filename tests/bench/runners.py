@@ -38,6 +38,7 @@ CHANGELOG = {TIME: pa.timestamp("us", "UTC"), GONE: pa.bool_(), PLACE: pa.int64(
 SPARK = {
     pa.int64(): "long",
     pa.string(): "string",
+    pa.list_(pa.string()): "array<string>",
     pa.bool_(): "boolean",
     pa.timestamp("us", "UTC"): "timestamp",
 }

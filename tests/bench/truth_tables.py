@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench.families import foreign_keys, streams, tables, windows
+from bench.families import foreign_keys, streams, tables, views, windows
 from bench.family import Family, value_of
 from bench.records import Record, Result
 from dovetail.physical.fragment import Emit
@@ -18,7 +18,7 @@ from dovetail.physical.fragment import Emit
 SPEC = Path(__file__).parents[2] / "spec"
 FAMILIES: dict[str, Family] = {
     folder: family
-    for family in (tables, streams, foreign_keys, windows)
+    for family in (tables, streams, foreign_keys, windows, views)
     for folder in family.FOLDERS
 }
 """By the folder of their tables."""

@@ -12,9 +12,9 @@ import dovetail as dt
 from dovetail import testing
 from dovetail.aggregates.aggregate import Aggregate
 from dovetail.aggregates.user_defined import UserDefined
+from dovetail.dsl import Table
 from dovetail.physical.planner import physical_plan
 from dovetail.spark.layout import _KERNELS, described, layout
-from dovetail.table import Table
 
 COLUMNS = {
     "k": pa.string(),

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from types import SimpleNamespace
 from typing import Annotated, Any, Protocol, TypeAlias
 
@@ -44,6 +44,7 @@ from dovetail.physical.output import held_columns
 from dovetail.physical.stage import Port, Stage, stages
 from dovetail.plan.foreign_key_join import ForeignKeyJoin
 from dovetail.plan.nodes import Source
+from dovetail.plan.views import View, views_of
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import SegmentCache
 
@@ -64,6 +65,9 @@ class Expressions(Protocol):
 
     def changelog(self, stage: Stage, changes: pa.Table) -> pa.Table:
         """``Local.changelog`` of a stage whose selections compute."""
+
+    def viewed(self, view: View, rows: pa.Table) -> tuple[pa.Table, pa.Array]:
+        """A view's columns with ``_deleted``, and the number of the row that each is of."""
 
 
 class Buckets:
@@ -162,10 +166,35 @@ class Local:
         """
         if stage.fragment.last.visible:
             assert self._expressions is not None
-            return self._expressions.changelog(stage, changes)
-        carried = [EVENT_TIME, DELETED, POSITION, *stage.fragment.feeds]
-        held = held_columns(stage) | dict(zip(carried, carried, strict=True))
-        return pa.table([changes.column(column) for column in held.values()], names=[*held])
+            made = self._expressions.changelog(stage, changes)
+        else:
+            carried = [EVENT_TIME, DELETED, POSITION, *stage.fragment.feeds]
+            held = held_columns(stage) | dict(zip(carried, carried, strict=True))
+            made = pa.table([changes.column(column) for column in held.values()], names=[*held])
+        return reduce(self._viewed, stage.views, made)
+
+    def _viewed(self, rows: pa.Table, view: View) -> pa.Table:
+        """The rows of a view from those that it is a view of, with all that they carry."""
+        if view.computed:
+            assert self._expressions is not None
+            made, which = self._expressions.viewed(view, rows)
+            carried = rows.drop_columns([*view.node.row.names, DELETED]).take(which)
+            return _beside(made, carried)
+        if view.condition is not None:
+            met = rows.column(view.condition).fill_null(False)
+            met = pc.and_not(met, rows.column(DELETED))
+            gone = rows.schema.get_field_index(DELETED)
+            rows = (
+                rows.filter(met) if view.stream else rows.set_column(gone, DELETED, pc.invert(met))
+            )
+        made = rows.select([*view.columns])
+        if view.exploded is not None:
+            lists = made.column(view.exploded).combine_chunks()
+            which = pc.list_parent_indices(lists)
+            rows, made = rows.take(which), made.take(which)
+            made = made.set_column(view.exploded, "", pc.list_flatten(lists))
+        made = made.rename_columns(view.row.names)
+        return _beside(made, rows.drop_columns(view.node.row.names))
 
     def run(self, batch: int, now_us: int, beat_us: int | None = None) -> list[pa.Table]:
         """All ``results`` of a micro-batch that are not empty."""
@@ -202,6 +231,7 @@ class Local:
         """An input's rows in the columns in which they travel (``spark.wire`` on Spark)."""
         input_, source = port.input, port.source
         assert input_ is not None
+        rows = reduce(self._viewed, views_of(input_.source), rows)
         columns = {name: rows.column(name).combine_chunks() for name in rows.schema.names}
         if source.fallible:
             assert self._expressions is not None
@@ -278,9 +308,13 @@ def _refuse_unrunnable(stage: Stage, evaluates: bool) -> None:
             "a delta join asks stores that the test driver does not have",
             "Run the topology with write_stream(), or with delta=dt.delta(strategy='none')",
         )
+    if evaluates:
+        return
+    read = (view for port in stage.ports if port.input for view in views_of(port.input.source))
+    computed = [view for view in (*read, *stage.views) if view.computed]
     computes = any(source.fallible for source in stage.fragment.sources)
-    if not evaluates and (computes or stage.fragment.last.visible):
-        argument = "select="
+    if computes or computed or stage.fragment.last.visible:
+        argument = f"{computed[0].summary}:" if computed else "select="
         if computes:
             argument = "on=" if isinstance(stage.node, ForeignKeyJoin) else "window_of="
         raise PlanError(
@@ -288,6 +322,12 @@ def _refuse_unrunnable(stage: Stage, evaluates: bool) -> None:
             f"{argument} has a Spark expression, and the driver has no session to evaluate it",
             "Give it one with spark=, or name columns only",
         )
+
+
+def _beside(rows: pa.Table, more: pa.Table) -> pa.Table:
+    for name in more.schema.names:
+        rows = rows.append_column(name, more.column(name))
+    return rows
 
 
 def _piece(row: Mapping[str, Any]) -> tuple[int, Piece]:

@@ -53,6 +53,10 @@ def run(job: Job, law: TableJoin) -> Done:
     }
     times = {i: batch.rows.column(EVENT_TIME).to_numpy() for i, batch in enumerate(job.batches)}
     changes = join_tables(law.tree, events, stored, times, current)
+    for source in sources:
+        if job.sources[source].loose:
+            said = ~_says_nothing(events, source, stored[source], current.get(source))
+            changes = changes.where(said[changes.event])
     pools = [Pool(job.batches[source].rows, located[source], events.groups) for source in sources]
     if operator.emit == "batch":
         changes, before = net_changes(law.tree, events, stored, changes)
@@ -146,6 +150,13 @@ def emitted(
         position=job.manifest.position,
         cause=job.causes(events).of(changes.event),
     )
+
+
+def _says_nothing(events: Timeline, source: int, stored: Stored, current: Mask | None) -> Mask:
+    """Which events are tombstones of a source's keys that had no row."""
+    previous = versions(events, source, stored.present, current)[0]
+    nothing: Mask = (events.source == source) & events.deleted & (previous == ABSENT)
+    return nothing
 
 
 def _with_previous(

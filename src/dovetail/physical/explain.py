@@ -19,7 +19,7 @@ def explain(node: Node) -> str:
     rows are stored once. A join by foreign key is three.
     """
     lines = ["Topology", *_tree(node, "", "")]
-    if node.entries != (node,) or not node.stream:
+    if not (node.stream and node in node.origins):
         read = as_table(node, "on_change") if node.windows else node
         last = physical_plan(read, buckets=1, emit="change")
         for number, stage in enumerate(stages(last), start=1):

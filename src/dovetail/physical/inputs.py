@@ -109,17 +109,17 @@ class Arrival:
         """What rows of another stage bring of the records that caused them, besides their place in
         a shared log; nothing of a delta join's, which are put in order anew.
         """
-        if isinstance(source, Source) or source.node.eventual:
+        base = source.base
+        if isinstance(base, Source) or base.node.eventual:
             return ()
-        time = (STREAM_TIME,) if source.stream else ()
+        time = (STREAM_TIME,) if base.stream else ()
         return (TIE, *time) if self.shared_log(source) else (CLOCK, ORDER, TIE, *time)
 
     def feeds(self, node: Node) -> tuple[str, ...]:
         """What the stage of a node says of the records that caused its rows, where another stage
         reads them.
         """
-        assert not isinstance(node, Source)
-        entry = node if isinstance(node, Derived) else Derived(node)
+        entry = node if isinstance(node, Entry) else Derived(node)
         return (*((SEQUENCE,) if self.shared_log(entry) else ()), *self.carries(entry))
 
     def first_feeds(self, source: Entry) -> tuple[str, ...]:
@@ -134,15 +134,17 @@ def source_spec(
     *,
     numbered: bool = False,
     alone: bool = False,
+    valueless: bool = False,
     keeps_time: bool = False,
     stairs: bool = False,
 ) -> SourceSpec:
     """``alone``: whether it is a stream whose records come out where nothing matches them;
-    ``numbered``, ``stairs``: as in ``SourceSpec``, for a stage that needs them.
+    ``valueless``, ``numbered``, ``stairs``: as in ``SourceSpec``, for a stage that needs them.
     """
     source = input_.source
     shared_log = arrival.shared_log(source)
-    own_log = isinstance(source, Source) and source.log_partition is not None and not shared_log
+    base = source.base
+    own_log = isinstance(base, Source) and base.log_partition is not None and not shared_log
     carries = arrival.carries(source)
     clocked = not carries
     return SourceSpec(
@@ -154,10 +156,12 @@ def source_spec(
         sequence=shared_log or own_log,
         log_partition=own_log,
         stream=source.stream,
+        valueless=valueless,
         null_keys=alone or source.null_keys,
         keeps_time=keeps_time,
+        loose=source.loose,
         versioned_us=source.versioned_us,
-        files=isinstance(source, Source) and source.files and not (shared_log or own_log),
+        files=isinstance(base, Source) and base.files and not (shared_log or own_log),
         origin=arrival.origins.index(source.origins[0]),
         clocked=clocked,
         numbered=numbered and clocked and not shared_log,

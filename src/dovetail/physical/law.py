@@ -95,6 +95,8 @@ class Law:
     stateful: ClassVar[bool] = True
     keeps_time: ClassVar[bool] = False
     """Whether records that it cannot use still move its stream time."""
+    valueless: ClassVar[bool] = False
+    """Whether streams' records without a value are of use."""
     nets: ClassVar[bool] = False
     """Whether it can put out of each key the last change of a batch."""
     waits: ClassVar[bool] = False

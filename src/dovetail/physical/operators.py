@@ -14,9 +14,10 @@ import pyarrow as pa
 from dovetail.laws.stream_join import Unmatched, Window
 from dovetail.laws.table_join import How, Join, Leaf, Tree, leaves, preserved
 from dovetail.physical.law import Law, Sources, Store, table_of
-from dovetail.plan import nodes, stream_join, stream_table_join, table_join
+from dovetail.plan import nodes, stream_join, stream_table_join, table_join, union
 from dovetail.plan.nodes import Entry, Node
 from dovetail.plan.spans import written
+from dovetail.plan.views import View
 
 
 @dataclass(frozen=True)
@@ -262,6 +263,18 @@ class InOrder(Law):
         return list(self.types[leaf])
 
 
+@dataclass(frozen=True)
+class Union(Law):
+    """Streams or tables with the same columns, read as one: each row as it comes."""
+
+    valueless: ClassVar[bool] = True
+    room = "union"
+
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
+        """None."""
+        return {}
+
+
 @singledispatch
 def law_of(node: Node, entries: Sequence[Entry]) -> Law:
     """The law of a node that is one operator on its stage's ``entries``: tables by key, by
@@ -278,6 +291,16 @@ def _(node: table_join.HistoryJoin, entries: Sequence[Entry]) -> Law:
 @law_of.register
 def _(node: table_join.Materialized, entries: Sequence[Entry]) -> Law:
     return TableJoin(_tree(node.node, entries), distinct=True)
+
+
+@law_of.register
+def _(node: View, entries: Sequence[Entry]) -> Law:
+    return Union() if node.stream else TableJoin(_tree(node, entries))
+
+
+@law_of.register(union.Union)
+def _(*_: object) -> Law:
+    return Union()
 
 
 @law_of.register

@@ -39,6 +39,7 @@ from dovetail.plan.fingerprint import fingerprint
 from dovetail.plan.foreign_key_join import ForeignKeyJoin
 from dovetail.plan.nodes import Derived, Node, Source
 from dovetail.plan.unwindowed import Unwindowed
+from dovetail.plan.views import at_rest
 from dovetail.plan.window_join import WindowJoin
 
 
@@ -52,9 +53,9 @@ def physical_plan(node: Node, *, buckets: int, emit: Emit, arrival: Arrival | No
             "nothing is joined with it, so there is nothing to compute",
             "Join it, make it a table with to_table(), or write its frame itself",
         )
-    node = node.node if isinstance(node, Derived) else node
     planner = _Planner(arrival or Arrival.of(node), buckets)
-    return planner.stage(node, emit, ())
+    computed, views = at_rest(node)
+    return replace(planner.stage(computed, emit, ()), views=views)
 
 
 @dataclass(frozen=True)
@@ -68,13 +69,13 @@ class _Planner:
         self, input_: Input, source: SourceSpec, emit: Emit, by: tuple[str, ...] = ()
     ) -> Port:
         """An input that is read by key, and the stage that makes it, if one does."""
-        entry = input_.source
-        if isinstance(entry, Source):
-            return Port(source, entry, input_, by)
+        base = input_.source.base
+        if isinstance(base, Source):
+            return Port(source, base, input_, by)
         origin = self.stage(
-            entry.node,
-            emit if entry.node.current and not entry.node.eventual else "change",
-            self.arrival.feeds(entry),
+            base.node,
+            emit if base.node.current and not base.node.eventual else "change",
+            self.arrival.feeds(base),
         )
         return Port(source, origin, input_, by)
 
@@ -122,6 +123,7 @@ class _Planner:
                 self.arrival,
                 numbered=numbered,
                 alone=input_.source.stream and node.keeps(input_.source),
+                valueless=law.valueless and input_.source.stream,
                 keeps_time=law.keeps_time,
                 stairs=align_us is None and law.goes_by(input_.source),
             )
@@ -209,9 +211,7 @@ class _Planner:
         if entry.stream:
             input_ = Input(entry, node.by, used=node.used)
             numbered = is_numbered((input_,), self.arrival, feeds)
-            read = replace(
-                source_spec(input_, entry.name, self.arrival, numbered=numbered), valueless=True
-            )
+            read = source_spec(input_, entry.name, self.arrival, numbered=numbered, valueless=True)
             port = self._port(input_, read, emit)
         else:
             by = tuple((name, entry.fields[name].dataType) for name in node.by)

@@ -38,7 +38,8 @@ class SourceSpec:
 
     ``stream``: whether it is a stream, whose records without a value are dropped but where
     ``valueless``; ``null_keys``: whether records with a null in the key travel; ``keeps_time``:
-    whether even those that no join can use do, because they move stream time; ``versioned_us``: the
+    whether even those that no join can use do, because they move stream time; ``loose``: whether
+    there are tombstones of keys that had no row, which say nothing; ``versioned_us``: the
     history retention of a versioned table; ``retention_us``: how far behind stream time the windows
     may be whose rows are kept, by their column ``window``, None where rows have no windows;
     ``foreign``: how many columns of another key come after the key, behind a column with its hash;
@@ -64,6 +65,7 @@ class SourceSpec:
     valueless: bool = False
     null_keys: bool = False
     keeps_time: bool = False
+    loose: bool = False
     versioned_us: int | None = None
     retention_us: int | None = None
     window: str = WINDOW_START

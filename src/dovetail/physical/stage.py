@@ -21,6 +21,7 @@ from dovetail.physical.fragment import Fragment
 from dovetail.physical.inputs import Input
 from dovetail.physical.source import SourceSpec
 from dovetail.plan.nodes import Node, Source
+from dovetail.plan.views import View
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +45,7 @@ class Port:
 class Stage:
     """A fragment that computes ``node``, or a part of it, with a port for each of its inputs.
     ``by``: what its rows are shuffled by, in words; ``leaves``: what the output's columns are named
-    by, from left to right.
+    by, from left to right; ``views``: of the last stage, what its changes are read as in the end.
     """
 
     node: Node
@@ -52,6 +53,7 @@ class Stage:
     ports: tuple[Port, ...]
     by: str
     leaves: tuple[Input, ...] = ()
+    views: tuple[View, ...] = ()
 
 
 def stages(last: Stage) -> Iterator[Stage]:

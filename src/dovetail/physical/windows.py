@@ -112,17 +112,15 @@ def windowed(
         topology=fingerprint(node),
         buckets=buckets,
         sources=tuple(
-            replace(
-                source_spec(
-                    input_,
-                    name,
-                    arrival,
-                    numbered=numbered,
-                    stairs=len(inputs) > 1 and number in clocks,
-                    alone=input_.source.stream
-                    and input_.used is None
-                    and computed.keeps(input_.source),
-                ),
+            source_spec(
+                input_,
+                name,
+                arrival,
+                numbered=numbered,
+                stairs=len(inputs) > 1 and number in clocks,
+                alone=input_.source.stream
+                and input_.used is None
+                and computed.keeps(input_.source),
                 valueless=input_.used is not None and input_.source.stream,
             )
             for number, (input_, name) in enumerate(zip(inputs, unique_names(inputs), strict=True))

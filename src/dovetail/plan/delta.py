@@ -255,6 +255,12 @@ def _steps(side: Entry) -> Verdict:
         if isinstance(side.node, DeltaJoin):
             return Verdict(limit, None, how="a delta join keeps no state")
         return Verdict(limit, f"{side.name} keeps state", "Join tables with look-up sources only")
+    if not isinstance(side, Source):
+        return Verdict(
+            limit,
+            f"of {side.name} rows are chosen or computed, which a look-up does not go through",
+            "Give the table its look-up source with where= there, and select after the join",
+        )
     step = None if side.frame is None else _offending_step(side)
     if step is not None:
         return Verdict(

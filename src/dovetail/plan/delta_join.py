@@ -15,7 +15,16 @@ from dovetail.laws.table_join import preserved
 from dovetail.lookup.chain import ChainLookup
 from dovetail.lookup.source import Index, LookupSource
 from dovetail.plan.arrow import arrow_schema
-from dovetail.plan.nodes import ChangeKinds, Entry, Join, Source, Text, right_key, with_right_key
+from dovetail.plan.nodes import (
+    ChangeKinds,
+    Derived,
+    Entry,
+    Join,
+    Source,
+    Text,
+    right_key,
+    with_right_key,
+)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -69,9 +78,9 @@ def lookup_of(entry: Entry) -> LookupSource | None:
     """
     if isinstance(entry, Source):
         return entry.lookup
-    if not isinstance(entry.node, DeltaJoin) or any(s.ref is None for s in entry.node.select):
+    node = entry.node if isinstance(entry, Derived) else entry
+    if not isinstance(node, DeltaJoin) or any(s.ref is None for s in node.select):
         return None
-    node = entry.node
     left, right = lookup_of(node.left), lookup_of(node.right)
     if left is None or right is None:
         return None
@@ -131,7 +140,7 @@ def changes_of(entry: Entry) -> ChangeKinds:
     """
     if isinstance(entry, Source):
         return entry.changes or ("upsert" if entry.deleted is None else "all")
-    node = entry.node
+    node = entry.node if isinstance(entry, Derived) else entry
     if not isinstance(node, DeltaJoin):
         return "all"
     kinds = {changes_of(node.left), changes_of(node.right)}

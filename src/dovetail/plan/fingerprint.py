@@ -18,6 +18,7 @@ from dovetail.errors import CheckpointError, PlanError
 from dovetail.plan.expressions import text_of
 from dovetail.plan.nodes import Derived, Join, Node, Source
 from dovetail.plan.select import row_columns
+from dovetail.plan.views import at_rest
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -36,7 +37,7 @@ def describe(node: Node) -> dict[str, Any]:
     Not part of it: the selection that comes last, the names of joins, how results are emitted, how
     long ``align=`` waits, look-up sources and caches, and what the inputs' frames do themselves.
     """
-    described = _Description(node.origins)(node.node if isinstance(node, Derived) else node)
+    described = _Description(node.origins)(at_rest(node)[0])
     return json.loads(json.dumps(described))  # type: ignore[no-any-return]
 
 

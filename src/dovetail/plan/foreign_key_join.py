@@ -63,7 +63,7 @@ def foreign_key_join(call: Call, on: tuple[str | Column, ...]) -> ForeignKeyJoin
     """Two tables joined by what the left one's rows say of the right one's key."""
     for side in (call.left, call.right):
         refuse_corrected(call.name, side)
-    left, right = as_entry(call.name, call.left), as_entry(call.name, call.right)
+    left, right = as_entry(call.name, call.left), as_entry(call.name, call.right, exact=True)
     node = ForeignKeyJoin(left=left, right=right, on=on, **call.chosen(left, right, one_key=False))
     refuse_duplicates(call.name, node.row.names, TWICE)
     return node

@@ -71,9 +71,11 @@ class Call:
         refuse_given(self.label or "join", problem, remedy, **given)
 
 
-def as_entry(name: str, side: Node) -> Entry:
-    """A side as an input of the join's own stage."""
-    if isinstance(side, Entry):
+def as_entry(name: str, side: Node, *, exact: bool = False) -> Entry:
+    """A side as an input of the join's own stage; ``exact``: without tombstones of keys that had no
+    row, which a stage of its own leaves out.
+    """
+    if isinstance(side, Entry) and not (exact and side.loose):
         return side
     if side.withdraws:
         raise PlanError(

@@ -73,6 +73,11 @@ class Node:
     """Whether its stage puts its key out as such, not as its first input's."""
 
     @property
+    def loose(self) -> bool:
+        """Whether it is a table with tombstones of keys that may have had no row."""
+        return False
+
+    @property
     def title(self) -> str:
         """What errors call it, with its kind."""
         return f"{'stream' if self.stream else 'table'} {self.name}"
@@ -192,10 +197,15 @@ class Describe(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class _Entry(Node):
-    """What a stage reads: a source, or another stage's result."""
+class Entry(Node):
+    """What a stage reads: a source, another stage's result, or a view of one of them."""
 
     by_key = True
+
+    @property
+    def base(self) -> Source | Derived:
+        """The source or the result whose rows it has."""
+        raise NotImplementedError
 
     @property
     def ordered(self) -> bool:
@@ -205,12 +215,11 @@ class _Entry(Node):
     @property
     def entries(self) -> tuple[Entry, ...]:
         """Itself."""
-        assert isinstance(self, Entry)
         return (self,)
 
 
 @dataclass(frozen=True, eq=False)
-class Source(_Entry):
+class Source(Entry):
     """A table read from a changelog, where one row of ``frame`` is one upsert or tombstone of a
     key; or a ``stream``, where it is one record.
 
@@ -235,6 +244,11 @@ class Source(_Entry):
     lookup: LookupSource | None = None
     changes: ChangeKinds | None = None
     files: bool = False
+
+    @property
+    def base(self) -> Source:
+        """Itself."""
+        return self
 
     @property
     def ordered(self) -> bool:
@@ -287,10 +301,15 @@ class Rows(Node):
 
 
 @dataclass(frozen=True)
-class Derived(Rows, _Entry):
+class Derived(Rows, Entry):
     """A node's result as another stage reads it: the input that a join has in place of a node which
     does not run in its own stage. It has no history.
     """
+
+    @property
+    def base(self) -> Derived:
+        """Itself."""
+        return self
 
     @property
     def stream(self) -> bool:
@@ -307,9 +326,6 @@ class Derived(Rows, _Entry):
         """Whether its rows have a place in a log that all inputs share."""
         nodes = list(self.walk())
         return not any(n.eventual for n in nodes) and all(n.ordered for n in self.origins)
-
-
-Entry: TypeAlias = Source | Derived
 
 
 @dataclass(frozen=True)

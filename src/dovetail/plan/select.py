@@ -130,7 +130,7 @@ def _named(
             raise _unknown(operator, text, [f"{side}.{k}" for k in known])
         other_is_preserved = preserved(how)[side == "left"]
         if column in nodes[side].key.names and other_is_preserved:
-            _session(operator, "select=")
+            session_for(operator, "select=")
             return Selected(name or column, None, F.col(f"{side}.{quoted(column)}"))
         return Selected(name or column, (side, column))
     if text in left.key.names:
@@ -182,12 +182,13 @@ def computed_field(
     repeatable: bool = False,
 ) -> StructField:
     """What an expression over a row makes, as Spark resolves it, or its complaint."""
-    empty = _session(operator, argument).createDataFrame([], row)
+    empty = session_for(operator, argument).createDataFrame([], row)
     which = f"an expression in {argument}"
     return field_of(operator, which, empty, column, remedy, repeatable=repeatable)
 
 
-def _session(operator: str, argument: str) -> SparkSession:
+def session_for(operator: str, argument: str) -> SparkSession:
+    """The session that resolves an argument's expressions."""
     spark = SparkSession.getActiveSession()
     if spark is None:
         raise PlanError(

@@ -122,7 +122,7 @@ def window_join(
         )
     return WindowJoin(
         left=as_entry(name, left),
-        right=as_entry(name, right),
+        right=as_entry(name, right, exact=True),
         shift_us=shift_us,
         window_of=window_of,
         **call.chosen(left, right, one_key=same or left.stream),

@@ -29,8 +29,8 @@ def dead_letters(node: Node) -> DataFrame:
 
 def _letters(join: ForeignKeyJoin) -> DataFrame:
     left = join.left
-    made = isinstance(left, Derived)
-    read = read_of(left, query.changelog(left, emit="change", buckets=None) if made else None)
+    made = isinstance(left.base, Derived)
+    read = read_of(left, query.changelog(left.base, emit="change", buckets=None) if made else None)
     frame, _, failed = with_foreign_key(read.frame, join.on, read.deleted)
     names = [*left.key.names, *left.values.names]
     return frame.filter(failed).select(

@@ -107,7 +107,8 @@ class Frames(Flow[DataFrame, DataFrame]):
             assert isinstance(law, InOrder)
             results = packed.repartition(self.partitions, "bucket")
             rows = _merged(results, fragment, law, output)
-        return rows if output.held is not None else project.changelog(rows, stage)
+        made = rows if output.held is not None else project.changelog(rows, stage)
+        return reduce(project.viewed, stage.views, made)
 
     def _stateful(self, packed: DataFrame, fragment: Fragment, output: Output) -> DataFrame:
         """The rows that a fragment with state sends out.

@@ -9,15 +9,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, StructField, StructType
+from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
-from dovetail.columns import CHANGE, DELETE, DELETED, EVENT_TIME, TIMESTAMP
+from dovetail.columns import CHANGE, DELETE, DELETED, EVENT_TIME, ROW, TIMESTAMP, quoted
 from dovetail.physical.inputs import Input
 from dovetail.physical.output import output_of
 from dovetail.physical.stage import Stage
 from dovetail.plan.arrow import arrow_schema
+from dovetail.plan.views import View
 from dovetail.spark import project
-from dovetail.spark.wire import with_foreign_key
+from dovetail.spark.wire import Read, viewed, with_foreign_key
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,20 @@ class Evaluator:
         made = made.append_column(EVENT_TIME, made.column(TIMESTAMP).cast(pa.int64()))
         deleted = pc.equal(made.column(CHANGE), DELETE)
         return made.append_column(DELETED, deleted).drop_columns([TIMESTAMP, CHANGE])
+
+    def viewed(self, view: View, rows: pa.Table) -> tuple[pa.Table, pa.Array]:
+        """A view's columns with ``_deleted``, and the number of the row that each is of."""
+        given = rows.select([*view.node.row.names, DELETED, EVENT_TIME])
+        given = given.append_column(ROW, pa.array(np.arange(len(rows))))
+        numbers = [StructField(EVENT_TIME, LongType()), StructField(ROW, LongType())]
+        columns = StructType([*view.node.row, StructField(DELETED, BooleanType()), *numbers])
+        time = F.timestamp_micros(F.col(EVENT_TIME))
+        read = Read(self._frame(given, columns), time, F.col(DELETED), [F.col(ROW)])
+        made = viewed(view, read)
+        (row,) = made.positions
+        names = (F.col(quoted(name)) for name in view.row.names)
+        table = _table(made.frame.select(*names, F.col(DELETED), row.alias(ROW)))
+        return table.drop_columns([ROW]), table.column(ROW).combine_chunks()
 
     def _frame(self, rows: pa.Table, columns: StructType) -> DataFrame:
         nullable = StructType([StructField(f.name, f.dataType) for f in columns])

@@ -27,6 +27,8 @@ from dovetail.physical.stage import Stage
 from dovetail.plan.nodes import Join, Node
 from dovetail.plan.select import SIDES, row_columns
 from dovetail.plan.unwindowed import Unwindowed
+from dovetail.plan.views import View
+from dovetail.spark import wire
 
 
 def changelog(changes: DataFrame, stage: Stage) -> DataFrame:
@@ -44,6 +46,21 @@ def changelog(changes: DataFrame, stage: Stage) -> DataFrame:
         F.timestamp_micros(F.col(EVENT_TIME)).alias(TIMESTAMP),
         F.col(POSITION),
         *map(F.col, stage.fragment.feeds),
+    )
+
+
+def viewed(changes: DataFrame, view: View) -> DataFrame:
+    """The changelog of a view from that of the node that it is a view of."""
+    read = wire.viewed(
+        view,
+        wire.Read(changes, F.col(TIMESTAMP), F.col(CHANGE) == DELETE, [F.col(POSITION)]),
+    )
+    (position,) = read.positions
+    return read.frame.select(
+        *(F.col(quoted(name)) for name in view.row.names),
+        F.when(F.col(DELETED), DELETE).otherwise(UPSERT).alias(CHANGE),
+        read.timestamp.alias(TIMESTAMP),
+        position.alias(POSITION),
     )
 
 

@@ -15,6 +15,7 @@ from dovetail.columns import (
     CHANGE,
     CLOCK,
     DELETE,
+    DELETED,
     FILE_METADATA,
     FOREIGN_KEY,
     ORDER,
@@ -27,6 +28,10 @@ from dovetail.columns import (
 from dovetail.physical.inputs import Input
 from dovetail.physical.source import SourceSpec
 from dovetail.plan.nodes import Entry, Source
+from dovetail.plan.views import View
+
+_POSITION = "_position_"
+"""Of what puts a view's rows in order, the columns' names, which numbers end."""
 
 
 def wire_rows(input_: Input, spec: SourceSpec, upstream: DataFrame | None) -> DataFrame:
@@ -82,6 +87,10 @@ class Read:
 
 def read_of(source: Entry, upstream: DataFrame | None) -> Read:
     """How an input is read; ``upstream``: the changelog, where another stage makes it."""
+    base = source.base
+    if isinstance(source, View):
+        files = isinstance(base, Source) and base.files
+        return viewed(source, read_of(source.node, upstream), files=files)
     if isinstance(source, Source):
         assert source.frame is not None
         assert source.timestamp is not None
@@ -93,14 +102,52 @@ def read_of(source: Entry, upstream: DataFrame | None) -> Read:
     return Read(upstream, F.col(TIMESTAMP), F.col(CHANGE) == DELETE, positions)
 
 
+def viewed(view: View, read: Read, *, files: bool = False) -> Read:
+    """The rows of a view from those that it is a view of; ``files``: with the files they are from.
+
+    A tombstone, or a record without a value, has nulls for values, and nothing is computed of it.
+    """
+    numbers = [f"{_POSITION}{number}" for number in range(len(read.positions))]
+    gone = F.lit(False) if read.deleted is None else F.coalesce(read.deleted, F.lit(False))
+    places = [column.alias(name) for column, name in zip(read.positions, numbers, strict=True)]
+    carried = [F.col(FILE_METADATA)] if files else []
+    frame = read.frame.select(
+        *(F.col(quoted(name)) for name in view.node.row.names),
+        read.timestamp.alias(TIMESTAMP),
+        gone.alias(DELETED),
+        *places,
+        *carried,
+    )
+    gone = F.col(DELETED)
+    if view.condition is not None:
+        met = F.coalesce(F.when(~gone, _column(view.condition)), F.lit(False))
+        frame = frame.filter(met) if view.stream else frame.withColumn(DELETED, ~met)
+    made, keys = [*map(_column, view.columns)], len(view.key)
+    made = [*made[:keys], *(F.when(~gone, column) for column in made[keys:])]
+    if view.exploded is not None:
+        made[view.exploded] = F.explode(made[view.exploded])
+    frame = frame.select(
+        *(column.alias(name) for column, name in zip(made, view.row.names, strict=True)),
+        *map(F.col, (TIMESTAMP, DELETED, *numbers)),
+        *carried,
+    )
+    never = read.deleted is None and not view.loose
+    deleted = None if never else gone
+    return Read(frame, F.col(TIMESTAMP), deleted, [F.col(name) for name in numbers])
+
+
+def _column(item: str | Column) -> Column:
+    return F.col(quoted(item)) if isinstance(item, str) else item
+
+
 def with_foreign_key(
     frame: DataFrame, items: Sequence[str | Column], deleted: Column | None
 ) -> tuple[DataFrame, list[Column], Column]:
     """The frame with the foreign key in a column of its own; the key's parts; and on which rows it
     fails: never on a tombstone, which has none.
     """
-    parts = (F.col(quoted(item)) if isinstance(item, str) else item for item in items)
-    key = attempted(F.struct(*(part.alias(f"_{number}") for number, part in enumerate(parts))))
+    parts = (_column(item).alias(f"_{number}") for number, item in enumerate(items))
+    key = attempted(F.struct(*parts))
     failed = F.col(FOREIGN_KEY).isNull()
     if deleted is not None:
         there = ~F.coalesce(deleted, F.lit(False))

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from dovetail.arguments import validated
 from dovetail.arrays.hashing import stable_hash
 from dovetail.columns import DELETED, EVENT_TIME, POSITION
+from dovetail.dsl import Table
 from dovetail.engine.local import Hash, Local
 from dovetail.errors import CheckpointError, DataError, PlanError
 from dovetail.physical.fragment import Buckets, Emit
@@ -26,7 +27,6 @@ from dovetail.plan.spans import Span, microseconds
 from dovetail.plan.unwindowed import as_table
 from dovetail.spark.local import Evaluator
 from dovetail.state.ipc import from_ipc, to_ipc
-from dovetail.table import Table
 from dovetail.testing.changes import Change, TextTable, microseconds_of
 from dovetail.testing.inputs import Rows, Timestamp, arrow_rows, by_hand, columns_of
 from dovetail.topology import ATopology, AWindowedTable, Topology

@@ -14,13 +14,12 @@ from pyspark.sql.types import StructType
 
 from dovetail.arguments import ColumnNames, Rule, Text, validated
 from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
+from dovetail.dsl import Stream, Table
 from dovetail.errors import DataError, PlanError
 from dovetail.plan.arrow import arrow_schema, spark_schema
 from dovetail.plan.checks import keyed
 from dovetail.plan.nodes import Node, Source
 from dovetail.plan.spans import Span, microseconds
-from dovetail.stream import Stream
-from dovetail.table import Table
 from dovetail.testing.changes import microseconds_of
 
 Schema: TypeAlias = Annotated[
@@ -101,12 +100,20 @@ def by_hand(node: Node, known: dict[Node, Node]) -> Node:
             new: dict[str, Any] = {**dict.fromkeys(read), "files": False}
             same = node.frame is None
         else:
-            parts = {field.name: getattr(node, field.name) for field in fields(node)}
-            old = {name: part for name, part in parts.items() if isinstance(part, Node)}
-            new = {name: by_hand(part, known) for name, part in old.items()}
+            old = {field.name: getattr(node, field.name) for field in fields(node)}
+            new = {name: _part_by_hand(part, known) for name, part in old.items()}
             same = all(new[name] is part for name, part in old.items())
         known[node] = node if same else replace(node, **new)
     return known[node]
+
+
+def _part_by_hand(part: Any, known: dict[Node, Node]) -> Any:
+    if isinstance(part, Node):
+        return by_hand(part, known)
+    if isinstance(part, tuple) and any(isinstance(one, Node) for one in part):
+        made = tuple(by_hand(one, known) for one in part)
+        return part if made == part else made
+    return part
 
 
 def columns_of(source: Source) -> pa.Schema:

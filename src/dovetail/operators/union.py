@@ -1,0 +1,40 @@
+"""Streams or tables read as one, on one bucket: all rows in the order of their arrival (``Union``).
+
+Nothing is stored.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.timeline import ABSENT, timeline
+from dovetail.columns import value_name
+from dovetail.laws.table_join import Changes
+from dovetail.operators.job import Done, Job, picked
+from dovetail.operators.table_join import emitted
+from dovetail.physical.operators import Union
+
+
+def run(job: Job, _: Union) -> Done:
+    """Each row, as it comes."""
+    if not job.any_rows:
+        return Done(None, job.stores)
+    numbers = range(len(job.sources))
+    events = timeline([job.rows(number) for number in numbers])
+    event = np.argsort(events.arrival)
+    parts = [job.batches[n].rows.select(job.sources[n].value_columns) for n in numbers]
+    first = np.array([0, *accumulate(len(part) for part in parts)])
+    row = first[events.source[event]] + events.row[event]
+    row = np.where(events.deleted[event], ABSENT, row)
+    names = [value_name(0, number) for number in range(parts[0].num_columns)]
+    values = pa.concat_tables(part.rename_columns(names) for part in parts).columns
+    changes = Changes(
+        event=event,
+        present=row != ABSENT,
+        reference=(row,),
+        event_time_us=events.event_time_us[event],
+    )
+    return Done(emitted(job, events, changes, [picked(values, row)]), job.stores)

@@ -1,0 +1,109 @@
+"""Streams or tables read as one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from dovetail.columns import is_reserved
+from dovetail.errors import PlanError
+from dovetail.plan.checks import signature
+from dovetail.plan.joins import as_entry, refuse_corrected
+from dovetail.plan.nodes import Describe, Entry, Node
+from dovetail.plan.views import labelled, selected
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Union(Node):
+    """The records of several streams, or the rows of several tables of which no two have a key in
+    common, in the order in which they arrive. All ``parts`` have the same columns.
+    """
+
+    parts: tuple[Entry, ...]
+    label: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What errors call it: its label, or what it is made of."""
+        return self.label or f"union of {', '.join(part.name for part in self.parts)}"
+
+    @property
+    def summary(self) -> str:
+        """What ``explain`` calls it."""
+        return "union"
+
+    @property
+    def key(self) -> StructType:
+        """The key columns, of all parts the same."""
+        return self.parts[0].key
+
+    @property
+    def values(self) -> StructType:
+        """The value columns, of all parts the same."""
+        return self.parts[0].values
+
+    @property
+    def stream(self) -> bool:
+        """Whether its records stand for themselves."""
+        return self.parts[0].stream
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The parts."""
+        return self.parts
+
+    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+        """The parts."""
+        return {"union": [describe(part, whole=True) for part in self.parts]}
+
+
+def union(nodes: Sequence[Node], label: str | None, source: str | None = None) -> Union:
+    """Streams read as one; or tables, with a column of the key, ``source``, that has the name of
+    the one from which a row is.
+    """
+    name = label or f"union of {', '.join(node.name for node in nodes)}"
+    first = nodes[0]
+    argument = "streams" if first.stream else "tables"
+    if len(nodes) < 2:
+        raise PlanError(name, f"{argument} are none", "Give one or more to add")
+    if source is not None:
+        if source in first.row.names or is_reserved(source):
+            what = "a column of its own" if source in first.row.names else "a name of changelogs"
+            raise PlanError(name, f"source= is {source!r}, {what}", "Give another name")
+        names = [node.name for node in nodes]
+        if len(set(names)) < len(names):
+            raise PlanError(
+                name,
+                f"source= tells inputs apart by their names, which are {', '.join(names)}",
+                "Give each a name of its own with name=",
+            )
+        nodes = [labelled(node, source) for node in nodes]
+        first = nodes[0]
+    parts = []
+    for node in nodes:
+        refuse_corrected(name, node)
+        if _columns(node) != _columns(first):
+            raise PlanError(
+                name,
+                f"one of {argument}, {node.name}, has {_said(node)}, {first.name} {_said(first)}",
+                "Give both the same columns with select(), rename() or with_columns()",
+            )
+        same = node.values.names == first.values.names
+        part = node if same else selected(node, first.values.names, {})
+        parts.append(as_entry(name, part, exact=True))
+    if len(set(parts)) < len(parts):
+        raise PlanError(name, f"one of {argument} is there twice", "Leave it out")
+    return Union(parts=tuple(parts), label=label)
+
+
+def _columns(node: Node) -> tuple[Any, ...]:
+    """The key's columns in their order, and the values' in any."""
+    key, values = ([(f.name, f.dataType) for f in part] for part in (node.key, node.values))
+    return key, sorted(values, key=lambda column: column[0])
+
+
+def _said(node: Node) -> str:
+    return f"key {signature(node.key)} and values {signature(node.values)}"

@@ -1,0 +1,352 @@
+"""Views: the rows of a table or a stream, each by itself: chosen, computed, under another key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from dovetail.arguments import Rule
+from dovetail.columns import TIMESTAMP
+from dovetail.errors import PlanError
+from dovetail.plan.checks import known_field, refuse_duplicates, refuse_key_type, refuse_names
+from dovetail.plan.joins import as_entry, refuse_corrected
+from dovetail.plan.nodes import Derived, Describe, Entry, Node, Source
+from dovetail.plan.select import computed_field, session_for
+
+Item: TypeAlias = Annotated[str | Column, Rule("the name of a column or a Spark expression")]
+Condition: TypeAlias = Annotated[
+    str | Column, Rule("a condition, as a Spark expression or in SQL", lambda c: c is not None)
+]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class View(Entry):
+    """The rows of ``node``, each by itself. ``columns``: what its key and its values are made of,
+    names or expressions over the row; ``condition``: likewise, which rows it has, None for all;
+    ``exploded``: the number of the column that is an array, of which each element makes a row of
+    its own.
+
+    A table's row that does not meet the condition is a tombstone. Whether there was a row before is
+    not known here, so the view is ``loose``.
+    """
+
+    node: Entry
+    key: StructType
+    values: StructType
+    columns: tuple[str | Column, ...]
+    stream: bool = False
+    condition: str | Column | None = None
+    exploded: int | None = None
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return self.node.name
+
+    @property
+    def summary(self) -> str:
+        """What ``explain`` calls it."""
+        if self.condition is not None:
+            return f"where {said(self.condition)}"
+        if self.exploded is not None:
+            return f"explode {self.columns[self.exploded]}"
+        if self.stream != self.node.stream:
+            return f"as a {'stream' if self.stream else 'table'}"
+        keys = self.columns[: len(self.key)]
+        if keys != tuple(self.node.key.names):
+            return f"key by {', '.join(map(said, keys))}"
+        computed = any(not isinstance(column, str) for column in self.columns)
+        return f"select{', computed' if computed else ''}"
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """What it is a view of."""
+        return (self.node,)
+
+    @property
+    def base(self) -> Source | Derived:
+        """The source or the result whose rows it has."""
+        return self.node.base
+
+    @property
+    def ordered(self) -> bool:
+        """Whether its rows have a place in a log that all inputs share."""
+        return self.node.ordered
+
+    @property
+    def null_keys(self) -> bool:
+        """Whether a row's key may have nulls; a table's cannot."""
+        return self.stream and self.node.null_keys
+
+    @property
+    def versioned_us(self) -> int | None:
+        """The table's history, row by row."""
+        return None if self.stream else self.node.versioned_us
+
+    @property
+    def loose(self) -> bool:
+        """Whether it is a table with tombstones of keys that may have had no row."""
+        return not self.stream and (self.condition is not None or self.node.loose)
+
+    @property
+    def seen(self) -> StructType:
+        """The row that expressions see: key, values and ``_timestamp``."""
+        return seen_by(self.node)
+
+    @property
+    def computed(self) -> bool:
+        """Whether it has expressions, which Spark evaluates."""
+        return any(isinstance(item, Column) for item in (self.condition, *self.columns))
+
+    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+        """Which rows, and what is made of them."""
+        where = self.condition
+        return {
+            "view": describe(self.node, whole=True),
+            "stream": self.stream,
+            "where": None if where is None else describe.text(self, where, self.seen),
+            "columns": [
+                [field.name, describe.text(self, item, self.seen)]
+                for field, item in zip(self.row, self.columns, strict=True)
+            ],
+            "exploded": self.exploded,
+        }
+
+
+def where(node: Node, condition: str | Column) -> View:
+    """The rows that meet a condition."""
+    name = f"where of {node.name}"
+    source = _viewed(name, node)
+    column = condition
+    if condition in source.row.names if isinstance(condition, str) else False:
+        found = source.fields[str(condition)].dataType
+    else:
+        session_for(name, "condition=")
+        column = F.expr(condition) if isinstance(condition, str) else condition
+        found = _resolved(name, "condition=", source, column).dataType
+    if not isinstance(found, BooleanType):
+        raise PlanError(
+            name,
+            f"condition= is of type {found.simpleString()}, not boolean",
+            "Compare the column with something, as in F.col('amount') > 0",
+        )
+    return _same(source, condition=column)
+
+
+def selected(
+    node: Node, columns: Sequence[str | Column], named: Mapping[str, str | Column]
+) -> View:
+    """Some columns, by their names or computed; the key stays."""
+    name = f"select of {node.name}"
+    source = _viewed(name, node)
+    values = [_named(name, "one of columns", source, None, item) for item in columns]
+    values += [_named(name, f"{new}=", source, new, item) for new, item in named.items()]
+    kept = [(field, item) for field, item in values if not _is_key(source, field, item)]
+    return _view(name, source, _key_of(source), kept)
+
+
+def with_columns(node: Node, named: Mapping[str, str | Column]) -> View:
+    """All columns, and others that are computed, or replaced."""
+    name = f"with_columns of {node.name}"
+    source = _viewed(name, node)
+    for new in named:
+        if new in source.key.names:
+            remedy = "Give it another name, or another key with key_by()"
+            raise PlanError(name, f"{new}= would replace a key column", remedy)
+    made: dict[str, tuple[StructField, str | Column]] = {f.name: (f, f.name) for f in source.values}
+    made |= {new: _named(name, f"{new}=", source, new, item) for new, item in named.items()}
+    return _view(name, source, _key_of(source), [*made.values()])
+
+
+def dropped(node: Node, names: Sequence[str]) -> View:
+    """All columns but these."""
+    name = f"drop of {node.name}"
+    source = _viewed(name, node)
+    for column in names:
+        if column in source.key.names:
+            problem = f"one of columns is {column!r}, a key column"
+            raise PlanError(name, problem, "Keep it: rows are known by their key")
+        known_field(name, "one of columns", column, source.values)
+    kept = [(field, field.name) for field in source.values if field.name not in names]
+    return _view(name, source, _key_of(source), kept)
+
+
+def renamed(node: Node, names: Mapping[str, str]) -> View:
+    """Columns under new names, those of the key, too."""
+    name = f"rename of {node.name}"
+    source = _viewed(name, node)
+    for column in names:
+        known_field(name, "names=", column, source.row)
+    made = [
+        (StructField(names.get(field.name, field.name), field.dataType, True), field.name)
+        for field in source.row
+    ]
+    keys = len(source.key)
+    return _view(name, source, made[:keys], made[keys:])
+
+
+def keyed_by(
+    node: Node, columns: Sequence[str], named: Mapping[str, str | Column], *, call: str = "key_by"
+) -> View:
+    """A stream under another key; the former key's columns are values. ``call``: what is asked for
+    it.
+    """
+    name = f"{call} of {node.name}"
+    source = _viewed(name, node)
+    made = {**{column: column for column in columns}, **named}
+    if not made or len(made) < len(columns) + len(named):
+        raise PlanError(name, f"{call}() names no column or one twice", "Name each once")
+    key = [
+        _named(name, f"{new}=" if new in named else "one of columns", source, new, item)
+        for new, item in made.items()
+    ]
+    used = [item for _, item in key if isinstance(item, str)]
+    return _view(
+        name, source, key, [(field, field.name) for field in source.row if field.name not in used]
+    )
+
+
+def as_records(node: Node) -> View:
+    """A table's changes as a stream."""
+    name = f"to_stream of {node.name}"
+    refuse_corrected(name, node)
+    return _same(as_entry(name, node, exact=True), stream=True)
+
+
+def as_rows(node: Node) -> View:
+    """The last record of each key as a table."""
+    return _same(_viewed(f"to_table of {node.name}", node), stream=False)
+
+
+def exploded(node: Node, column: str) -> View:
+    """A record for each element of an array."""
+    name = f"explode of {node.name}"
+    source = _viewed(name, node)
+    found = known_field(name, "column=", column, source.values)
+    if not isinstance(found.dataType, ArrayType):
+        raise PlanError(
+            name,
+            f"column {column!r} is of type {found.dataType.simpleString()}, not an array",
+            "Make it one with with_columns(), for instance by F.split or F.map_entries",
+        )
+    fields = [
+        StructField(f.name, found.dataType.elementType, True) if f.name == column else f
+        for f in source.values
+    ]
+    values = [(field, field.name) for field in fields]
+    number = len(source.key) + source.values.names.index(column)
+    return _view(name, source, _key_of(source), values, exploded=number)
+
+
+Made: TypeAlias = "Sequence[tuple[StructField, str | Column]]"
+"""Columns of a view, each with what it is made of."""
+
+
+def _viewed(name: str, node: Node) -> Entry:
+    refuse_corrected(name, node)
+    return as_entry(name, node)
+
+
+def labelled(node: Node, column: str) -> View:
+    """A table with its name in one more column of its key."""
+    name = f"union of {node.name}"
+    session_for(name, "source=")
+    source = _viewed(name, node)
+    label = (StructField(column, StringType(), False), F.lit(node.name))
+    values = [(field, field.name) for field in source.values]
+    return _view(name, source, [*_key_of(source), label], values)
+
+
+def said(item: str | Column) -> str:
+    """A column or an expression in words."""
+    return item if isinstance(item, str) else str(item)[len("Column<'") : -len("'>")]
+
+
+def _same(
+    source: Entry, *, stream: bool | None = None, condition: str | Column | None = None
+) -> View:
+    return View(
+        node=source,
+        key=source.key,
+        values=source.values,
+        columns=tuple(source.row.names),
+        stream=source.stream if stream is None else stream,
+        condition=condition,
+    )
+
+
+def _view(
+    name: str, source: Entry, key: Made, values: Made, *, exploded: int | None = None
+) -> View:
+    names = [field.name for field, _ in (*key, *values)]
+    refuse_names(name, names, "Give it another name")
+    refuse_duplicates(name, names, "Give each of the columns its own name")
+    for field, _ in key:
+        refuse_key_type(name, field)
+    return View(
+        node=source,
+        key=StructType([field for field, _ in key]),
+        values=StructType([field for field, _ in values]),
+        columns=tuple(item for _, item in (*key, *values)),
+        stream=source.stream,
+        exploded=exploded,
+    )
+
+
+def _key_of(source: Entry) -> list[tuple[StructField, str | Column]]:
+    return [(field, field.name) for field in source.key]
+
+
+def _is_key(source: Entry, field: StructField, item: str | Column) -> bool:
+    """Whether it is a key column by its own name, which stays anyway."""
+    return item == field.name if isinstance(item, str) and item in source.key.names else False
+
+
+def _named(
+    name: str, argument: str, source: Entry, new: str | None, item: str | Column
+) -> tuple[StructField, str | Column]:
+    """A column of a view, with its type, and what it is made of."""
+    if isinstance(item, str):
+        known = known_field(name, argument, item, source.row)
+        return StructField(new or item, known.dataType, True), item
+    found = _resolved(name, argument, source, item if new is None else item.alias(new))
+    return StructField(found.name, found.dataType, True), item
+
+
+def _resolved(name: str, argument: str, source: Entry, column: Column) -> StructField:
+    seen = seen_by(source)
+    return computed_field(name, argument, seen, column, f"Known are {', '.join(seen.names)}")
+
+
+def at_rest(node: Node) -> tuple[Node, tuple[View, ...]]:
+    """What a topology's last stage computes, and the views of its result that need no state, one
+    after the other.
+    """
+    if not isinstance(node, Entry) or isinstance(node.base, Source) or node.loose:
+        return node, ()
+    # A stream's records become a table's rows in a stage, which leaves out null keys.
+    if node.base.stream and not node.stream:
+        return node, ()
+    return node.base.node, views_of(node)
+
+
+def views_of(node: Node) -> tuple[View, ...]:
+    """The views that a node is, from the innermost to itself."""
+    return (*views_of(node.node), node) if isinstance(node, View) else ()
+
+
+def seen_by(node: Node) -> StructType:
+    """The row that expressions see: key, values and ``_timestamp``."""
+    return StructType([*node.row.fields, StructField(TIMESTAMP, TimestampType())])

@@ -1,0 +1,122 @@
+"""Views of tables and streams (``models.views``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from bench.family import Row, Source, as_they_are, in_milliseconds, moved, own_key, value_of
+from bench.models import views
+from bench.models.views import Pipeline
+from bench.records import Answers, Batches, Record, Result
+
+FOLDERS = ("view",)
+flushed = as_they_are
+later = moved
+read_key = own_key
+unit_us = in_milliseconds
+
+STEPS = ("where", "swap", "to_stream", "to_table", "key_by", "explode", "count")
+_COLUMNS = {"k": pa.string(), "v": pa.string(), "ok": pa.bool_()}
+_ARRAYS = {"k": pa.string(), "v": pa.list_(pa.string())}
+
+
+def read_join(folder: str, text: str, windows: Mapping[str, str]) -> Pipeline:
+    """``S union R where to_table``.
+
+    >>> read_join("view", "S union R where to_table", {})
+    Pipeline(inputs=('S', 'R'), steps=('where', 'to_table'))
+    """
+    words = text.split()
+    inputs = [words.pop(0)]
+    while words[:1] == ["union"]:
+        inputs.append(words[1])
+        del words[:2]
+    if not set(inputs) <= set("TUSRA") or not set(words) <= set(STEPS):
+        raise ValueError(f"not a view: {text}")
+    return Pipeline(tuple(inputs), tuple(words))
+
+
+def read_value(name: str, word: str) -> Any:
+    """``x.y`` of arrays; ``+x`` and ``-x`` of rows that do and do not meet the condition."""
+    if name == "A":
+        return [None if word == "null" else [one for one in word.split(".") if one]]
+    met = {"+": True, "-": False}.get(word[0])
+    return [value_of(word if met is None else word[1:]), met]
+
+
+def width(join: Pipeline) -> int:
+    return 1
+
+
+def each_record(join: Pipeline, records: Sequence[Record]) -> Iterator[list[Result]]:
+    return views.each_record(join, records)
+
+
+def each_batch(join: Pipeline, batches: Batches) -> Iterator[list[Result]]:
+    return views.each_batch(join, batches)
+
+
+def at_end(join: Pipeline, records: Sequence[Record]) -> list[Result]:
+    return []
+
+
+def arranged(results: Sequence[Result]) -> list[Result]:
+    """In the order in which they were caused."""
+    return list(results)
+
+
+def sources(join: Pipeline) -> dict[str, Source]:
+    return {
+        name: Source(name in "SRA", _ARRAYS if name == "A" else _COLUMNS) for name in join.inputs
+    }
+
+
+def build(join: Pipeline, inputs: Mapping[str, Any]) -> Any:
+    import dovetail as dt
+
+    first, *others = (inputs[name] for name in join.inputs)
+    made = first.union(*others) if others else first
+    for step in join.steps:
+        if step == "where":
+            made = made.where("ok")
+        elif step == "swap":
+            made = made.rename({"v": "w"}).select("ok", v="w")
+        elif step == "key_by":
+            made = made.key_by("v").rename({"k": "v", "v": "k"})
+        elif step == "explode":
+            made = made.explode("v")
+        elif step == "count":
+            made = made.group_by("v").agg(n=dt.count()).rename({"v": "k", "n": "v"})
+        else:
+            made = getattr(made, step)()
+    return made
+
+
+def row(join: Pipeline, record: Record, number: int) -> Row:
+    value, *met = record.value or [None]
+    return {"k": record.key, "v": value} | ({} if record.table == "A" else {"ok": (*met, None)[0]})
+
+
+def result(join: Pipeline, row: Row, time: int, *, deleted: bool) -> Result:
+    value = None if deleted else (None if row["v"] is None else str(row["v"]),)
+    return Result(row["k"], value, time)
+
+
+def kafka_can(join: Pipeline, records: Sequence[Record]) -> bool:
+    """The oracle has joins and windows only."""
+    return False
+
+
+def asked(join: Pipeline, records: Sequence[Record]) -> dict[str, Any]:
+    raise NotImplementedError
+
+
+def told(join: Pipeline, change: Mapping[str, Any]) -> Result:
+    raise NotImplementedError
+
+
+def agree(join: Pipeline, records: Sequence[Record], given: Answers, kafka: Answers) -> bool:
+    raise NotImplementedError

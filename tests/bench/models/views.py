@@ -1,0 +1,120 @@
+"""What views of tables and streams say, by definition: record by record, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from bench.records import Batches, Record, Result
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Inputs, read as one where they are several, and the steps that their rows go through.
+
+    ``T``, ``U``: tables; ``S``, ``R``: streams; ``A``: a stream of arrays. Every row of the others
+    has ``v`` and whether it meets the condition of ``where``.
+    """
+
+    inputs: tuple[str, ...]
+    steps: tuple[str, ...]
+
+
+class Row(NamedTuple):
+    """A row on its way; ``value`` is None where it is deleted, ``[v]`` or ``[v, met]`` else."""
+
+    key: Any
+    value: list[Any] | None
+    time: int
+
+
+class Running:
+    """The steps, with what they remember."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._present: list[set[Any]] = [set() for _ in pipeline.steps]
+        self._rows: dict[Any, list[Any]] = {}
+        self._counts: dict[Any, int] = {}
+
+    def step(self, record: Record) -> list[Result]:
+        stream = record.table in "SRA"
+        if record.table not in self._pipeline.inputs or (record.key is None and not stream):
+            return []
+        rows = [Row(record.key, None if record.deleted else list(record.value), record.time)]
+        for number, step in enumerate(self._pipeline.steps):
+            rows = [
+                made
+                for row in rows
+                for made in getattr(self, f"_{step}")(row, self._present[number], stream)
+            ]
+            stream = {"to_stream": True, "to_table": False, "count": False}.get(step, stream)
+        return [
+            Result(row.key, None if row.value is None else (row.value[0],), row.time)
+            for row in rows
+        ]
+
+    def _where(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
+        met = row.value is not None and row.value[1] is True
+        if met:
+            present.add(row.key)
+            yield row
+        elif not stream and row.key in present:
+            present.remove(row.key)
+            yield row._replace(value=None)
+
+    def _to_stream(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
+        yield row
+
+    _swap = _to_stream
+
+    def _to_table(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
+        if row.key is not None:
+            yield row
+
+    def _key_by(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
+        """By the value; the former key is the value."""
+        if row.value is None:
+            yield row._replace(key=None)
+        else:
+            value, *met = row.value
+            yield row._replace(key=value, value=[row.key, *met])
+
+    def _explode(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
+        for one in (row.value or [None])[0] or []:
+            yield row._replace(value=[one])
+
+    def _count(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
+        """How many rows of a table each value has."""
+        before, after = self._rows.get(row.key), row.value
+        if after is None:
+            self._rows.pop(row.key, None)
+        else:
+            self._rows[row.key] = after
+        old, new = (None if one is None else one[0] for one in (before, after))
+        for group, by in ((old, -1), (new, 1)) if old != new else ():
+            if group is not None:
+                self._counts[group] = self._counts.get(group, 0) + by
+                count = self._counts[group]
+                yield Row(group, [str(count)] if count else None, row.time)
+        if old == new and new is not None:
+            yield Row(new, [str(self._counts[new])], row.time)
+
+
+def each_record(pipeline: Pipeline, records: Sequence[Record]) -> Iterator[list[Result]]:
+    running = Running(pipeline)
+    return (running.step(record) for record in records)
+
+
+def each_batch(pipeline: Pipeline, batches: Batches) -> Iterator[list[Result]]:
+    """The last of each key, where it changes the row."""
+    running, rows = Running(pipeline), dict[Any, Any]()
+    for batch in batches:
+        last: dict[Any, Result] = {}
+        for record in batch:
+            for result in running.step(record):
+                last.pop(result.key, None)
+                last[result.key] = result
+        yield [result for result in last.values() if result.values != rows.get(result.key)]
+        rows |= {key: result.values for key, result in last.items()}

@@ -1,0 +1,183 @@
+"""The laws of views: a view of a changelog is the changelog of the view of the table; whoever reads
+a filtered table does as with one that never had the rows left out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import dovetail as dt
+from dovetail import testing
+from dovetail.testing import Change
+
+ROWS = {"k": pa.string(), "ok": pa.bool_(), "v": pa.int64(), "fk": pa.string()}
+Op = tuple[str, dict[str, Any], int, bool]
+
+
+def table(name: str, **options: Any) -> dt.Table:
+    return testing.table(name, key="k", schema=ROWS, **options)
+
+
+def drawn(seed: int) -> list[Op]:
+    """Records of T, L and S in any order of time."""
+    random_ = random.Random(seed)
+    made: list[Op] = []
+    for _ in range(random_.randint(1, 30)):
+        name, key = random_.choice("TTLS"), random_.choice("abc")
+        row = {
+            "k": key,
+            "ok": random_.choice([True, False, None]),
+            "v": random_.randint(0, 3),
+            "fk": random_.choice(["a", "b", "c", None]),
+        }
+        made.append((name, row, random_.randint(0, 12), random_.random() < 0.25))
+    return made
+
+
+def filtered(ops: list[Op]) -> list[Op | None]:
+    """The records of T as a table's that has only what meets the condition."""
+    present: set[str] = set()
+    made: list[Op | None] = []
+    for name, row, time, deleted in ops:
+        op: Op | None = (name, row, time, deleted)
+        if name == "T":
+            met = not deleted and row["ok"] is True
+            if not met:
+                op = (name, row, time, True) if row["k"] in present else None
+            (present.add if met else present.discard)(row["k"])
+        made.append(op)
+    return made
+
+
+def driven(
+    topology: dt.Table | dt.Stream, inputs: dict[str, Any], ops: list[Op | None]
+) -> list[list[Change]]:
+    """What each record emits."""
+    driver = testing.Driver(topology)
+    answers: list[list[Change]] = []
+    for op in ops:
+        changes: list[Change] = []
+        if op is not None and op[0] in inputs:
+            name, row, time, deleted = op
+            changes = driver.pipe(inputs[name], row, timestamp=time, deleted=deleted)
+        answers.append(changes)
+    return answers
+
+
+def shown(answers: list[list[Change]]) -> list[list[tuple[Any, ...]]]:
+    """Without positions, which count what a table without the rows never had."""
+    return [[(c.key, c.values, c.timestamp_us, c.change) for c in part] for part in answers]
+
+
+READERS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "itself": lambda t, u, s: t,
+    "materialized": lambda t, u, s: t.materialize(),
+    **{
+        f"{how} of keys": lambda t, u, s, how=how: u.join(
+            t, how=how, select={"a": "left.v", "b": "right.v"}
+        )
+        for how in ("inner", "left", "outer")
+    },
+    "outer of keys, left": lambda t, u, s: t.join(
+        u, how="outer", select={"a": "left.v", "b": "right.v"}
+    ),
+    **{
+        f"{how} of {side}": (
+            (lambda t, u, s, how=how: u.join(t, on="fk", how=how, select={"b": "right.v"}))
+            if side == "references"
+            else (lambda t, u, s, how=how: t.join(u, on="fk", how=how, select={"b": "right.v"}))
+        )
+        for how in ("inner", "left", "right", "outer")
+        for side in ("references", "referring")
+    },
+    **{
+        f"stream {how}": lambda t, u, s, how=how: s.join(
+            t, how=how, select={"a": "left.v", "b": "right.v"}
+        )
+        for how in ("inner", "left")
+    },
+    "count": lambda t, u, s: t.group_by("fk").agg(n=dt.count(), v=dt.sum("v")),
+    "largest": lambda t, u, s: t.group_by("fk").agg(v=dt.max("v"), all=dt.collect_list("v")),
+    "stream": lambda t, u, s: t.to_stream(),
+    "windows": lambda t, u, s: (
+        t.to_stream()
+        .group_by("k")
+        .window(dt.tumbling("1 second", grace="1 hour"))
+        .agg(n=dt.count())
+        .to_table()
+    ),
+    "beside windows": lambda t, u, s: (
+        s.group_by("k")
+        .window(dt.tumbling("1 second", grace="1 hour"))
+        .agg(n=dt.count())
+        .join(t, how="left")
+        .to_table()
+    ),
+    "twice": lambda t, u, s: t.join(t, how="outer", select={"a": "left.v", "b": "right.v"}),
+    "filtered again": lambda t, u, s: t.rename({"v": "w"}).where("ok").select("w", "fk"),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_filtered_table_is_one_without_the_rows(reader: str) -> None:
+    """Exactly: every record's results, their order and times."""
+    for seed in range(8):
+        ops = drawn(seed)
+        inputs = {
+            "T": table("T"),
+            "L": table("L"),
+            "S": testing.stream("S", key="k", schema=ROWS),
+        }
+        answers = []
+        for where, given in ((True, list(ops)), (False, filtered(ops))):
+            read = inputs["T"].where("ok") if where else inputs["T"]
+            topology = READERS[reader](read, inputs["L"], inputs["S"])
+            names = {source.name for source in topology.plan.origins}
+            known = {name: input_ for name, input_ in inputs.items() if name in names}
+            answers.append(shown(driven(topology, known, given)))
+        assert answers[0] == answers[1], seed
+
+
+def rows(answers: list[list[Change]]) -> dict[Any, Any]:
+    made: dict[Any, Any] = {}
+    for change in (change for part in answers for change in part):
+        if change.values is None:
+            made.pop(change.key["k"], None)
+        else:
+            made[change.key["k"]] = change.values
+    return made
+
+
+def test_filtering_before_a_join_is_filtering_after_it() -> None:
+    for seed in range(15):
+        ops: list[Any] = drawn(seed)
+        t, other = table("T"), table("L")
+        both = {"ok": "left.ok", "ok_2": "right.ok", "a": "left.v", "b": "right.v"}
+        before = t.where("ok").join(other.where("ok"), select=both)
+        after = t.join(other, select=both).where("ok").where("ok_2")
+        inputs = {"T": t, "L": other}
+        found = [rows(driven(one, inputs, ops)) for one in (before, after)]
+        assert found[0] == found[1], seed
+
+
+def test_a_versioned_view_keeps_the_history() -> None:
+    """A row that did not meet the condition stood there all the same, and hides an older one."""
+    prices = testing.table(
+        "prices",
+        key="k",
+        schema={"k": pa.string(), "ok": pa.bool_(), "v": pa.int64()},
+        versioned="1 day",
+    )
+    sales = testing.stream("sales", key="k", schema={"k": pa.string()})
+    driver = testing.Driver(sales.join(prices.where("ok"), how="left", select=["v"]))
+    driver.pipe(prices, {"k": "a", "ok": True, "v": 1}, timestamp=10)
+    driver.pipe(prices, {"k": "a", "ok": False, "v": 2}, timestamp=20)
+    driver.pipe(prices, {"k": "a", "ok": True, "v": 3}, timestamp=30)
+    for time in (15, 25, 35):
+        driver.pipe(sales, {"k": "a"}, timestamp=time)
+    assert [change.values for change in driver.read()] == [{"v": 1}, {"v": None}, {"v": 3}]
