@@ -90,11 +90,16 @@ def _groups(nodes: Sequence[topologies.Node]) -> set[tuple[int, str]]:
     the order of its log.
     """
     return {
-        (node["of"], name)
+        (_read(nodes, node["of"]), name)
         for node in nodes
         if node["op"] in ("group", "window")
         for name in node["by"]
     }
+
+
+def _read(nodes: Sequence[topologies.Node], number: int) -> int:
+    """The node of which another one chooses rows."""
+    return _read(nodes, nodes[number]["of"]) if nodes[number]["op"] == "where" else number
 
 
 def _stages(nodes: Sequence[topologies.Node]) -> int:

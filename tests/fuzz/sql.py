@@ -87,6 +87,10 @@ def _table(number: int, node: Node, known: list[Shape], nodes: Any) -> str:
     return f"select * from (select *, {newest} from ({rows})) where _r = 1 and not _d"
 
 
+def _where(number: int, node: Node, known: list[Shape], nodes: Any) -> str:
+    return f"select * from n{node['of']} where {node['on']}"
+
+
 def _stream(number: int, node: Node, known: list[Shape], nodes: Any) -> str:
     return f"select * from s{number}"
 
@@ -271,5 +275,6 @@ SQL: dict[str, Callable[[int, Node, list[Shape], Any], str]] = {
     "shift": _windows,
     "beside": _beside,
     "asks": _asks,
+    "where": _where,
     "as_table": _as_table,
 }

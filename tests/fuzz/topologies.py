@@ -59,6 +59,8 @@ def _shape(number: int, node: Node, known: Sequence[Shape]) -> Shape:
     op = node["op"]
     if op in ("table", "stream"):
         return Shape(op, _fields(node["key"]), _fields(node["values"]))
+    if op == "where":
+        return known[node["of"]]
     if op in ("group", "window"):
         of = known[node["of"]]
         key = list(zip(node["by"], of.typed(node["by"]), strict=True))
@@ -190,6 +192,10 @@ def _as_table(number: int, node: Node, made: list[Any]) -> Any:
     return made[node["of"]].to_table(windows="on_close" if node["emit"] == "final" else "on_change")
 
 
+def _where(number: int, node: Node, made: list[Any]) -> Any:
+    return made[node["of"]].where(node["on"])
+
+
 BUILD: dict[str, Callable[[int, Node, list[Any]], Any]] = {
     "join": _join,
     "foreign": _named,
@@ -202,6 +208,7 @@ BUILD: dict[str, Callable[[int, Node, list[Any]], Any]] = {
     "group": _group,
     "window": _window,
     "as_table": _as_table,
+    "where": _where,
 }
 
 
@@ -290,6 +297,8 @@ def _input(
     types = random_.choices([*VALUES, "start"], k=random_.randint(1, 3))
     if random_.random() < 0.6:
         types += [*random_.choice(domains), "start"]
+    if random_.random() < 0.3:
+        types.append("bool")
     node: Node = {
         "op": op,
         "key": [[f"k{number}_{i}", type_] for i, type_ in enumerate(key)],
@@ -522,7 +531,17 @@ def _draw_within(random_: random.Random, nodes: list[Node], known: list[Shape]) 
     }
 
 
+def _draw_where(random_: random.Random, nodes: list[Node], known: list[Shape]) -> Node | None:
+    """Rows of a table or a stream of which a column is true."""
+    of = random_.choice([n for n, s in enumerate(known) if s.kind != "windowed"])
+    columns = [name for name, type_ in known[of].values if type_ == "bool"]
+    if not columns or nodes[of].get("unmatched") == "retract":
+        return None
+    return {"op": "where", "of": of, "on": random_.choice(columns)}
+
+
 OPERATORS = [
+    *4 * [_draw_where],
     _draw_join,
     _draw_join,
     _draw_foreign,
