@@ -20,10 +20,10 @@ import dovetail as dt
 from dovetail import testing
 from dovetail.arrays.hashing import stable_hash
 from dovetail.columns import DELETED, EVENT_TIME, POSITION, SEQUENCE
-from dovetail.engine.local import Local
+from dovetail.engine.local import Local, Rows
 from dovetail.physical.inputs import Arrival
-from dovetail.physical.planner import physical_plan
-from dovetail.plan.nodes import Source
+from dovetail.physical.planner import plan_of
+from dovetail.plan.nodes import Node, Source
 from dovetail.topology import Topology
 
 SEEDS = range(8)
@@ -171,10 +171,10 @@ def rows_of(source: Source, given: Sequence[Record], base: int, sequence: int) -
     return pa.table(columns)
 
 
-def said(stage: Local, tables: Sequence[pa.Table], batch: int, into: dict[Any, Any]) -> None:
+def said(node: Node, results: Sequence[Rows], batch: int, into: dict[Any, Any]) -> None:
     """Each key's changes in order, and in which micro-batch they come."""
-    keys = len(stage.stage.fragment.last.key)
-    for made in tables:
+    keys = len(node.key)
+    for _, made in results:
         for row in made.drop_columns([POSITION]).to_pylist():
             cells = list(row.values())
             into.setdefault(tuple(cells[:keys]), []).append((batch, *cells[keys:]))
@@ -183,18 +183,17 @@ def said(stage: Local, tables: Sequence[pa.Table], batch: int, into: dict[Any, A
 def run(topology: Topology, batches: Sequence[Mapping[tuple[str, int], Any]], buckets: int) -> Said:
     """``batches``: per micro-batch the records of each source's input partitions."""
     node = topology.plan
-    stage = Local(
-        physical_plan(node, buckets=buckets, emit="change", arrival=Arrival.of(node)), stable_hash
-    )
+    plan = plan_of([node], buckets=buckets, emit="change", arrival=Arrival.of(node))
+    local = Local(plan, stable_hash)
     sources = {source.name: source for source in node.origins}
     found: dict[Any, Any] = {}
     for number, batch in enumerate(batches):
         for (name, partition), (base, given) in batch.items():
             if given:
                 rows = rows_of(sources[name], given, base, 0)
-                stage.accept(sources[name], rows, partition)
-        said(stage, stage.run(number, 0), number, found)
-    counts = sum((own.counts for own in stage.buckets), Counter())
+                local.accept(sources[name], rows, partition)
+        said(node, local.run(number, 0), number, found)
+    counts = sum((own.counts for own in local.buckets), Counter())
     return found, Counter({name: n for name, n in counts.items() if n})
 
 

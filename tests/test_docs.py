@@ -18,6 +18,7 @@ PAGES = [
     ROOT / "docs" / "windows.md",
     ROOT / "docs" / "transformations.md",
     ROOT / "docs" / "testing.md",
+    ROOT / "docs" / "results.md",
     ROOT / "docs" / "operations.md",
     ROOT / "docs" / "state.md",
 ]

@@ -22,7 +22,7 @@ from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
 from dovetail.engine.local import Local
 from dovetail.operators import foreign_key_join as foreign_key
 from dovetail.physical.inputs import Arrival
-from dovetail.physical.planner import physical_plan
+from dovetail.physical.planner import plan_of
 from dovetail.plan.foreign_key_join import ForeignKeyJoin as ForeignKeyJoinNode
 from dovetail.plan.nodes import Source
 from dovetail.plan.table_join import TableJoin
@@ -129,15 +129,9 @@ def test_a_wide_fan_out_is_emitted_in_bounded_memory() -> None:
     left, right = tables()
     assert isinstance(left.plan, Source)
     assert isinstance(right.plan, Source)
-    stage = Local(
-        physical_plan(
-            left.join(right, on="fk").plan,
-            buckets=1,
-            emit="change",
-            arrival=Arrival.of(left.join(right, on="fk").plan, one_log=True),
-        ),
-        stable_hash,
-    )
+    node = left.join(right, on="fk").plan
+    arrival = Arrival.of(node, one_log=True)
+    local = Local(plan_of([node], buckets=1, emit="change", arrival=arrival), stable_hash)
 
     def rows(names: list[str], columns: list[Any], sequence: int) -> pa.Table:
         n = len(columns[0])
@@ -149,13 +143,13 @@ def test_a_wide_fan_out_is_emitted_in_bounded_memory() -> None:
     for start in range(0, count, 20_000):
         part = pa.array(keys[start : start + 20_000])
         columns = [part, pa.array(["x"] * len(part)), pa.array([value] * len(part))]
-        stage.accept(left.plan, rows(["k", "fk", "v"], columns, start))
-        assert stage.run(0, 0) == []
+        local.accept(left.plan, rows(["k", "fk", "v"], columns, start))
+        assert local.run(0, 0) == []
     one = rows(["rk", "w"], [pa.array(["x"]), pa.array(["w"])], count)
-    stage.accept(right.plan, one)
+    local.accept(right.plan, one)
     found, held = 0, pa.total_allocated_bytes()
     most = 0
-    for table in stage.results(0, 0):
+    for _, table in local.results(0, 0):
         found += len(table)
         most = max(most, pa.total_allocated_bytes() - held)
     assert found == count

@@ -42,8 +42,9 @@ LAYERS = {
     "snapshots": {*ARRAYS, "laws", "arguments", "refusals", "lake", "plan"},
     "topology": {"arguments", "columns", "plan", "physical", "io", "spark"},
     "dsl": {"arguments", "errors", "laws", "lookup", "plan", "physical", "io", "topology"},
-    "testing": {*BUCKETS, "spark", "topology", "dsl"},
-    "__init__": {"errors", "io", "lookup", "plan", "spark", "snapshots", "dsl"},
+    "results": {"arguments", "errors", "io", "physical", "plan", "spark", "topology"},
+    "testing": {*BUCKETS, "spark", "topology", "dsl", "results"},
+    "__init__": {"errors", "io", "lookup", "plan", "spark", "snapshots", "dsl", "results"},
 }
 WITHOUT_SPARK = {
     "errors",

@@ -40,9 +40,11 @@ from dovetail.plan.aggregates import (
 from dovetail.plan.delta import Delta, delta
 from dovetail.plan.stream_join import Within, within
 from dovetail.plan.windows import Windows, hopping, session, sliding, tumbling
+from dovetail.results import dead_letters, explain, run
 from dovetail.snapshots.table import SnapshotTable
 from dovetail.spark.doctor import doctor
-from dovetail.spark.query import Sink, settings
+from dovetail.spark.outcomes import BatchSink, Sink
+from dovetail.spark.query import settings
 from dovetail.spark.session import configure
 from dovetail.spark.state_reader import read_state
 
@@ -51,6 +53,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AggregateCall",
     "BatchError",
+    "BatchSink",
     "CheckpointError",
     "ConfigurationError",
     "DataError",
@@ -79,9 +82,11 @@ __all__ = [
     "collect_set",
     "configure",
     "count",
+    "dead_letters",
     "delta",
     "delta_files",
     "doctor",
+    "explain",
     "first",
     "hopping",
     "index",
@@ -92,6 +97,7 @@ __all__ = [
     "postgres",
     "read_state",
     "read_topic",
+    "run",
     "session",
     "settings",
     "sliding",

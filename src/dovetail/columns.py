@@ -12,11 +12,13 @@ ends in the log, and ``_high``, its largest timestamp. In the stores of a stream
 without a match). Between the two stages of a foreign-key join: the foreign key as ``_f0``
 and so on, ``_foreign`` (its hash), ``_place`` (the primary key's hash), ``_epoch`` (which change of
 the primary key's row) and ``_instruction`` (what is to be emitted); in the JVM before it,
-``_foreign_key`` (what expressions make of the row). On the way to an aggregate: the columns it is
+``_foreign_key_1`` and so on (what expressions make of the row). Beside a stage's rows in the JVM:
+``_passing`` (what is on its way to another). On the way to an aggregate: the columns it is
 made of as ``_v0`` and so on. On a stage's way out: the keys as ``_k0`` and so on, the
 values of leaf 0 as ``_0_0``, ``_0_1`` and so on, ``_position``, and ``_visible``, a bit per leaf.
 In a changelog: ``_change``, ``_timestamp``, ``_position``. In the key of a windowed table:
-``window_start``, ``window_end``.
+``window_start``, ``window_end``. Of a dead letter: ``_operator``, ``_problem``, ``_timestamp``,
+``row``.
 """
 
 from __future__ import annotations
@@ -30,11 +32,13 @@ FIRST, LAST, HIGH = "_first", "_last", "_high"
 FILE, FILE_TIME, FILE_PATH, FILE_BLOCK = "_file", "_file_time", "_file_path", "_file_block"
 DUE, ROW, PENDING = "_due", "_row", "_pending"
 PLACE, EPOCH, INSTRUCTION, FOREIGN = "_place", "_epoch", "_instruction", "_foreign"
-FOREIGN_KEY = "_foreign_key"
+PASSING = "_passing"
 POSITION, VISIBLE = "_position", "_visible"
 FILE_METADATA = "_metadata"  # Spark's own, hidden until it is asked for
 CHANGE, TIMESTAMP = "_change", "_timestamp"
 WINDOW_START, WINDOW_END = "window_start", "window_end"
+
+OPERATOR, PROBLEM, LETTER = "_operator", "_problem", "row"
 
 UPSERT, DELETE = "upsert", "delete"
 
@@ -62,13 +66,13 @@ _OWN = (
     EPOCH,
     INSTRUCTION,
     FOREIGN,
-    FOREIGN_KEY,
+    PASSING,
     POSITION,
     VISIBLE,
     CHANGE,
     TIMESTAMP,
 )
-_NUMBERED = re.compile(r"_[kfv]\d+|_\d+_\d+")
+_NUMBERED = re.compile(r"_[kfv]\d+|_\d+_\d+|_foreign_key_\d+")
 
 
 def key_name(number: int) -> str:
@@ -79,6 +83,11 @@ def key_name(number: int) -> str:
 def foreign_name(number: int) -> str:
     """The column that holds a foreign key's column between the two stages of its join."""
     return f"_f{number}"
+
+
+def foreign_key_name(number: int) -> str:
+    """The column that holds what the expressions of a foreign key make of a row."""
+    return f"_foreign_key_{number}"
 
 
 def aggregated_name(number: int) -> str:

@@ -32,6 +32,7 @@ from dovetail.plan.spans import Span
 from dovetail.plan.views import Condition, Item
 from dovetail.spark import query
 from dovetail.spark.dead_letters import dead_letters
+from dovetail.spark.outcomes import Outcome
 from dovetail.spark.query import ASink
 
 if TYPE_CHECKING:
@@ -263,10 +264,10 @@ class Topology(Planned):
         two inputs have one name and the same columns.
         """
         return query.start(
-            self.plan,
-            sink,
+            "write_stream",
+            [Outcome(self.plan, (sink,))],
             checkpoint=checkpoint,
-            trigger=query.trigger_of(processingTime, availableNow),
+            trigger=query.trigger_of("write_stream", processingTime, availableNow),
             emit=emit,
             buckets=buckets,
             name=name,
@@ -274,7 +275,8 @@ class Topology(Planned):
 
     def dead_letters(self) -> DataFrame:
         """The rows that the topology leaves out because a foreign key's expression fails on them,
-        as a frame for a query of its own, streaming where the inputs are.
+        as a frame for a query of its own, streaming where the inputs are. ``dt.run`` writes them
+        beside the results, without computing them again.
 
         Columns: ``_operator``, the join; ``_problem``; ``_timestamp``; ``row``, the row as JSON.
         Raises ``PlanError`` where no join has an expression in ``on=``.

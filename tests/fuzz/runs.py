@@ -14,8 +14,7 @@ from dovetail import testing
 from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
 from dovetail.engine.local import Local
 from dovetail.physical.inputs import Arrival
-from dovetail.physical.output import held_columns
-from dovetail.physical.planner import physical_plan
+from dovetail.physical.planner import plan_of
 from fuzz import columns, topologies
 from fuzz.case import Case
 
@@ -37,15 +36,15 @@ class BulkDriver(testing.Driver):
 
     def read_in_partitions(self) -> None:
         """Inputs have logs of their own, as on Spark without ``sequence=``; called first."""
-        stage, hash_ = self._root.stage, self._root.hash
-        stage = physical_plan(
-            self._node,
-            buckets=stage.fragment.buckets,
-            emit=stage.fragment.last.emit,
+        given, hash_ = self._root.plan, self._root.hash
+        plan = plan_of(
+            [self._node],
+            buckets=given.buckets,
+            emit=given.results[0].stage.fragment.last.emit,
             arrival=Arrival.of(self._node),
         )
         blobs = [buckets.blobs for buckets in self._root.buckets]
-        self._root = Local(stage, hash_)
+        self._root = Local(plan, hash_)
         for buckets, known in zip(self._root.buckets, blobs, strict=True):
             buckets.blobs = known
 
@@ -55,9 +54,9 @@ class BulkDriver(testing.Driver):
 
     def work(self) -> list[Change]:
         """One micro-batch of what was fed."""
-        tables = self._root.run(self._batches, self._now_us)
-        self._batches += bool(tables)
-        return [change for table in tables for change in self._plain(table)]
+        results = self._root.run(self._batches, self._now_us)
+        self._batches += bool(results)
+        return [change for _, table in results for change in self._plain(table)]
 
     def work_later(self) -> list[Change]:
         """One micro-batch without rows, after as long as any row waits."""
@@ -65,10 +64,10 @@ class BulkDriver(testing.Driver):
         return self.work()
 
     def _plain(self, table: pa.Table) -> Iterator[Change]:
-        names = [*self._node.key.names]
-        held = held_columns(self._root.stage)
-        key = [columns.plain(table.column(held.pop(name))) for name in names]
-        values = [columns.plain(table.column(column)) for column in held.values()]
+        key, values = (
+            [columns.plain(table.column(name)) for name in part.names]
+            for part in (self._node.key, self._node.values)
+        )
         deleted = [bool(d) for d in table.column(DELETED).to_pylist()]
         times = table.column(EVENT_TIME).to_pylist()
         stream = self._node.stream

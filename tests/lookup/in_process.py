@@ -22,9 +22,8 @@ from dovetail.lookup.source import Found, Index
 from dovetail.operators.delta_join import join, last_rows
 from dovetail.operators.job import Batch
 from dovetail.operators.lookup_cache import SideCache
-from dovetail.physical import delta_join
+from dovetail.physical import delta_join, planner
 from dovetail.physical.output import output_of
-from dovetail.physical.planner import physical_plan
 from dovetail.physical.stage import Port, Stage
 from dovetail.plan.delta_join import DeltaJoin
 from dovetail.plan.nodes import Derived, Entry
@@ -150,7 +149,8 @@ class Tasks:
     def __init__(
         self, table: dt.Table, rng: random.Random, *, tasks: int = 2, amnesia: float = 0.3
     ) -> None:
-        self.stage = physical_plan(table.plan, buckets=1, emit="change")
+        plan = planner.plan_of([table.plan], buckets=1, emit="change")
+        self.stage = plan.results[0].stage
         self.rng, self.tasks, self.amnesia = rng, tasks, amnesia
         self.operator = self.stage.fragment.last
         law = self.operator.law

@@ -64,6 +64,39 @@ def test_random_histories_end_in_the_join(spark: SparkSession, tmp_path: Path, h
     assert sink.changes
 
 
+def test_rows_for_others_pass_a_delta_join(
+    spark: SparkSession, tmp_path: Path, world: World
+) -> None:
+    """It is a result, what is made of it another; stages behind it read one of its tables."""
+    told: dict[str, list[Any]] = {"located": [], "both": []}
+    for name in world.tables:
+        world.tell(name)
+    orders = world.table(spark, "orders")
+    located = orders.join(world.table(spark, "customers"), on="customer", how="left", delta=FORCED)
+    cities = located.group_by("city").agg(orders=dt.count())
+    totals = orders.group_by("customer").agg(total=dt.sum("n"))
+    both = cities.join(totals, on={"city": "customer"}, how="outer")
+    query = dt.run(
+        {
+            result: dt.to_foreach_batch(lambda batch, _, own=own: own.extend(batch.collect()))
+            for own, result in zip(told.values(), (located, both), strict=True)
+        },
+        checkpoint=tmp_path / "several",
+        availableNow=True,
+        buckets=2,
+    )
+    query.awaitTermination()
+    rows = ({n: row[n] for n in ("id", "customer", "n", "city")} for row in told["located"])
+    assert sorted(rows, key=shown) == naive(world, "left")
+    assert sorted((row["city"], row["orders"], row["total"]) for row in told["both"]) == [
+        ("Oslo", 1, None),
+        ("ann", None, 5),
+        ("bob", None, 6),
+    ]
+    (progress,) = (p for p in query.recentProgress if p.numInputRows)
+    assert progress.numInputRows == 3
+
+
 @pytest.mark.parametrize("how", ["inner", "left", "right", "outer"])
 def test_pairs_of_a_history_end_in_the_join(spark: SparkSession, tmp_path: Path, how: Any) -> None:
     rng = random.Random(how)

@@ -13,7 +13,7 @@ from dovetail import testing
 from dovetail.aggregates.aggregate import Aggregate
 from dovetail.aggregates.user_defined import UserDefined
 from dovetail.dsl import Table
-from dovetail.physical.planner import physical_plan
+from dovetail.physical.planner import plan_of
 from dovetail.spark.layout import _KERNELS, described, layout
 
 COLUMNS = {
@@ -53,13 +53,13 @@ def topologies() -> dict[str, Table]:
 
 @pytest.mark.parametrize("kind", topologies())
 def test_stores_are_read_as_they_were_written(kind: str) -> None:
-    stage = physical_plan(topologies()[kind].plan, buckets=2, emit="change")
+    plan = plan_of([topologies()[kind].plan], buckets=2, emit="change")
     (read,) = [
         one.stores["groups"]
-        for one in layout(json.loads(json.dumps(described(stage))))
+        for one in layout(json.loads(json.dumps(described(plan.stages))))
         if "groups" in one.stores
     ]
-    assert read == stage.fragment.stores["groups"]
+    assert read == plan.stages[-1].fragment.stores["groups"]
     assert len(read.results) == len(CALLS) + len(OF_STREAMS) * (kind == "stream")
 
 

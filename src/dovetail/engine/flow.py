@@ -9,8 +9,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Generic, TypeVar
 
-from dovetail.physical.stage import Port, Stage
-from dovetail.plan.nodes import Source
+from dovetail.physical.line import Plan, Step
+from dovetail.physical.stage import Stage
 
 R = TypeVar("R")
 P = TypeVar("P")
@@ -18,39 +18,57 @@ P = TypeVar("P")
 
 class Flow(ABC, Generic[R, P]):
     """How rows travel: ``R``, the changes of a stage as flat rows; ``P``, rows that are packed, on
-    their way to the buckets of a stage.
+    their way to the buckets of stages, or to where results leave. What a step passes on comes out
+    of it with its own.
     """
 
     @abstractmethod
-    def packed(self, stage: Stage, number: int, port: Port, rows: R | None) -> P:
-        """The rows of a stage's input, packed by key: of its source or, if given, those ``rows`` of
-        another stage.
+    def read(self, step: Step) -> P:
+        """The rows of a source, packed by key for each stage that reads them."""
+
+    @abstractmethod
+    def packed(self, step: Step, rows: R) -> P:
+        """The changes of a stage, packed by key for each stage that reads them, and as a result if
+        they are one.
         """
 
     @abstractmethod
-    def partitioned(self, stage: Stage, inputs: list[P], by: str, number: int) -> P:
-        """What a stage makes of its inputs, packed and partitioned by the hash in column ``by``, as
-        input ``number`` of another.
+    def partitioned(self, step: Step, inputs: list[P]) -> P:
+        """What a stage makes of its inputs, packed and partitioned by a hash that its rows name,
+        for the one stage that reads them.
         """
 
     @abstractmethod
-    def changes(self, stage: Stage, inputs: list[P]) -> R:
+    def emitted(self, step: Step, inputs: list[P]) -> P:
+        """What a stage makes of its inputs, as a result that no stage reads."""
+
+    @abstractmethod
+    def changes(self, step: Step, inputs: list[P]) -> R:
         """What a stage makes of its inputs, as the changelog of its node."""
 
 
-def changes(stage: Stage, flow: Flow[R, P]) -> R:
-    """The changelog of a stage's node, through all stages that feed it."""
-    return flow.changes(stage, _inputs(stage, flow))
+def changes(plan: Plan, flow: Flow[R, P]) -> R:
+    """The changelog of the stage of a plan's single result, through all stages that feed it."""
+    assert plan.single
+    (last,) = plan.ends
+    return flow.changes(last, _inputs(last, flow))
 
 
-def _inputs(stage: Stage, flow: Flow[R, P]) -> list[P]:
-    return [_reaching(stage, number, port, flow) for number, port in enumerate(stage.ports)]
+def results(plan: Plan, flow: Flow[R, P]) -> list[P]:
+    """All results of a plan, packed, through all stages that feed them."""
+    return [_leaving(end, flow) for end in plan.ends]
 
 
-def _reaching(stage: Stage, number: int, port: Port, flow: Flow[R, P]) -> P:
-    origin = port.origin
-    if isinstance(origin, Source):
-        return flow.packed(stage, number, port, None)
-    if port.hash_column is not None:
-        return flow.partitioned(origin, _inputs(origin, flow), port.hash_column, number)
-    return flow.packed(stage, number, port, changes(origin, flow))
+def _inputs(step: Step, flow: Flow[R, P]) -> list[P]:
+    return [_leaving(one, flow) for one in step.before]
+
+
+def _leaving(step: Step, flow: Flow[R, P]) -> P:
+    if not isinstance(step.origin, Stage):
+        return flow.read(step)
+    inputs = _inputs(step, flow)
+    if step.moves is not None:
+        return flow.partitioned(step, inputs)
+    if not step.readings:
+        return flow.emitted(step, inputs)
+    return flow.packed(step, flow.changes(step, inputs))

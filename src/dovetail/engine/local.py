@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial, reduce
+from itertools import chain
 from types import SimpleNamespace
-from typing import Annotated, Any, Protocol, TypeAlias
+from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,17 +33,17 @@ from dovetail.columns import (
 from dovetail.engine import flow
 from dovetail.engine.flow import Flow
 from dovetail.engine.fragment import process
-from dovetail.engine.pack import Packer, Tag, packed, unpack_piece
+from dovetail.engine.pack import DEAD_LETTERS, Letters, Packer, Tag, pack, packed, unpack_piece
 from dovetail.engine.pieces import Piece
 from dovetail.errors import PlanError
 from dovetail.operators.in_order import merge
 from dovetail.physical.delta_join import DeltaJoin
 from dovetail.physical.fragment import Fragment
 from dovetail.physical.inputs import Input
+from dovetail.physical.line import Plan, Reading, Step, walk
 from dovetail.physical.operators import InOrder
 from dovetail.physical.output import held_columns
-from dovetail.physical.stage import Port, Stage, stages
-from dovetail.plan.foreign_key_join import ForeignKeyJoin
+from dovetail.physical.stage import Port, Stage
 from dovetail.plan.nodes import Source
 from dovetail.plan.views import View, views_of
 from dovetail.state.blobs import MemoryBlobs
@@ -53,15 +54,32 @@ Hash: TypeAlias = Annotated[
     Rule("a function of a key's columns", partial(takes, 1)),
 ]
 Pieces: TypeAlias = "list[tuple[int, Piece]]"
-Tables: TypeAlias = "Iterator[pa.Table]"
-Packed: TypeAlias = "Iterable[tuple[int, Piece]]"
+"""Some of one stage's input, each with its bucket."""
+
+
+class Parcel(NamedTuple):
+    """What travels: a piece for a bucket of stage ``reader``, or rows of a result."""
+
+    reader: int
+    bucket: int
+    content: Piece | pa.Table
+
+
+Packed: TypeAlias = "Iterable[Parcel]"
+
+
+class Made(NamedTuple):
+    """What leaves a stage: its changes, and what passed it."""
+
+    changes: Iterator[pa.Table]
+    passing: list[Parcel]
 
 
 class Expressions(Protocol):
     """What evaluates a topology's Spark expressions."""
 
     def foreign_key(self, input_: Input, rows: pa.Table) -> list[pa.Array]:
-        """The parts of the foreign key of an input's rows, and whether it fails."""
+        """The parts of the foreign key of an input's rows; and where it fails the row as JSON."""
 
     def changelog(self, stage: Stage, changes: pa.Table) -> pa.Table:
         """``Local.changelog`` of a stage whose selections compute."""
@@ -96,7 +114,7 @@ class Buckets:
 
 
 class Local:
-    """A stage and all that feed it.
+    """The results of a plan, through all stages that feed them.
 
     Rows come as tables of their source's columns with ``_event_time``, ``_deleted`` and
     ``_sequence``. ``key_hash``: the function that places keys; ``expressions``: what evaluates
@@ -104,18 +122,19 @@ class Local:
     counts the rows on which a foreign key fails, by metric.
     """
 
-    def __init__(
-        self, stage: Stage, key_hash: Hash, expressions: Expressions | None = None
-    ) -> None:
-        self.stage, self.hash, self._expressions = stage, key_hash, expressions
+    def __init__(self, plan: Plan, key_hash: Hash, expressions: Expressions | None = None) -> None:
+        self.plan, self.hash, self._expressions = plan, key_hash, expressions
         self.failed: Counter[str] = Counter()
         self.by_stage: dict[Stage, Buckets] = {}
         self.given: dict[Port, Pieces] = {}
-        for one in stages(stage):
-            _refuse_unrunnable(one, expressions is not None)
+        self.letters: list[pa.Table] = []
+        for one in plan.stages:
+            views = [v for result in plan.results if result.stage is one for v in result.views]
+            _refuse_unrunnable(one, views, expressions is not None)
             self.given |= {port: [] for port in one.ports}
             if one.fragment.stateful:
                 self.by_stage[one] = Buckets(one.fragment)
+        self._readings = [reading for step in walk(plan.ends) for reading in step.readings]
 
     @property
     def buckets(self) -> list[Buckets]:
@@ -128,23 +147,16 @@ class Local:
 
         Raises ``DataError`` for rows that cannot be placed in time, and takes none.
         """
-        offers = list(self._offers(source, rows, partition))
+        offers = [
+            (self.given[reading.port], *self.pieces(reading, [rows], partition))
+            for reading in self._readings
+            if reading.port.origin is source
+        ]
         for held, pieces, _ in offers:
             # Pieces of one input come in the order of their numbers.
             first = len(held)
             held += [(b, replace(piece, number=first + piece.number)) for b, piece in pieces]
         return sum(dropped for _, _, dropped in offers)
-
-    def _offers(
-        self, source: Source, rows: pa.Table, partition: int
-    ) -> Iterator[tuple[Pieces, Pieces, int]]:
-        """Per port that the source reaches: what it holds, what these rows add to it, and how many
-        of them are of no use.
-        """
-        for stage in stages(self.stage):
-            for number, port in enumerate(stage.ports):
-                if port.origin is source:
-                    yield self.given[port], *self.pieces(stage, number, port, [rows], partition)
 
     @contextmanager
     def whole(self) -> Iterator[None]:
@@ -154,7 +166,7 @@ class Local:
         try:
             yield
         except BaseException:
-            self.failed = failed
+            self.failed, self.letters = failed, []
             self.given = {port: [] for port in self.given}
             for one, (counts, blobs) in zip(buckets, before, strict=True):
                 one.restore(counts, blobs)
@@ -171,7 +183,7 @@ class Local:
             carried = [EVENT_TIME, DELETED, POSITION, *stage.fragment.feeds]
             held = held_columns(stage) | dict(zip(carried, carried, strict=True))
             made = pa.table([changes.column(column) for column in held.values()], names=[*held])
-        return reduce(self._viewed, stage.views, made)
+        return made
 
     def _viewed(self, rows: pa.Table, view: View) -> pa.Table:
         """The rows of a view from those that it is a view of, with all that they carry."""
@@ -196,36 +208,57 @@ class Local:
         made = made.rename_columns(view.row.names)
         return _beside(made, rows.drop_columns(view.node.row.names))
 
-    def run(self, batch: int, now_us: int, beat_us: int | None = None) -> list[pa.Table]:
+    def run(self, batch: int, now_us: int, beat_us: int | None = None) -> list[Rows]:
         """All ``results`` of a micro-batch that are not empty."""
-        return [table for table in self.results(batch, now_us, beat_us) if len(table)]
+        return [one for one in self.results(batch, now_us, beat_us) if len(one.rows)]
 
-    def results(self, batch: int, now_us: int, beat_us: int | None = None) -> Tables:
-        """One micro-batch of what was accepted: the changes (``Fragment.output_schema``), in
-        pieces that are made as they are asked for.
+    def results(self, batch: int, now_us: int, beat_us: int | None = None) -> Iterator[Rows]:
+        """One micro-batch of what was accepted: the rows of each result, in pieces that are made as
+        they are asked for.
 
         ``batch``: its number; ``beat_us``: a time up to which all inputs are read.
         """
         given, self.given = self.given, {port: [] for port in self.given}
-        return flow.changes(self.stage, _MicroBatch(self, given, batch, now_us, beat_us))
+        micro_batch = _MicroBatch(self, given, batch, now_us, beat_us)
+        results = self.plan.results
+        if self.plan.single:
+            for table in flow.changes(self.plan, micro_batch).changes:
+                made = self.changelog(results[0].stage, table)
+                yield Rows(0, reduce(self._viewed, results[0].views, made))
+            return
+        for parcel in chain(*flow.results(self.plan, micro_batch)):
+            for number, (result, to) in enumerate(zip(results, self.plan.addresses, strict=False)):
+                if parcel.reader == to:
+                    yield Rows(number, reduce(self._viewed, result.views, parcel.content))
+        letters, self.letters = self.letters, []
+        yield from (Rows(len(results), table) for table in letters)
 
     def pieces(
-        self,
-        stage: Stage,
-        number: int,
-        port: Port,
-        tables: Sequence[pa.Table],
-        partition: int = 0,
+        self, reading: Reading, tables: Sequence[pa.Table], partition: int = 0
     ) -> tuple[Pieces, int]:
         """What every bucket gets of an input's rows, through the bytes that Spark would move, and
         how many rows were dropped.
         """
+        port = reading.port
         batches = [batch for table in tables for batch in self._wire_rows(port, table).to_batches()]
-        packer = Packer(number, port.source, range(stage.fragment.buckets), port.by)
-        rows = [row for piece in packer(iter(batches), partition) for row in piece.to_pylist()]
+        labels = range(reading.stage.fragment.buckets)
+        packer = Packer(reading.reader, reading.number, port.source, labels, port.by)
+        rows = [row for piece in pack([packer], batches, partition) for row in piece.to_pylist()]
+        dropped, failed = np.sum([row["counts"] or (0, 0) for row in rows] or [(0, 0)], axis=0)
         if port.source.fallible:
-            self.failed[f"{port.source.name}.failed"] += sum(row["failed"] for row in rows)
-        return [_piece(row) for row in rows], sum(row["dropped"] for row in rows)
+            self.failed[f"{port.source.name}.failed"] += int(failed)
+            self._letters(reading, batches)
+        return [_piece(row) for row in rows], int(dropped)
+
+    def _letters(self, reading: Reading, batches: Sequence[pa.RecordBatch]) -> None:
+        """Keep the rows on which the foreign key of an input fails, where they are asked for."""
+        if not self.plan.dead_letters:
+            return
+        title, places = reading.stage.fragment.title, [1, -1]
+        letters = Letters(0, DEAD_LETTERS, [0], operator=title, problem=reading.failure)
+        for batch in batches:
+            made = letters.rows(batch.select([places[0], batch.num_columns + places[1]]))
+            self.letters += [pa.Table.from_batches([made])] if made.num_rows else []
 
     def _wire_rows(self, port: Port, rows: pa.Table) -> pa.Table:
         """An input's rows in the columns in which they travel (``spark.wire`` on Spark)."""
@@ -253,7 +286,14 @@ class Local:
         return made.append_column("failed", failed) if source.fallible else made
 
 
-class _MicroBatch(Flow[Tables, Packed]):
+class Rows(NamedTuple):
+    """Some of result ``number``: of its changelog (``Local.changelog``), or dead letters."""
+
+    number: int
+    rows: pa.Table
+
+
+class _MicroBatch(Flow[Made, Packed]):
     """Stages on what was ``given`` to their ports."""
 
     def __init__(
@@ -267,41 +307,77 @@ class _MicroBatch(Flow[Tables, Packed]):
         self._local, self._given = local, given
         self._batch, self._now_us, self._beat_us = batch, now_us, beat_us
 
-    def packed(self, stage: Stage, number: int, port: Port, rows: Tables | None) -> Packed:
-        """What was accepted of a source, or what another stage has made."""
-        if rows is None:
-            return self._given[port]
-        assert isinstance(port.origin, Stage)
-        tables = [self._local.changelog(port.origin, table) for table in rows if len(table)]
-        return self._local.pieces(stage, number, port, tables)[0]
+    def read(self, step: Step) -> Packed:
+        """What was accepted of a source."""
+        for reading in step.readings:
+            for bucket, piece in self._given[reading.port]:
+                yield Parcel(reading.reader, bucket, piece)
 
-    def partitioned(self, stage: Stage, inputs: list[Packed], by: str, number: int) -> Packed:
+    def packed(self, step: Step, rows: Made) -> Packed:
+        """What a stage has made, packed for all that read it."""
+        tables = [self._local.changelog(step.stage, table) for table in rows.changes if len(table)]
+        yield from rows.passing
+        for reading in step.readings:
+            pieces, _ = self._local.pieces(reading, tables)
+            yield from (Parcel(reading.reader, *own) for own in pieces)
+        if step.result is not None:
+            yield from (Parcel(step.result, 0, table) for table in tables)
+
+    def partitioned(self, step: Step, inputs: list[Packed]) -> Packed:
         """The changes of all buckets, each as a piece for every bucket, as they are asked for."""
+        stage, reading = step.stage, step.moves
+        assert reading is not None
+        assert reading.port.hash_column is not None
         labels = range(stage.fragment.buckets)
-        for piece, (bucket, table) in enumerate(self._processed(stage, inputs)):
-            tag = Tag(number, bucket, piece, pc.max(table.column(EVENT_TIME)).as_py())
-            yield from map(_piece, packed(table, labels, tag, by=by).to_pylist())
+        own, passing = self._own(step, inputs)
+        for number, (bucket, table) in enumerate(self._processed(stage, own)):
+            time_us = pc.max(table.column(EVENT_TIME)).as_py()
+            tag = Tag(reading.reader, reading.number, bucket, number, time_us)
+            rows = packed(table, labels, tag, by=reading.port.hash_column)
+            yield from (Parcel(reading.reader, *_piece(row)) for row in rows.to_pylist())
+        yield from passing
 
-    def changes(self, stage: Stage, inputs: list[Packed]) -> Tables:
+    def emitted(self, step: Step, inputs: list[Packed]) -> Packed:
+        """The changes as they are asked for."""
+        made = self.changes(step, inputs)
+        assert step.result is not None
+        for table in made.changes:
+            yield Parcel(step.result, 0, self._local.changelog(step.stage, table))
+        yield from made.passing
+
+    def changes(self, step: Step, inputs: list[Packed]) -> Made:
         """The changes, bucket by bucket."""
-        last = stage.fragment.last
+        stage, last = step.stage, step.stage.fragment.last
+        own, passing = self._own(step, inputs)
         if not stage.fragment.stateful:
             assert isinstance(last.law, InOrder)
-            (pieces,) = inputs
-            tables = (piece.rows for _, piece in pieces if piece.rows is not None)
-            return merge(tables, last.law, last.output_schema.names, self._batch)
-        return (table for _, table in self._processed(stage, inputs))
+            tables = (piece.rows for _, piece in own if piece.rows is not None)
+            return Made(merge(tables, last.law, last.output_schema.names, self._batch), passing)
+        return Made((table for _, table in self._processed(stage, own)), passing)
 
-    def _processed(self, stage: Stage, inputs: list[Packed]) -> Iterator[tuple[int, pa.Table]]:
+    def _own(
+        self, step: Step, inputs: list[Packed]
+    ) -> tuple[Iterable[tuple[int, Piece]], list[Parcel]]:
+        """What comes for a stage, and what passes it."""
+        parcels = chain(*inputs)
+        if not step.passes:
+            return ((one.bucket, one.content) for one in parcels), []
+        sorted_ = [*parcels]
+        own = [(one.bucket, one.content) for one in sorted_ if one.reader == step.number]
+        return own, [one for one in sorted_ if one.reader != step.number]
+
+    def _processed(
+        self, stage: Stage, own: Iterable[tuple[int, Piece]]
+    ) -> Iterator[tuple[int, pa.Table]]:
         pieces: Pieces = []
         if self._beat_us is not None:
-            beats = [Piece.beat(number, self._beat_us) for number in range(len(inputs))]
+            beats = [Piece.beat(number, self._beat_us) for number in range(len(stage.ports))]
             pieces = [(b, beat) for b in range(stage.fragment.buckets) for beat in beats]
-        pieces += (piece for own in inputs for piece in own)
+        pieces += own
         return self._local.by_stage[stage].process(pieces, self._now_us)
 
 
-def _refuse_unrunnable(stage: Stage, evaluates: bool) -> None:
+def _refuse_unrunnable(stage: Stage, views: Sequence[View], evaluates: bool) -> None:
     if isinstance(stage.fragment.last.law, DeltaJoin):
         raise PlanError(
             stage.node.name,
@@ -311,12 +387,11 @@ def _refuse_unrunnable(stage: Stage, evaluates: bool) -> None:
     if evaluates:
         return
     read = (view for port in stage.ports if port.input for view in views_of(port.input.source))
-    computed = [view for view in (*read, *stage.views) if view.computed]
+    computed = [view for view in (*read, *views) if view.computed]
     computes = any(source.fallible for source in stage.fragment.sources)
     if computes or computed or stage.fragment.last.visible:
         argument = f"{computed[0].summary}:" if computed else "select="
-        if computes:
-            argument = "on=" if isinstance(stage.node, ForeignKeyJoin) else "window_of="
+        argument = stage.argument if computes else argument
         raise PlanError(
             stage.node.name,
             f"{argument} has a Spark expression, and the driver has no session to evaluate it",

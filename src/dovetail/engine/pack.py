@@ -6,7 +6,8 @@ largest timestamp (a heartbeat where it gets no rows), so that no bucket's strea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 from dovetail.arrays.grouping import bucket_of
 from dovetail.arrays.hashing import stable_hash
 from dovetail.arrays.timeline import NO_TIME, Mask
-from dovetail.columns import DELETED, EVENT_TIME, HASH, PLACE
+from dovetail.columns import DELETED, EVENT_TIME, HASH, LETTER, OPERATOR, PLACE, PROBLEM
 from dovetail.engine.arranged import arranged
 from dovetail.engine.blame import shown
 from dovetail.engine.pieces import Piece
@@ -27,74 +28,97 @@ from dovetail.errors import DataError
 from dovetail.physical.source import SourceSpec
 from dovetail.state.ipc import COMPRESSED, from_ipc, to_ipc
 
-PACKED = (
-    "bucket int, source int, partition int, number int, high_time_us long, dropped long, "
-    "failed long, runs binary, stairs binary, payload binary"
+PACKED = pa.schema(
+    [
+        *((name, pa.int32()) for name in ("bucket", "reader", "source", "partition", "number")),
+        ("high_time_us", pa.int64()),
+        ("counts", pa.list_(pa.int64())),
+        *((name, pa.binary()) for name in ("runs", "stairs", "payload")),
+    ]
 )
+"""Rows for one bucket of stage ``reader``, or for a result (``physical.line``)."""
 
-_PACKED_NAMES = [column.split()[0] for column in PACKED.split(", ")]
+DEAD_LETTERS = pa.schema(
+    [(name, pa.string()) for name in (OPERATOR, PROBLEM, LETTER)] + [(EVENT_TIME, pa.int64())]
+)
+"""Rows that were left out: of which operator and why, and the row as JSON."""
+
 _FLUSH_BYTES = 32 << 20
 
 
-@dataclass(frozen=True)
-class Packer:
-    """Packs one source. ``labels[b]`` is the number under which bucket b is shuffled.
-
-    What no join can use is counted in ``dropped`` and, unless it keeps time, dropped: rows with a
-    null in the key, but for streams whose records appear without a match, and a stream's records
-    without a value, but where they are aggregated. Rows whose foreign key fails are counted in
-    ``failed``, and dropped. ``by``: the columns that rows are partitioned by, by default the
-    key.
+class Packing(ABC):
+    """Rows of one input partition on their way to one of those who read them. ``places``: the
+    numbers of its columns in what comes, None for all.
     """
 
+    places: Sequence[int] | None
+
+    @abstractmethod
+    def of(self, partition: int) -> Pack:
+        """Begin with an input partition."""
+
+
+class Pack(ABC):
+    """What is being packed of an input partition: some rows of ``PACKED`` for some of input."""
+
+    @abstractmethod
+    def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Rows come; what is full goes."""
+
+    @abstractmethod
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """No more come; what is left goes."""
+
+
+def pack(
+    packings: Sequence[Packing], batches: Iterable[pa.RecordBatch], partition: int
+) -> Iterator[pa.RecordBatch]:
+    """An input partition's rows, read once, packed for all who read them."""
+    begun = [(packing.places, packing.of(partition)) for packing in packings]
+    for batch in batches:
+        for places, one in begun:
+            yield from one.take(batch if places is None else batch.select(places))
+    for _, one in begun:
+        yield from one.rest()
+
+
+@dataclass(frozen=True)
+class Packer(Packing):
+    """Packs one source for stage ``reader``, as its input ``number``. ``labels[b]`` is the number
+    under which bucket b is shuffled.
+
+    What no join can use is counted as dropped and, unless it keeps time, dropped: rows with a
+    null in the key, but for streams whose records appear without a match, and a stream's records
+    without a value, but where they are aggregated. Rows whose foreign key fails are counted as
+    failed, and dropped. ``counts`` has both. ``by``: the columns that rows are partitioned by, by
+    default the key.
+
+    Rows of ``source.travel_schema`` come in, ``_deleted`` left out where no row is; where the
+    foreign key may fail, a last column that is null where it does not. Rows of ``PACKED`` go, one
+    per bucket and about ``_FLUSH_BYTES`` of input.
+    """
+
+    reader: int
     number: int
     source: SourceSpec
     labels: Sequence[int]
     by: tuple[str, ...] = ()
+    places: Sequence[int] | None = None
 
-    def __call__(
-        self, batches: Iterator[pa.RecordBatch], partition: int
-    ) -> Iterator[pa.RecordBatch]:
-        """Rows of ``source.travel_schema`` in, ``_deleted`` left out where no row is, whether the
-        foreign key fails added where it may; rows of ``PACKED`` out, one per bucket and about
-        ``_FLUSH_BYTES`` of input.
-        """
-        held: list[pa.RecordBatch] = []
-        held_bytes = dropped = failed = number = 0
-        for batch in batches:
-            sound = self._without_failed(batch)
-            failed += batch.num_rows - sound.num_rows
-            taken = self._named(sound)
-            usable = self._usable(taken)
-            if usable is not None:
-                dropped += len(usable) - usable.true_count
-                taken = taken if self.source.keeps_time else taken.filter(usable)
-            if taken.num_rows:
-                self._refuse_timeless(taken)
-                held.append(taken)
-                held_bytes += taken.nbytes
-            if held_bytes >= _FLUSH_BYTES:
-                yield self._pack(held, partition, number, dropped, failed)
-                held, held_bytes, dropped, failed, number = [], 0, 0, 0, number + 1
-        if held or dropped or failed:
-            yield self._pack(held, partition, number, dropped, failed)
+    def of(self, partition: int) -> Pack:
+        """Begin with an input partition."""
+        return _Buckets(self, partition)
 
-    def _without_failed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows whose foreign key did not fail, without the column that says so."""
-        if not self.source.fallible:
-            return batch
-        fails = batch.column(batch.num_columns - 1)
-        sound = batch.select(range(batch.num_columns - 1))
-        return sound.filter(pc.invert(fails)) if fails.true_count else sound
+    def sound(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows whose foreign key did not fail, under their own names."""
+        if self.source.fallible:
+            failure = batch.column(batch.num_columns - 1)
+            batch = batch.select(range(batch.num_columns - 1))
+            if failure.null_count < len(failure):
+                batch = batch.filter(failure.is_null())
+        return self._named(batch)
 
-    def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch under its own names; it travels under others (``spark.wire``)."""
-        names = self.source.travel_schema.names
-        if batch.num_columns < len(names):
-            names = [name for name in names if name != DELETED]
-        return batch.rename_columns(names)
-
-    def _usable(self, batch: pa.RecordBatch) -> pa.Array | None:
+    def usable(self, batch: pa.RecordBatch) -> pa.Array | None:
         """Which rows a join can use, None for all of them."""
         usable = []
         needs_value = self.source.stream and not self.source.valueless
@@ -105,7 +129,15 @@ class Packer:
         usable += [key.is_valid() for key in keys if key.null_count]
         return reduce(pc.and_, usable) if usable else None
 
-    def _refuse_timeless(self, batch: pa.RecordBatch) -> None:
+    def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch under its own names; it travels under others (``spark.wire``)."""
+        names = self.source.travel_schema.names
+        if batch.num_columns < len(names):
+            names = [name for name in names if name != DELETED]
+        return batch.rename_columns(names)
+
+    def refuse_timeless(self, batch: pa.RecordBatch) -> None:
+        """Raise ``DataError`` where a row has no place in time."""
         time = batch.column(EVENT_TIME)
         if time.null_count:
             first = pa.Table.from_batches([batch.filter(time.is_null())])
@@ -121,15 +153,8 @@ class Packer:
     def _key_names(self) -> list[str]:
         return [field.name for field in self.source.fields(self.source.key_columns)]
 
-    def _pack(
-        self,
-        held: Sequence[pa.RecordBatch],
-        partition: int,
-        number: int,
-        dropped: int,
-        failed: int,
-    ) -> pa.RecordBatch:
-        tag = Tag(self.number, partition, number, NO_TIME, dropped, failed)
+    def packed(self, held: Sequence[pa.RecordBatch], tag: Tag) -> pa.RecordBatch:
+        """Rows of ``PACKED`` of some that were held."""
         if not held:
             return packed(None, self.labels, tag)
         schema = self.source.travel_schema
@@ -158,18 +183,112 @@ class Packer:
         return valid.to_numpy()  # type: ignore[no-any-return]
 
 
+class _Buckets(Pack):
+    def __init__(self, packer: Packer, partition: int) -> None:
+        self._packer, self._partition = packer, partition
+        self._number = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._held: list[pa.RecordBatch] = []
+        self._bytes = self._dropped = self._failed = 0
+
+    def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        packer = self._packer
+        taken = packer.sound(batch)
+        self._failed += batch.num_rows - taken.num_rows
+        usable = packer.usable(taken)
+        if usable is not None:
+            self._dropped += len(usable) - usable.true_count
+            taken = taken if packer.source.keeps_time else taken.filter(usable)
+        if taken.num_rows:
+            packer.refuse_timeless(taken)
+            self._held.append(taken)
+            self._bytes += taken.nbytes
+        if self._bytes >= _FLUSH_BYTES:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        if self._held or self._dropped or self._failed:
+            counts = (self._dropped, self._failed)
+            packer = self._packer
+            tag = Tag(packer.reader, packer.number, self._partition, self._number, counts=counts)
+            yield packer.packed(self._held, tag)
+            self._number += 1
+            self._begin()
+
+
 @dataclass(frozen=True)
-class Tag:
-    """What every bucket hears of some packed rows (``pieces.Piece``), and how many were ``dropped``
-    and ``failed``.
+class Carrier(Packing):
+    """Carries rows, as columns of ``schema``, to result ``reader``: those of an input partition
+    together, in their order.
     """
 
+    reader: int
+    schema: pa.Schema
+    labels: Sequence[int]
+    places: Sequence[int] | None = None
+
+    def of(self, partition: int) -> Pack:
+        """Begin with an input partition."""
+        return _Whole(self, partition)
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """What is carried of some rows that come."""
+        return batch.rename_columns(self.schema.names).cast(self.schema)
+
+
+@dataclass(frozen=True)
+class Letters(Carrier):
+    """Carries the rows on which something fails as dead letters (``DEAD_LETTERS``). What comes is
+    the event time and the row as text, null where nothing fails. ``operator``, ``problem``: what
+    fails.
+    """
+
+    operator: str = ""
+    problem: str = ""
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The letters among some rows that come."""
+        time, row = batch.filter(batch.column(1).is_valid()).columns
+        said = (pa.array([text] * len(row), pa.string()) for text in (self.operator, self.problem))
+        return pa.record_batch([*said, row, time], schema=self.schema)
+
+
+class _Whole(Pack):
+    def __init__(self, carrier: Carrier, partition: int) -> None:
+        self._carrier, self._partition = carrier, partition
+        self._label = carrier.labels[partition % len(carrier.labels)]
+        self._held: list[pa.RecordBatch] = []
+        self._number = self._bytes = 0
+
+    def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        rows = self._carrier.rows(batch)
+        if rows.num_rows:
+            self._held.append(rows)
+            self._bytes += rows.nbytes
+        if self._bytes >= _FLUSH_BYTES:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        if self._held:
+            tag = Tag(self._carrier.reader, 0, self._partition, self._number)
+            yield whole(pa.Table.from_batches(self._held), self._label, tag)
+            self._held, self._bytes, self._number = [], 0, self._number + 1
+
+
+@dataclass(frozen=True)
+class Tag:
+    """To whom some packed rows go, what every bucket hears of them (``pieces.Piece``), and how many
+    rows had no use, by the packing's own ``counts``.
+    """
+
+    reader: int
     source: int
     partition: int
     number: int
-    high_time_us: int
-    dropped: int = 0
-    failed: int = 0
+    high_time_us: int = NO_TIME
+    counts: Sequence[int] = ()
     runs: pa.Table | None = None
     stairs: pa.Table | None = None
 
@@ -181,20 +300,29 @@ def packed(
     ``by``.
     """
     buckets = len(labels)
-    return pa.record_batch(
-        [
-            pa.array(labels, pa.int32()),
-            pa.array([tag.source] * buckets, pa.int32()),
-            pa.array([tag.partition] * buckets, pa.int32()),
-            pa.array([tag.number] * buckets, pa.int32()),
-            pa.array([tag.high_time_us] * buckets, pa.int64()),
-            pa.array([tag.dropped] + [0] * (buckets - 1), pa.int64()),
-            pa.array([tag.failed] + [0] * (buckets - 1), pa.int64()),
-            *(_to_all(said, buckets) for said in (tag.runs, tag.stairs)),
-            pa.nulls(buckets, pa.binary()) if table is None else split(table, buckets, by),
-        ],
-        names=_PACKED_NAMES,
-    )
+    payloads = pa.nulls(buckets, pa.binary()) if table is None else split(table, buckets, by)
+    return _tagged(labels, tag, payloads)
+
+
+def whole(table: pa.Table | None, label: int, tag: Tag) -> pa.RecordBatch:
+    """A row of ``PACKED``: all of ``table``, for one bucket, known by its label."""
+    payload = None if table is None else to_ipc(table)
+    return _tagged([label], tag, pa.array([payload], pa.binary()))
+
+
+def _tagged(labels: Sequence[int], tag: Tag, payloads: pa.Array) -> pa.RecordBatch:
+    rows = len(labels)
+    numbers = (tag.reader, tag.source, tag.partition, tag.number)
+    counts = [list(tag.counts) or None] + [None] * (rows - 1)
+    columns = [
+        pa.array(labels, pa.int32()),
+        *(pa.array([number] * rows, pa.int32()) for number in numbers),
+        pa.array([tag.high_time_us] * rows, pa.int64()),
+        pa.array(counts, pa.list_(pa.int64())),
+        *(_to_all(said, rows) for said in (tag.runs, tag.stairs)),
+        payloads,
+    ]
+    return pa.record_batch(columns, schema=PACKED)
 
 
 def _to_all(said: pa.Table | None, buckets: int) -> pa.Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from os import fspath
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -40,7 +40,8 @@ from dovetail.columns import (
 )
 from dovetail.errors import PlanError, TargetError
 from dovetail.hadoop import entries, located, text_of
-from dovetail.plan.nodes import Node
+from dovetail.io.sinks import WriteBatch
+from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.refusals import refused
 
 if TYPE_CHECKING:
@@ -95,40 +96,59 @@ class DeltaSink:
 
         Raises ``TargetError`` where the table has other columns or other rows than this query's.
         """
-        with refused(self._title, "it cannot be used", "Give a Delta table's path or its name"):
+        with refused(self.title, "it cannot be used", "Give a Delta table's path or its name"):
             return self._writer(changes, node, checkpoint)
 
     def _writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         session = lake.apart(changes.sparkSession)
-        lake.refuse_without_delta(session, self._title)
+        lake.refuse_without_delta(session, self.title)
         lake.tune(session)
-        table = lake.called(session, self._title, "path=", self.path, self.table)
+        table = lake.called(session, self.title, "path=", self.path, self.table)
         if not node.current:
-            return self._appending(session, changes, table)
-        columns = [*node.key.names, *node.values.names, TIMESTAMP]
-        schema = changes.select(*map(quoted, columns)).schema
-        kept = KeptTable(self._title, table, schema, node.key.names, node.null_keys, self)
-        kept.prepare(session, *_progress(session, checkpoint))
+            self._prepare_appending(session, changes.schema, table)
+            appended = changes.writeStream.format("delta").outputMode("append")
+            return appended.option("path", lake.location(session, table))
+        kept = self._kept(session, changes.schema, node, table, checkpoint)
         return changes.writeStream.foreachBatch(kept.take)
 
+    def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
+        """Merges or appends a micro-batch; raises as ``writer`` does."""
+        with refused(self.title, "it cannot be used", "Give a Delta table's path or its name"):
+            session = lake.apart(session)
+            lake.refuse_without_delta(session, self.title)
+            lake.tune(session)
+            table = lake.called(session, self.title, "path=", self.path, self.table)
+            schema = changelog_schema(node)
+            if node.current:
+                return self._kept(session, schema, node, table, checkpoint).take
+            self._prepare_appending(session, schema, table)
+            return partial(_append, lake.location(session, table))
+
+    def _kept(
+        self, session: SparkSession, changes: StructType, node: Node, table: str, checkpoint: str
+    ) -> KeptTable:
+        columns = [*node.key.names, *node.values.names, TIMESTAMP]
+        schema = StructType([changes[name] for name in columns])
+        kept = KeptTable(self.title, table, schema, node.key.names, node.null_keys, self)
+        kept.prepare(session, *_progress(session, checkpoint))
+        return kept
+
     @property
-    def _title(self) -> str:
+    def title(self) -> str:
+        """What errors call it."""
         return f"to_delta({self.path or self.table!r})"
 
-    def _appending(self, session: SparkSession, changes: DataFrame, table: str) -> DataStreamWriter:
+    def _prepare_appending(self, session: SparkSession, schema: StructType, table: str) -> None:
         if self.existing != "refuse":
             raise PlanError(
-                self._title,
+                self.title,
                 "existing= is for tables; records and histories are appended to what is there",
                 "Leave it out",
             )
         if lake.exists(session, table):
-            refuse_columns(self._title, lake.read(session, table).schema, changes.schema)
+            refuse_columns(self.title, lake.read(session, table).schema, schema)
         else:
-            empty = session.createDataFrame([], changes.schema)
-            lake.create(empty, table, {}, replace=False)
-        appended = changes.writeStream.format("delta").outputMode("append")
-        return appended.option("path", lake.location(session, table))
+            lake.create(session.createDataFrame([], schema), table, {}, replace=False)
 
 
 @dataclass
@@ -231,6 +251,16 @@ class KeptTable:
         rows = last_changes(batch, self.keys).where(~F.col(DELETED))
         columns = [F.col(places[name]).alias(name) for name in self.schema.names]
         lake.create(rows.select(*columns), self.table, {QUERY: query}, replace=True)
+
+
+def _append(location: str, batch: DataFrame, number: int) -> None:
+    """Append a micro-batch's rows. The table's log has the number under the query's name, so one
+    that is appended again changes nothing.
+    """
+    query = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    assert query is not None
+    once = {"txnAppId": f"dovetail-{query}", "txnVersion": str(number)}
+    batch.write.format("delta").mode("append").options(**once).save(location)
 
 
 def refuse_columns(title: str, present: StructType, wanted: StructType) -> None:

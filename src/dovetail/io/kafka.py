@@ -222,10 +222,33 @@ def write_topic(
     records = to_records(
         changes, key_columns=key_columns, value_columns=value_columns, key=key, value=value
     )
+    sink = _sink_options(topic, servers, options)
+    return records.writeStream.format("kafka").outputMode("append").options(**sink)
+
+
+def save_to_topic(
+    changes: DataFrame,
+    *,
+    key_columns: Sequence[str],
+    value_columns: Sequence[str],
+    topic: str,
+    servers: str,
+    key: WriteFormat = "json",
+    value: WriteFormat = "json",
+    options: Mapping[str, str] | None = None,
+) -> None:
+    """Write the changelog of a micro-batch to a topic, as ``write_topic`` does."""
+    records = to_records(
+        changes, key_columns=key_columns, value_columns=value_columns, key=key, value=value
+    )
+    records.write.format("kafka").options(**_sink_options(topic, servers, options)).save()
+
+
+def _sink_options(topic: str, servers: str, options: Mapping[str, str] | None) -> dict[str, str]:
     sink = SINK_DEFAULTS | {"kafka.bootstrap.servers": servers, "topic": topic}
     sink |= options or {}
     _refuse_topic("write_topic", sink["topic"])
-    return records.writeStream.format("kafka").outputMode("append").options(**sink)
+    return sink
 
 
 def to_records(

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from os import fspath
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeAlias
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from dovetail.arguments import Path, Rule, takes, validated
 from dovetail.errors import TargetError
 from dovetail.hadoop import entries, located
-from dovetail.plan.nodes import Node
+from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.refusals import make_folder
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
+_LIST, _BATCH = "_spark_metadata", "_batch="
+"""Spark's list of files that count; the folders of micro-batches."""
+
+WriteBatch: TypeAlias = Callable[[DataFrame, int], None]
 ViewName: TypeAlias = Annotated[
     str, Rule("a name of letters, digits and _", re.compile(r"[A-Za-z_]\w*", re.ASCII).fullmatch)
 ]
@@ -31,45 +36,93 @@ OfBatches: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True)
-class FormatSink:
-    """Appends every change, by one of Spark's own formats."""
+class MemorySink:
+    """Appends every change to a table in memory."""
 
-    format: str
-    options: tuple[tuple[str, str], ...] = ()
+    name: str
+
+    @property
+    def title(self) -> str:
+        """What errors call it."""
+        return f"to_memory({self.name!r})"
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """The configured writer."""
-        return (
-            changes.writeStream.format(self.format)
-            .outputMode("append")
-            .options(**dict(self.options))
-        )
+        memory = changes.writeStream.format("memory").outputMode("append")
+        return memory.option("queryName", self.name)
+
+    def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
+        """A view of all micro-batches, in this process."""
+        schema = changelog_schema(node)
+        written: dict[int, pa.Table] = {}
+
+        def write(batch: DataFrame, number: int) -> None:
+            written[number] = batch.toArrow()
+            rows = pa.concat_tables(written.values())
+            session.createDataFrame(rows, schema).createOrReplaceTempView(self.name)
+
+        session.createDataFrame([], schema).createOrReplaceTempView(self.name)
+        return write
 
 
 @dataclass(frozen=True)
 class ParquetSink:
     """Appends every change as Parquet files.
 
-    The folder lists, by micro-batch, which of its files count. Spark takes a number that is listed
-    for a micro-batch that is run again, and leaves it out. So a checkpoint that has not begun
-    cannot go on with another one's folder.
+    Of a query with one result Spark keeps a list in the folder, by micro-batch, of its files that
+    count. It takes a number that is listed for a micro-batch that is run again, and leaves it out.
+    So a checkpoint that has not begun cannot go on with another one's folder.
+
+    Of a query with several each micro-batch is a folder, ``_batch=<number>``. It is written under a
+    name that readers do not see, then renamed; one that is run again takes its place.
     """
 
     path: str
+
+    @property
+    def title(self) -> str:
+        """What errors call it."""
+        return f"to_parquet({self.path!r})"
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """The configured writer."""
         session = changes.sparkSession
         begun = _has_files(session, checkpoint, "offsets")
         make_folder(session, "to_parquet", "path=", self.path)
-        if not begun and _has_files(session, self.path, "_spark_metadata"):
-            raise TargetError(
-                f"to_parquet({self.path!r})",
+        if not begun and _has_files(session, self.path, _LIST):
+            self._refuse(
                 "the folder has the changes of a query with another checkpoint, so Spark would "
-                "leave out as many of this one's micro-batches",
-                "Choose another folder, or move this one away",
+                "leave out as many of this one's micro-batches"
             )
+        if any(_batches(session, self.path)):
+            self._refuse("the folder has the changes of a query with several results")
         return changes.writeStream.format("parquet").outputMode("append").option("path", self.path)
+
+    def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
+        """A folder for each micro-batch."""
+        begun = _has_files(session, checkpoint, "offsets")
+        make_folder(session, "to_parquet", "path=", self.path)
+        if _has_files(session, self.path, _LIST):
+            self._refuse("the folder has the changes of a query with one result")
+        if not begun and any(_batches(session, self.path)):
+            self._refuse("the folder has the changes of a query with another checkpoint")
+        return self._write
+
+    def _write(self, batch: DataFrame, number: int) -> None:
+        session = batch.sparkSession
+        hidden, files = located(session, self.path, f"_writing_{number}")
+        batch.write.mode("overwrite").parquet(str(hidden.toString()))
+        shown, _ = located(session, self.path, f"{_BATCH}{number}")
+        files.delete(shown, True)
+        if not files.rename(hidden, shown):
+            raise TargetError(
+                self.title,
+                f"{hidden.getName()} cannot be renamed to {shown.getName()}",
+                "See what else writes the folder, and start the query again",
+            )
+
+    def _refuse(self, problem: str) -> NoReturn:
+        raise TargetError(self.title, problem, "Choose another folder, or move this one away")
 
 
 @dataclass(frozen=True)
@@ -78,14 +131,28 @@ class FunctionSink:
 
     function: OfBatches
 
+    @property
+    def title(self) -> str:
+        """What errors call it."""
+        return f"to_foreach_batch({getattr(self.function, '__name__', '...')})"
+
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """The configured writer."""
         return changes.writeStream.foreachBatch(self.function)
+
+    def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
+        """The function."""
+        return self.function
 
 
 @validated
 def to_parquet(path: Path) -> ParquetSink:
     """The changelog as Parquet files: every change is appended, exactly once.
+
+    Of a query with several results (``dt.run``) a micro-batch is a folder of its own,
+    ``_batch=<number>``, and rows are read with its number as column ``_batch``: the rows of one
+    number, from all results, are of the same input. Readers see a micro-batch wholly or not at
+    all where the file system renames a folder at once, as HDFS and local disks do and S3 does not.
 
     Raises ``TargetError`` at the start of a query with a new checkpoint where the folder has
     another's changes.
@@ -94,15 +161,22 @@ def to_parquet(path: Path) -> ParquetSink:
 
 
 @validated
-def to_memory(name: ViewName) -> FormatSink:
+def to_memory(name: ViewName) -> MemorySink:
     """The changelog as an in-memory table ``name`` of the session; for notebooks and tests."""
-    return FormatSink("memory", (("queryName", name),))
+    return MemorySink(name)
 
 
 @validated
 def to_foreach_batch(function: OfBatches) -> FunctionSink:
     """Calls ``function(changes, batch_id)`` for each micro-batch; again after a failure."""
     return FunctionSink(function)
+
+
+def _batches(session: SparkSession, folder: str) -> Iterator[str]:
+    """The folders of micro-batches."""
+    path, files = located(session, folder)
+    names = (entry.getName() for entry in entries(files, path))
+    return (name for name in names if name.startswith(_BATCH))
 
 
 def _has_files(session: SparkSession, folder: str, log: str) -> bool:

@@ -18,13 +18,16 @@ from dovetail.io.kafka import (
     Servers,
     Topic,
     WriteFormat,
+    save_to_topic,
+    to_records,
     write_topic,
 )
-from dovetail.plan.nodes import Node
+from dovetail.io.sinks import WriteBatch
+from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.refusals import refused
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 Malformed: TypeAlias = Literal["fail", "drop"]
@@ -61,31 +64,52 @@ class TopicSink:
     value: WriteFormat = "json"
     options: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def title(self) -> str:
+        """What errors call it."""
+        return f"to_topic({self.topic!r})"
+
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """The configured writer."""
+        self._refuse_unfit(changes.sparkSession, node)
+        return write_topic(changes, **self._records(node))
+
+    def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
+        """Writes a micro-batch's records; those of one that is written again come again."""
+        self._refuse_unfit(session, node)
+        to_records(
+            session.createDataFrame([], changelog_schema(node)),
+            key_columns=node.key.names,
+            value_columns=node.values.names,
+            key=self.key,
+            value=self.value,
+        )
+        return lambda batch, _: save_to_topic(batch, **self._records(node))
+
+    def _records(self, node: Node) -> dict[str, Any]:
+        return {
+            "key_columns": node.key.names,
+            "value_columns": node.values.names,
+            "topic": self.topic,
+            "servers": self.servers,
+            "key": self.key,
+            "value": self.value,
+            "options": self.options,
+        }
+
+    def _refuse_unfit(self, session: SparkSession, node: Node) -> None:
         if node.withdraws:
             raise PlanError(
                 node.name,
                 "unmatched='retract' withdraws single rows, a record of a topic cannot say which",
                 "Use unmatched='on_close', or write to files or Delta, which keep the rows",
             )
-        session = changes.sparkSession
         jvm: Any = session._jvm  # noqa: SLF001 -- Spark looks for the connector when it starts
         with refused("to_topic", f"topic {self.topic} cannot be written", NEEDS_JAR):
             jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(
                 "kafka",
                 session._jsparkSession.sessionState().conf(),  # noqa: SLF001
             )
-        return write_topic(
-            changes,
-            key_columns=node.key.names,
-            value_columns=node.values.names,
-            topic=self.topic,
-            servers=self.servers,
-            key=self.key,
-            value=self.value,
-            options=self.options,
-        )
 
 
 @validated

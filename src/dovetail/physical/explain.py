@@ -4,27 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dovetail.physical.planner import physical_plan
-from dovetail.physical.stage import Stage, stages
+from dovetail.physical.planner import plan_of
+from dovetail.physical.stage import Stage
+from dovetail.plan.fingerprint import in_one_order
 from dovetail.plan.nodes import Derived, Node
 from dovetail.plan.unwindowed import as_table
 
 
-def explain(node: Node) -> str:
+def explain(*nodes: Node) -> str:
     """The nodes, then the stages in the order in which they run: what is shuffled and by what, what
-    is stored under which name, what is looked up. Then, where a delta join was tried, each of its
-    limitations.
+    is stored under which name, what is looked up; of several results, whose the stage is. Then,
+    where a delta join was tried, each of its limitations.
 
     A tree of joins on one key is one stage; its inputs are shuffled once, by key, and each input's
-    rows are stored once. A join by foreign key is three.
+    rows are stored once. A join by foreign key is three. What several results have in common is
+    there once.
     """
-    lines = ["Topology", *_tree(node, "", "")]
-    if not (node.stream and node in node.origins):
-        read = as_table(node, "on_change") if node.windows else node
-        last = physical_plan(read, buckets=1, emit="change")
-        for number, stage in enumerate(stages(last), start=1):
+    lines = [line for node in nodes for line in ("", "Topology", *_tree(node, "", ""))][1:]
+    run = [node for node in nodes if not (node.stream and node in node.origins)]
+    if run:
+        read = [as_table(node, "on_change") if node.windows else node for node in run]
+        read = in_one_order(read) if len(read) > 1 else read
+        plan = plan_of(read, buckets=1, emit="change")
+        for number, stage in enumerate(plan.stages, start=1):
             lines += ["", f"Stage {number}", *_stage(stage)]
-    for one in node.walk():
+            if len(read) > 1 and any(stage is result.stage for result in plan.results):
+                lines.append(f"  result   {stage.node.name}")
+    for one in dict.fromkeys(one for node in nodes for one in node.walk()):
         if one.verdicts:
             lines += ["", *_verdicts(one)]
     return "\n".join(lines)

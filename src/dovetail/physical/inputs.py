@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from itertools import chain, pairwise
 
 import pyarrow as pa
 from pyspark.sql import Column
@@ -97,9 +99,12 @@ class Arrival:
     one_log: bool = False
 
     @classmethod
-    def of(cls, node: Node, *, one_log: bool = False) -> Arrival:
-        """That of a whole topology, by its last node."""
-        return cls(tuple(node.origins), node.timed, one_log)
+    def of(cls, *nodes: Node, one_log: bool = False) -> Arrival:
+        """That of a whole topology, by its results. Where sources come in one order in one result
+        and in another in the next, that of their first use counts.
+        """
+        timed = any(node.timed for node in nodes)
+        return cls(_in_one_order([node.origins for node in nodes]), timed, one_log)
 
     def shared_log(self, source: Entry) -> bool:
         """Whether its rows have a place in a log that all inputs share."""
@@ -125,6 +130,18 @@ class Arrival:
     def first_feeds(self, source: Entry) -> tuple[str, ...]:
         """As ``feeds``, of the first of two stages of one node."""
         return (SEQUENCE, TIE) if self.shared_log(source) else (CLOCK, ORDER, TIE)
+
+
+def _in_one_order(orders: Sequence[Sequence[Source]]) -> tuple[Source, ...]:
+    """All sources in the order in which each list has them; that of first use if lists differ."""
+    first_use = dict.fromkeys(chain.from_iterable(orders))
+    sorter = TopologicalSorter[Source](dict.fromkeys(first_use, ()))
+    for before, after in chain.from_iterable(map(pairwise, orders)):
+        sorter.add(after, before)
+    try:
+        return tuple(sorter.static_order())
+    except CycleError:
+        return tuple(first_use)
 
 
 def source_spec(

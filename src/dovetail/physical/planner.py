@@ -9,7 +9,8 @@ table, have an exchange between their operators.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 
 from pyspark.sql.types import StructType
@@ -29,6 +30,7 @@ from dovetail.physical.inputs import (
     source_spec,
     unique_names,
 )
+from dovetail.physical.line import Plan, Result
 from dovetail.physical.source import SourceSpec
 from dovetail.physical.stage import Port, Stage
 from dovetail.physical.windows import windowed
@@ -37,33 +39,60 @@ from dovetail.plan.checks import signature
 from dovetail.plan.delta_join import DeltaJoin, needed_columns
 from dovetail.plan.fingerprint import fingerprint
 from dovetail.plan.foreign_key_join import ForeignKeyJoin
-from dovetail.plan.nodes import Derived, Node, Source
+from dovetail.plan.nodes import Derived, Entry, Node, Source
 from dovetail.plan.unwindowed import Unwindowed
-from dovetail.plan.views import at_rest
+from dovetail.plan.views import View, at_rest
 from dovetail.plan.window_join import WindowJoin
 
 
-def physical_plan(node: Node, *, buckets: int, emit: Emit, arrival: Arrival | None = None) -> Stage:
-    """The stage that computes a node, and with it all that feed it; ``arrival``: how the rows of
-    the topology are put in order, by default as its sources say.
-    """
-    if isinstance(node, Source) and node.stream:
-        raise PlanError(
-            node.title,
-            "nothing is joined with it, so there is nothing to compute",
-            "Join it, make it a table with to_table(), or write its frame itself",
-        )
-    planner = _Planner(arrival or Arrival.of(node), buckets)
-    computed, views = at_rest(node)
-    return replace(planner.stage(computed, emit, ()), views=views)
+def plan_of(
+    nodes: Sequence[Node],
+    *,
+    buckets: int,
+    emit: Emit,
+    arrival: Arrival | None = None,
+    dead_letters: bool = False,
+) -> Plan:
+    """The plan whose results are these nodes; what several of them are made of is there once."""
+    for node in nodes:
+        if isinstance(node, Source) and node.stream:
+            raise PlanError(
+                node.title,
+                "nothing is joined with it, so there is nothing to compute",
+                "Join it, make it a table with to_table(), or write its frame itself",
+            )
+    planner = _Planner(arrival or Arrival.of(*nodes), buckets)
+    resting = [at_rest(node) for node in nodes]
+    # Those that others read come after these, which say what the stage must tell of its rows.
+    for computed, _ in sorted(resting, key=lambda one: -sum(1 for _ in one[0].walk())):
+        planner.of(computed, emit, ())
+    results = (Result(planner.of(computed, emit, ()), views) for computed, views in resting)
+    return Plan(tuple(results), dead_letters)
 
 
 @dataclass(frozen=True)
 class _Planner:
-    """``arrival``: of the whole topology; ``buckets``: how many share each key space."""
+    """``arrival``: of the whole topology; ``buckets``: how many share each key space; ``made``: the
+    stages that there are, by what they compute and how it is emitted.
+    """
 
     arrival: Arrival
     buckets: int
+    made: dict[tuple[Node, Entry | None], tuple[Stage, Emit]] = field(default_factory=dict)
+
+    def of(
+        self, node: Node, emit: Emit, feeds: tuple[str, ...], entry: Entry | None = None
+    ) -> Stage:
+        """The stage of a node, the same for all that read it; ``feeds``: as in ``Fragment``;
+        ``entry``: as what it is read. Of what is read as a view there is a stage for each view.
+        """
+        key = (node, entry if isinstance(entry, View) else None)
+        if key not in self.made:
+            self.made[key] = self.stage(node, emit, feeds), emit
+        stage, made = self.made[key]
+        if made != emit:
+            chains.refuse_batch(node)
+        return stage
 
     def _port(
         self, input_: Input, source: SourceSpec, emit: Emit, by: tuple[str, ...] = ()
@@ -72,10 +101,11 @@ class _Planner:
         base = input_.source.base
         if isinstance(base, Source):
             return Port(source, base, input_, by)
-        origin = self.stage(
+        origin = self.of(
             base.node,
             emit if base.node.current and not base.node.eventual else "change",
             self.arrival.feeds(base),
+            input_.source,
         )
         return Port(source, origin, input_, by)
 

@@ -1,4 +1,4 @@
-"""The physical plan as a tree: stages, and the exchanges by which rows reach them.
+"""The physical plan: stages, and the exchanges by which rows reach them.
 
 A *stage* is a fragment with what reaches each of its inputs: the rows of a source or the changes of
 another stage, through an *exchange* that partitions them over buckets.
@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from dovetail.physical.fragment import Fragment
 from dovetail.physical.inputs import Input
 from dovetail.physical.source import SourceSpec
+from dovetail.plan.foreign_key_join import ForeignKeyJoin
 from dovetail.plan.nodes import Node, Source
-from dovetail.plan.views import View
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class Port:
 class Stage:
     """A fragment that computes ``node``, or a part of it, with a port for each of its inputs.
     ``by``: what its rows are shuffled by, in words; ``leaves``: what the output's columns are named
-    by, from left to right; ``views``: of the last stage, what its changes are read as in the end.
+    by, from left to right.
     """
 
     node: Node
@@ -53,7 +53,11 @@ class Stage:
     ports: tuple[Port, ...]
     by: str
     leaves: tuple[Input, ...] = ()
-    views: tuple[View, ...] = ()
+
+    @property
+    def argument(self) -> str:
+        """The argument that has the expressions which may fail on a row of an input."""
+        return "on=" if isinstance(self.node, ForeignKeyJoin) else "window_of="
 
 
 def stages(last: Stage) -> Iterator[Stage]:

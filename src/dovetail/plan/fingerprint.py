@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
@@ -24,39 +25,66 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-def fingerprint(node: Node) -> str:
+def fingerprint(*nodes: Node) -> str:
     """A short hash of what ``describe`` says."""
-    text = json.dumps(describe(node), separators=(",", ":"), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return _hash(describe(*nodes))
 
 
-def describe(node: Node) -> dict[str, Any]:
-    """All of a node that stored state depends on, as JSON's own data: its inputs with their names
-    and how each is read, and what is made of them, expressions by their text.
+def describe(*nodes: Node) -> dict[str, Any]:
+    """All of a topology's results that stored state depends on, as JSON's own data: its inputs with
+    their names and how each is read, and what is made of them, expressions by their text.
 
     Not part of it: the selection that comes last, the names of joins, how results are emitted, how
     long ``align=`` waits, look-up sources and caches, and what the inputs' frames do themselves.
     """
-    described = _Description(node.origins)(at_rest(node)[0])
-    return json.loads(json.dumps(described))  # type: ignore[no-any-return]
+    description = _Description(origins_of(nodes))
+    described = [description(at_rest(node)[0]) for node in nodes]
+    made = described[0] if len(described) == 1 else {"results": described}
+    return json.loads(json.dumps(made))  # type: ignore[no-any-return]
 
 
-def refuse_other(node: Node, fingerprint_then: str, then: Mapping[str, Any]) -> None:
+def origins_of(nodes: Sequence[Node]) -> list[Source]:
+    """The sources of a topology with these results, in the order of first use."""
+    return list(dict.fromkeys(source for node in nodes for source in node.origins))
+
+
+def in_one_order(nodes: Sequence[Node]) -> list[Node]:
+    """Several results in the order that a checkpoint knows them by, whatever theirs is."""
+    return sorted(nodes, key=fingerprint)
+
+
+def refuse_other(
+    nodes: Sequence[Node], title: str, fingerprint_then: str, then: Mapping[str, Any]
+) -> None:
     """Refuse to go on with what another topology stored, whose description is ``then``."""
-    if fingerprint(node) != fingerprint_then:
+    if fingerprint(*nodes) == fingerprint_then:
+        return
+    now = describe(*nodes)
+    before, here = (described.get("results", [described]) for described in (then, now))
+    if len(before) == len(here):
+        places = ["plan"] if len(nodes) == 1 else [f"result {n}" for n in range(1, len(here) + 1)]
+        parts = zip(before, here, places, strict=True)
+        differences = chain.from_iterable(_differences(*part) for part in parts)
         raise CheckpointError(
-            node.name,
-            "the checkpoint belongs to another topology: "
-            + "; ".join(_differences(then, describe(node))),
+            title,
+            f"the checkpoint belongs to another topology: {'; '.join(differences)}",
             "Start with a new checkpoint and a new target, or restore the topology that wrote it",
         )
+    were, are = (", ".join(map(_short, results)) for results in (before, here))
+    raise CheckpointError(
+        title,
+        f"the checkpoint is of a query with {len(before)} results, {were}, and this one has "
+        f"{len(here)}, {are}",
+        "Go on with the same results, or start with a new checkpoint and new targets: a result is "
+        "neither added to a checkpoint nor taken out of it",
+    )
 
 
-def refuse_alike(node: Node) -> None:
+def refuse_alike(*nodes: Node) -> None:
     """Refuse inputs that differ in nothing that a checkpoint knows them by: exchanged, each would
     go on with the state of the other.
     """
-    sources = node.origins
+    sources = origins_of(nodes)
     description = _Description(sources)
     described = [{**description(source)} | {"input": 0} for source in sources]
     for number, source in enumerate(sources):
@@ -67,6 +95,11 @@ def refuse_alike(node: Node) -> None:
                 "tell them apart",
                 "Give each a name of its own with name=",
             )
+
+
+def _hash(described: Mapping[str, Any]) -> str:
+    text = json.dumps(described, separators=(",", ":"), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class _Description:

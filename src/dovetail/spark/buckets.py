@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail.arrays.hashing import spark_preimage
 from dovetail.engine.fragment import SLICE_BYTES, process
-from dovetail.engine.pack import unpack_piece
+from dovetail.engine.pack import PACKED, unpack_piece
 from dovetail.engine.pieces import Piece, high_time_us
 from dovetail.engine.spool import Spool
 from dovetail.physical.fragment import Fragment
@@ -43,22 +43,31 @@ def _number_of(buckets: int) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class Work:
-    """What a stage does. ``timers``: whether rows that wait for another source ask for a timer."""
+    """What a stage does. ``number``: its own; ``passes``: whether rows for others come by;
+    ``timers``: whether rows that wait for another source ask for a timer.
+    """
 
     fragment: Fragment
     emission: Emission
+    number: int
+    passes: bool
     timers: bool
 
     def rows(
         self, label: int, rows: Iterator[pd.DataFrame], state: Any, handle: Any
     ) -> Iterator[pd.DataFrame]:
-        """One micro-batch of one bucket, from its packed rows."""
+        """One micro-batch of one bucket, from its packed rows; those for others pass."""
         spool, now_us = Spool(task.directory("dovetail-spool"), SLICE_BYTES), 0
         for frame in rows:
-            for row in frame.itertuples(index=False):
+            own = frame
+            if self.passes:
+                own, others = parted(frame, self.number)
+                yield others
+            for row in own.itertuples(index=False):
                 spool.add(unpack_piece(row), row.payload)
                 now_us = 0 if self.fragment.align_us is None else row.now_us
-        yield from self.batch(label, spool.pieces, now_us, state, handle)
+        if spool.pieces:
+            yield from self.batch(label, spool.pieces, now_us, state, handle)
 
     def batch(
         self, label: int, pieces: Sequence[Piece], now_us: int, state: Any, handle: Any
@@ -70,6 +79,12 @@ class Work:
             assert self.fragment.align_us is not None
             handle.registerTimer((now_us + self.fragment.align_us) // 1000 + 1)
         yield from self.emission.frames(done, label, high_time_us(pieces))
+
+
+def parted(frame: pd.DataFrame, number: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of ``PACKED`` for a stage, and those for others."""
+    own = frame["reader"] == number
+    return frame[own], frame.loc[~own, PACKED.names]
 
 
 @lru_cache(maxsize=64)

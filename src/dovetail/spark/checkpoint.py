@@ -7,12 +7,12 @@ ever unbound, and what a start leaves that came no further binds nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dovetail.errors import CheckpointError
 from dovetail.hadoop import configuration, entries, located, text_of
-from dovetail.physical.stage import Stage
+from dovetail.physical.line import Plan
 from dovetail.plan.fingerprint import describe, fingerprint, refuse_other
 from dovetail.plan.nodes import Node
 from dovetail.spark.layout import described
@@ -35,29 +35,46 @@ _LOCAL_CHECKPOINT = {
 }
 
 
-def binding_of(node: Node, stage: Stage, *, partitions: int) -> dict[str, Any]:
-    """What ties a checkpoint to a query of ``node``, which runs as ``stage`` and those that feed
-    it.
-    """
+def binding_of(nodes: Sequence[Node], plan: Plan, *, partitions: int) -> dict[str, Any]:
+    """What ties a checkpoint to a query whose results are ``nodes``, and which runs as ``plan``."""
     return {
         "version": FORMAT_VERSION,
-        "topology": fingerprint(node),
-        "plan": describe(node),
-        "buckets": stage.fragment.buckets,
+        "topology": fingerprint(*nodes),
+        "plan": describe(*nodes),
+        "buckets": plan.buckets,
         "partitions": partitions,
-        "stages": described(stage),
+        "stages": described(plan.stages),
     }
 
 
-def refuse_unfit(binding: Mapping[str, Any], node: Node, buckets: int | None) -> None:
-    """Refuse to run a node, or so many buckets, where the binding is of others."""
-    refuse_other(node, binding["topology"], binding["plan"])
+def refuse_unfit(
+    binding: Mapping[str, Any], nodes: Sequence[Node], title: str, buckets: int | None
+) -> None:
+    """Refuse to run these results, or so many buckets, where the binding is of others."""
+    refuse_other(nodes, title, binding["topology"], binding["plan"])
     if buckets is not None and buckets != binding["buckets"]:
         raise CheckpointError(
-            node.name,
+            title,
             f"the checkpoint has {binding['buckets']} buckets, the query asks for {buckets}",
             f"Use buckets={binding['buckets']} or leave it out; "
             "another number needs a new checkpoint",
+        )
+
+
+def refuse_other_stages(binding: Mapping[str, Any], plan: Plan, title: str) -> None:
+    """Refuse a plan that has other stages than the binding's, for Spark knows their state by their
+    numbers.
+    """
+    before, now = (
+        [stage["topology"] for stage in stages]
+        for stages in (binding["stages"], described(plan.stages))
+    )
+    if before != now:
+        raise CheckpointError(
+            title,
+            f"the checkpoint has the state of {len(before)} stages, and the query has {len(now)}, "
+            "as this version plans it",
+            "Go on with the version that wrote it, or start with a new checkpoint",
         )
 
 
@@ -81,7 +98,7 @@ class CheckpointFile:
         chosen = any(own.get(key) for key in _LOCAL_CHECKPOINT)
         return {} if chosen or self._fs.getScheme() != "file" else _LOCAL_CHECKPOINT
 
-    def read(self, node: Node) -> dict[str, Any] | None:
+    def read(self, title: str) -> dict[str, Any] | None:
         """The binding, or None in a checkpoint that has not begun; ``CheckpointError`` for one that
         has begun without a binding, or with one that cannot be read.
         """
@@ -103,7 +120,7 @@ class CheckpointFile:
                     f"{FORMAT_VERSION}"
                 )
         raise CheckpointError(
-            node.name,
+            title,
             problem,
             "Run what wrote it (changelog() writes no such file), or start with a new checkpoint",
         )

@@ -7,7 +7,7 @@ from functools import reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from dovetail.columns import TIMESTAMP, quoted
+from dovetail.columns import LETTER, OPERATOR, PROBLEM, TIMESTAMP, foreign_key_name, quoted
 from dovetail.errors import PlanError
 from dovetail.plan.foreign_key_join import ForeignKeyJoin
 from dovetail.plan.nodes import Derived, Node
@@ -31,11 +31,11 @@ def _letters(join: ForeignKeyJoin) -> DataFrame:
     left = join.left
     made = isinstance(left.base, Derived)
     read = read_of(left, query.changelog(left.base, emit="change", buckets=None) if made else None)
-    frame, _, failed = with_foreign_key(read.frame, join.on, read.deleted)
+    frame, _, failed = with_foreign_key(read.frame, join.on, read.deleted, foreign_key_name(0))
     names = [*left.key.names, *left.values.names]
     return frame.filter(failed).select(
-        F.lit(join.name).alias("_operator"),
-        F.lit(f"on= fails on a row of {left.name}").alias("_problem"),
+        F.lit(join.name).alias(OPERATOR),
+        F.lit(f"on= fails on a row of {left.name}").alias(PROBLEM),
         read.timestamp.alias(TIMESTAMP),
-        F.to_json(F.struct(*(F.col(quoted(name)) for name in names))).alias("row"),
+        F.to_json(F.struct(*(F.col(quoted(name)) for name in names))).alias(LETTER),
     )

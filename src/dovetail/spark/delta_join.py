@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from dovetail.columns import CLOCK, DELETED, FILE, HASH, LOG_PARTITION, ORDER, quoted
+from dovetail.columns import CLOCK, DELETED, FILE, HASH, LOG_PARTITION, ORDER, PASSING, quoted
 from dovetail.engine.blame import blamed
-from dovetail.engine.pack import PACKED, Tag, packed, unpack_piece
+from dovetail.engine.pack import Tag, packed, unpack_piece
 from dovetail.engine.pieces import batch_of, high_time_us
 from dovetail.errors import PlanError
 from dovetail.lookup.pool import opened
@@ -27,9 +27,12 @@ from dovetail.operators.delta_join import join, last_rows
 from dovetail.operators.lookup_cache import CacheFile, SideCache
 from dovetail.physical.delta_join import DeltaJoin, Settle
 from dovetail.physical.fragment import Fragment, Operator
+from dovetail.physical.line import Step
 from dovetail.physical.output import Output
 from dovetail.plan.select import SIDES
 from dovetail.spark import task
+from dovetail.spark.emission import PACKED_COLUMNS
+from dovetail.spark.passing import letting_pass, with_passing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,13 +42,16 @@ _COUNTS = [f"_{side}_{what}" for side in SIDES for what in ("hits", "misses", "u
 
 
 def by_primary_key(
-    rows: DataFrame, fragment: Fragment, labels: Sequence[int], partitions: int
+    rows: DataFrame, step: Step, labels: Sequence[int], partitions: int
 ) -> DataFrame:
-    """The last change per primary key of a fragment's input, packed by join key, from what is
-    packed by primary key.
+    """The last change per primary key of a stage's input, packed by join key, from what is packed
+    by primary key.
     """
+    fragment, reading = step.stage.fragment, step.moves
+    assert reading is not None
     (source,), law = fragment.sources, fragment.last.law
     assert isinstance(law, Settle)
+    reader, number = reading.reader, reading.number
 
     @task.mapping
     @_placed(fragment)
@@ -55,9 +61,11 @@ def by_primary_key(
         clocked = batch.rows.drop_columns([n for n in _GIVEN if n in batch.rows.schema.names])
         batch = replace(batch, rows=clocked.append_column(CLOCK, pa.array(batch.clock_us)))
         table = last_rows(source, law.primary, batch).select(list(law.columns))
-        yield packed(table, labels, Tag(0, task.partition(), 0, high_time_us(pieces)), by=HASH)
+        tag = Tag(reader, number, task.partition(), 0, high_time_us(pieces))
+        yield packed(table, labels, tag, by=HASH)
 
-    return rows.repartition(partitions, "bucket").mapInArrow(settle, PACKED)
+    function = letting_pass(settle, step.number, None) if step.passes else settle
+    return rows.repartition(partitions, "bucket").mapInArrow(function, PACKED_COLUMNS)
 
 
 def _placed(fragment: Fragment) -> Callable[[task.BatchFunction], task.BatchFunction]:
@@ -76,21 +84,22 @@ def _placed(fragment: Fragment) -> Callable[[task.BatchFunction], task.BatchFunc
 
 def joined(
     rows: DataFrame,
-    fragment: Fragment,
+    step: Step,
     output: Output,
     schema: pa.Schema,
     *,
     partitions: int,
     metric: str,
 ) -> DataFrame:
-    """The rows that a delta join sends out, from its packed inputs; ``schema``: ``output.schema``
-    in the session's time zone.
+    """The rows that a delta join sends out, from its packed inputs, and beside them those that
+    pass; ``schema``: ``output.schema`` in the session's time zone.
 
     Counts of join keys are observed under ``metric``: ``left_hits``, found in the caches,
     ``left_misses``, looked up, of these ``left_unfit``, which the store could not have; and so for
     the right side.
     """
     live, query = rows.isStreaming, uuid4().hex
+    fragment, passes = step.stage.fragment, step.passes
     operator, sources = fragment.last, fragment.sources
     if live and operator.emit == "batch":
         raise PlanError(
@@ -121,11 +130,17 @@ def joined(
     counted = StructType(
         [*output.columns.fields, *(StructField(name, LongType()) for name in _COUNTS)]
     )
-    out = rows.repartition(partitions, "bucket").mapInArrow(changes, counted)
+    names = output.columns.names
+    function: task.BatchFunction = changes
+    if passes:
+        arrow = pa.schema([*schema, *(pa.field(name, pa.int64()) for name in _COUNTS)])
+        function, counted = letting_pass(changes, step.number, arrow), with_passing(counted)
+        names = [*names, PASSING]
+    out = rows.repartition(partitions, "bucket").mapInArrow(function, counted)
     if live:
         sums = (F.coalesce(F.sum(name), F.lit(0)).alias(name[1:]) for name in _COUNTS)
         out = out.observe(metric, *sums)
-    own = (F.col(quoted(name)) for name in output.columns.names)
+    own = (F.col(quoted(name)) for name in names)
     return out.where(F.col(_COUNTS[0]).isNull()).select(*own)
 
 

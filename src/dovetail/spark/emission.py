@@ -8,25 +8,27 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from dovetail.engine.fragment import Processed
-from dovetail.engine.pack import PACKED, Tag, packed
+from dovetail.engine.pack import PACKED, Tag, packed, whole
 from dovetail.physical.output import Output
-from dovetail.state.ipc import from_ipc, parts_of, to_ipc
+from dovetail.plan.arrow import spark_schema
+from dovetail.state.ipc import from_ipc, parts_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
+PACKED_COLUMNS = spark_schema(PACKED)
+
 _OUTPUT_ROWS_MAX = 100_000
 _OUTPUT_BYTES_MAX = 32 << 20
-CHANGES, PAYLOAD = "changes", "payload"
 
 
 class Emission(ABC):
     """How a bucket's changes leave a stage: rows of ``columns``."""
 
-    columns: StructType | str
+    columns: StructType
 
     @abstractmethod
     def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
@@ -54,58 +56,56 @@ class Rows(Emission):
 
 @dataclass
 class Blobs(Emission):
-    """As Arrow IPC streams, which carry every type, and a column for each of ``counts``, metrics of
-    rows that had no use.
+    """As Arrow IPC streams, which carry every type, addressed to ``reader``, and a last row with
+    what is counted by ``counts``, metrics of rows that had no use.
     """
 
     output: Output
     counts: Sequence[str]
+    reader: int
 
     def __post_init__(self) -> None:
-        names = map(count_column, range(len(self.counts)))
-        counts = [StructField(name, LongType()) for name in names]
-        self.columns = StructType([StructField(CHANGES, BinaryType()), *counts])
+        self.columns = PACKED_COLUMNS
 
     def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
-        """One row per stream, and a last one that counts."""
-        import pandas as pd
+        """Rows of ``PACKED``, one per stream."""
+        tag = Tag(self.reader, 0, bucket, 0)
+        for number, rows in enumerate(_parts(done.changes)):
+            yield whole(self.output.rows(rows), bucket, replace(tag, number=number)).to_pandas()
+        if self.counts:
+            yield whole(None, bucket, replace(tag, counts=self._counted(done))).to_pandas()
 
-        columns = [count_column(number) for number in range(len(self.counts))]
-        none = {name: [0] for name in columns}
-        for rows in _parts(done.changes):
-            yield pd.DataFrame({CHANGES: [to_ipc(self.output.rows(rows))], **none})
-        counted = ([done.counts[name]] for name in self.counts)
-        yield pd.DataFrame({CHANGES: [None], **dict(zip(columns, counted, strict=True))})
-
-
-def count_column(number: int) -> str:
-    """The column of a metric among ``Blobs``."""
-    return f"count_{number}"
+    def _counted(self, done: Processed) -> list[int]:
+        return [done.counts[name] for name in self.counts]
 
 
 @dataclass
 class ToBuckets(Emission):
-    """As the packed rows of another stage's input ``number``, partitioned over its buckets by the
-    hash in column ``by``. Every bucket hears the time.
+    """As the packed rows of a stage's input, partitioned over its buckets by the hash in column
+    ``by``. ``reader``, ``number``: the stage's number and its input's. Every bucket hears the time,
+    and one what is counted by ``counts``.
     """
 
     labels: Sequence[int]
     by: str
+    reader: int
     number: int
+    counts: Sequence[str]
 
     def __post_init__(self) -> None:
-        self.columns = PACKED
+        self.columns = PACKED_COLUMNS
 
     def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
         """Rows of ``PACKED``."""
         bucket, piece = self.labels.index(bucket), 0
-        tag = Tag(self.number, bucket, 0, high_time_us)
+        tag = Tag(self.reader, self.number, bucket, 0, high_time_us)
         for rows in _parts(done.changes):
             message = packed(rows, self.labels, replace(tag, number=piece), by=self.by)
             yield message.to_pandas()
             piece += 1
         # The last piece has no rows; it brings the time, and what the bucket has counted.
-        tag = replace(tag, number=piece, dropped=done.counts.total())
+        counted = [done.counts[name] for name in self.counts]
+        tag = replace(tag, number=piece, counts=counted)
         yield packed(None, self.labels, tag).to_pandas()
 
 
@@ -114,9 +114,9 @@ def _parts(changes: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield from parts_of(table, _OUTPUT_BYTES_MAX, _OUTPUT_ROWS_MAX)
 
 
-def payloads(batches: Iterator[pa.RecordBatch], column: str) -> Iterator[pa.Table]:
-    """The tables in a column of Arrow IPC streams, nulls left out."""
+def payloads(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The tables among rows of ``PACKED``."""
     for batch in batches:
-        for payload in batch.column(column):
+        for payload in batch.column("payload"):
             if payload.is_valid:
                 yield from_ipc(payload.as_buffer())

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import ClassVar
@@ -20,35 +20,37 @@ from pyspark.sql.types import (
     DateType,
     NumericType,
     StringType,
+    StructType,
     TimestampType,
 )
 
+from dovetail.columns import PASSING
 from dovetail.engine.blame import blamed
 from dovetail.engine.flow import Flow
-from dovetail.engine.pack import PACKED, Packer
+from dovetail.engine.pack import DEAD_LETTERS, Carrier, Letters, Packer, Packing, Tag, pack, whole
 from dovetail.operators.in_order import merge
 from dovetail.physical.delta_join import DeltaJoin, Settle
-from dovetail.physical.fragment import Fragment
+from dovetail.physical.line import Reading, Step
 from dovetail.physical.operators import InOrder
 from dovetail.physical.output import Output, output_of
-from dovetail.physical.stage import Port, Stage
-from dovetail.plan.nodes import Node
+from dovetail.physical.stage import Stage
+from dovetail.plan.arrow import arrow_schema
+from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.spark import delta_join, project, task
 from dovetail.spark.buckets import Work
 from dovetail.spark.emission import (
-    CHANGES,
-    PAYLOAD,
+    PACKED_COLUMNS,
     Blobs,
     Emission,
     Rows,
     ToBuckets,
-    count_column,
     payloads,
 )
+from dovetail.spark.passing import letting_pass, parted, with_passing
 from dovetail.spark.processor import BucketProcessor
-from dovetail.spark.wire import wire_rows
+from dovetail.spark.wire import Read, Wire, read_of
 
-_FLAT = (BinaryType, BooleanType, DateType, NumericType, StringType, TimestampType)
+_FLAT_TYPES = (BinaryType, BooleanType, DateType, NumericType, StringType, TimestampType)
 
 
 @dataclass
@@ -64,75 +66,154 @@ class Frames(Flow[DataFrame, DataFrame]):
     flat: ClassVar[bool]
 
     @abstractmethod
-    def staged(self, packed: DataFrame, fragment: Fragment, emission: Emission) -> DataFrame:
-        """What a fragment with state emits of its packed inputs."""
+    def staged(self, packed: DataFrame, step: Step, emission: Emission) -> DataFrame:
+        """What a stage with state emits of its packed inputs."""
 
-    def packed(self, stage: Stage, number: int, port: Port, rows: DataFrame | None) -> DataFrame:
-        """Rows of ``PACKED``.
+    def read(self, step: Step) -> DataFrame:
+        """Rows of ``PACKED``, from a source's frame that is read once."""
+        assert not isinstance(step.origin, Stage)
+        return self._packed(step, read_of(step.origin, None), [], passes=False)
+
+    def packed(self, step: Step, rows: DataFrame) -> DataFrame:
+        """Rows of ``PACKED``."""
+        names = changelog_schema(step.stage.node).names if step.result is not None else []
+        port = step.readings[0].port
+        assert port.input is not None
+        entry = port.input.source  # of all: of each view of a result there is a stage
+        return self._packed(step, read_of(entry, rows), names, passes=step.passes)
+
+    def _packed(self, step: Step, read: Read, names: Sequence[str], *, passes: bool) -> DataFrame:
+        """Rows of ``PACKED`` for each that reads a step's rows; ``names``: the columns of the
+        result.
 
         What is dropped, for a null in the key or a stream's record without a value, is counted, as
         observed metric ``<name>.dropped``; a foreign key that fails, as ``<name>.failed``.
         """
+        wire, packings = Wire(read), list[Packing]()
+        for reading in step.readings:
+            packings += self._of(reading, wire, step.letters)
+        if names:
+            assert step.result is not None
+            columns = StructType([read.frame.schema[name] for name in names])
+            schema = arrow_schema(columns)
+            packings.append(Carrier(step.result, schema, self.labels, wire.own(names)))
+        place = wire.own([PASSING])[0] if passes else None
+        title = step.readings[0].port.source.title
+        made = wire.frame.mapInArrow(packing(packings, title, place), PACKED_COLUMNS)
+        for reading in step.readings:
+            source = reading.port.source
+            counted = ("dropped", "failed") if source.fallible else ("dropped",)
+            metrics = [f"{source.name}.{count}" for count in counted]
+            made = self._observed(made, metrics, reading.reader, reading.number)
+        return made
+
+    def _of(self, reading: Reading, wire: Wire, letters: int | None) -> Iterator[Packing]:
+        """The packings of a stage's input, and of the rows that it leaves out."""
+        port, source = reading.port, reading.port.source
         assert port.input is not None
-        source = port.source
-        wire = wire_rows(port.input, source, rows)
-        made = wire.mapInArrow(packing(Packer(number, source, self.labels, port.by)), PACKED)
-        for count in ("dropped", "failed") if source.fallible else ("dropped",):
-            made = self._observed(made, f"{source.name}.{count}", count)
-        return made
-
-    def partitioned(self, stage: Stage, inputs: list[DataFrame], by: str, number: int) -> DataFrame:
-        """Rows of ``PACKED``. What the stage counts is an observed metric."""
-        packed, fragment = reduce(DataFrame.union, inputs), stage.fragment
-        if isinstance(fragment.last.law, Settle):
-            return delta_join.by_primary_key(packed, fragment, self.labels, self.partitions)
-        made = self.staged(packed, fragment, ToBuckets(self.labels, by, number))
-        for metric in fragment.counts:
-            made = self._observed(made, metric, "dropped")
-        return made
-
-    def changes(self, stage: Stage, inputs: list[DataFrame]) -> DataFrame:
-        """The changelog."""
-        packed, fragment = reduce(DataFrame.union, inputs), stage.fragment
-        output, law = output_of(stage), fragment.last.law
-        if fragment.stateful:
-            rows = self._stateful(packed, fragment, output)
-        elif isinstance(law, DeltaJoin):
-            schema = _in_session_timezone(packed, output)
-            metric = self._metric(f"{law.name}.lookups")
-            rows = delta_join.joined(
-                packed, fragment, output, schema, partitions=self.partitions, metric=metric
+        places = wire.input(port.input, source, letters=letters is not None)
+        yield Packer(reading.reader, reading.number, source, self.labels, port.by, places)
+        if letters is not None and source.fallible:
+            yield Letters(
+                letters,
+                DEAD_LETTERS,
+                self.labels,
+                [wire.time(), places[-1]],
+                operator=reading.stage.fragment.title,
+                problem=reading.failure,
             )
-        else:
-            assert isinstance(law, InOrder)
-            results = packed.repartition(self.partitions, "bucket")
-            rows = _merged(results, fragment, law, output)
-        made = rows if output.held is not None else project.changelog(rows, stage)
-        return reduce(project.viewed, stage.views, made)
 
-    def _stateful(self, packed: DataFrame, fragment: Fragment, output: Output) -> DataFrame:
+    def partitioned(self, step: Step, inputs: list[DataFrame]) -> DataFrame:
+        """Rows of ``PACKED``. What the stage counts is an observed metric."""
+        packed, fragment, reading = _union(inputs), step.stage.fragment, step.moves
+        assert reading is not None
+        assert reading.port.hash_column is not None
+        if isinstance(fragment.last.law, Settle):
+            return delta_join.by_primary_key(packed, step, self.labels, self.partitions)
+        emission = ToBuckets(
+            self.labels,
+            reading.port.hash_column,
+            reading.reader,
+            reading.number,
+            fragment.counts,
+        )
+        made = self.staged(packed, step, emission)
+        return self._observed(made, fragment.counts, reading.reader, reading.number)
+
+    def emitted(self, step: Step, inputs: list[DataFrame]) -> DataFrame:
+        """Rows of ``PACKED``: the changes as they leave the stage, which ``as_changelog`` reads."""
+        fragment, result = step.stage.fragment, step.result
+        assert result is not None
+        if fragment.stateful:
+            output = output_of(step.stage)
+            made = self.staged(_union(inputs), step, Blobs(output, fragment.counts, result))
+            return self._observed(made, fragment.counts, result, 0)
+        law, packed = fragment.last.law, _union(inputs)
+        if isinstance(law, InOrder):
+            packed = packed.repartition(self.partitions, "bucket")
+            function = merging(step, law, _carried(self.labels, result))
+            return packed.mapInArrow(
+                letting_pass(function, step.number, None) if step.passes else function,
+                PACKED_COLUMNS,
+            )
+        rows = self._stateless(step, packed)
+        schema = output_of(step.stage).schema
+        plain = rows.toDF(*(f"_c{number}" for number in range(len(rows.columns))))
+        carrier = Carrier(result, schema, self.labels, range(len(schema)))
+        place = len(schema) if step.passes else None
+        return plain.mapInArrow(packing([carrier], fragment.title, place), PACKED_COLUMNS)
+
+    def changes(self, step: Step, inputs: list[DataFrame]) -> DataFrame:
+        """The changelog, and beside it in a column of their own the rows that pass."""
+        stage, packed = step.stage, _union(inputs)
+        stateful = stage.fragment.stateful
+        rows = self._stateful(step, packed) if stateful else self._stateless(step, packed)
+        if output_of(stage).held is not None:
+            return rows
+        return project.changelog(rows, stage, [PASSING] if step.passes else [])
+
+    def _stateless(self, step: Step, packed: DataFrame) -> DataFrame:
+        """The rows that a fragment without state sends out."""
+        fragment, output = step.stage.fragment, output_of(step.stage)
+        law, schema = fragment.last.law, _in_session_timezone(packed, output)
+        if isinstance(law, DeltaJoin):
+            metric = self._metric(f"{law.name}.lookups")
+            return delta_join.joined(
+                packed, step, output, schema, partitions=self.partitions, metric=metric
+            )
+        assert isinstance(law, InOrder)
+        rows = merging(step, law, lambda tables: _flat(tables, schema))
+        return _mapped(packed.repartition(self.partitions, "bucket"), rows, step, output)
+
+    def _stateful(self, step: Step, packed: DataFrame) -> DataFrame:
         """The rows that a fragment with state sends out.
 
         Flat columns leave a stage of a query as they are. Others, which pandas' Arrow types do not
         carry through, leave it in blobs that a second step unpacks; and so do those of a stage that
-        counts, in observed metrics.
+        counts, in observed metrics, or that rows for others pass.
         """
-        if not fragment.counts and self.flat and _is_flat(output):
-            return self.staged(packed, fragment, Rows(output))
-        blobs = self.staged(packed, fragment, Blobs(output, fragment.counts))
-        for number, metric in enumerate(fragment.counts):
-            blobs = self._observed(blobs, metric, count_column(number))
-        return _unpacked(blobs, output)
+        fragment, output = step.stage.fragment, output_of(step.stage)
+        if not fragment.counts and self.flat and _is_flat(output) and not step.passes:
+            return self.staged(packed, step, Rows(output))
+        blobs = self.staged(packed, step, Blobs(output, fragment.counts, step.number))
+        blobs = self._observed(blobs, fragment.counts, step.number, 0)
+        return unpacked(blobs, output, step)
 
     def _metric(self, name: str) -> str:
         """A name for an observed metric that no other of the query has."""
         self._metrics[name] += 1
         return name if self._metrics[name] == 1 else f"{name}#{self._metrics[name]}"
 
-    def _observed(self, rows: DataFrame, metric: str, count: str) -> DataFrame:
-        """The rows, with the sum of a column of theirs as an observed metric."""
-        total = F.coalesce(F.sum(count), F.lit(0)).alias("records")
-        return rows.observe(self._metric(metric), total)
+    def _observed(
+        self, rows: DataFrame, metrics: Sequence[str], reader: int, number: int
+    ) -> DataFrame:
+        """Rows of ``PACKED``, with what is counted in those for a reader as observed metrics."""
+        own = (F.col("reader") == reader) & (F.col("source") == number)
+        for place, metric in enumerate(metrics):
+            count = F.when(own, F.col("counts")[place])
+            total = F.coalesce(F.sum(count), F.lit(0)).alias("records")
+            rows = rows.observe(self._metric(metric), total)
+        return rows
 
 
 @dataclass
@@ -149,62 +230,116 @@ class Streaming(Frames):
 
     flat = True
 
-    def staged(self, packed: DataFrame, fragment: Fragment, emission: Emission) -> DataFrame:
+    def staged(self, packed: DataFrame, step: Step, emission: Emission) -> DataFrame:
         """By ``transformWithState``."""
         self.stateful += 1
+        fragment = step.stage.fragment
         timers = self.timers and fragment.align_us is not None
         if fragment.align_us is not None:
             # The time of the micro-batch, which is the same when a batch is run again. Only where
             # rows may wait: the projection copies every blob.
             packed = packed.withColumn("now_us", F.unix_micros(F.current_timestamp()))
         return packed.groupBy("bucket").transformWithStateInPandas(
-            BucketProcessor(Work(fragment, emission, timers)),
+            BucketProcessor(Work(fragment, emission, step.number, step.passes, timers)),
             emission.columns,
             "append",
             "processingTime" if timers else "none",
         )
 
 
-def packing(packer: Packer) -> task.BatchFunction:
-    """The function for ``mapInArrow``."""
+def packing(packings: Sequence[Packing], title: str, place: int | None) -> task.BatchFunction:
+    """The function for ``mapInArrow``: rows come once, packed for all that read them; ``place``:
+    the number of the column beside them in which rows for others are, if any are.
+    """
 
     @task.mapping
-    def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with blamed(packer.source.title, lambda _: f"input partition {task.partition()}"):
-            yield from packer(batches, task.partition())
+    def pack_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        others: list[pa.RecordBatch] = []
 
-    return pack
+        def own() -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                if place is None:
+                    yield batch
+                    continue
+                rows, passing = parted(batch, place)
+                others.append(passing)
+                yield rows
+
+        with blamed(title, lambda _: f"input partition {task.partition()}"):
+            for packed in pack(packings, own(), task.partition()):
+                yield packed
+                yield from others
+                others.clear()
+            yield from others
+
+    return pack_all
+
+
+def _union(inputs: Sequence[DataFrame]) -> DataFrame:
+    return reduce(DataFrame.union, inputs)
 
 
 def _is_flat(output: Output) -> bool:
-    return all(isinstance(f.dataType, _FLAT) for f in output.columns)
+    return all(isinstance(f.dataType, _FLAT_TYPES) for f in output.columns)
 
 
-def _unpacked(staged: DataFrame, output: Output) -> DataFrame:
-    """A stage's rows from the blobs that it emits."""
-    schema = _in_session_timezone(staged, output)
+def unpacked(packed: DataFrame, output: Output, step: Step | None = None) -> DataFrame:
+    """The rows of blobs, or those that a ``step`` emits for itself."""
+    schema = _in_session_timezone(packed, output)
 
     @task.mapping
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for table in payloads(batches, CHANGES):
-            yield from table.cast(schema).to_batches()
+        yield from _flat(payloads(batches), schema)
 
-    return staged.mapInArrow(rows, output.columns)
+    return _mapped(packed, rows, step, output)
 
 
-def _merged(results: DataFrame, fragment: Fragment, law: InOrder, output: Output) -> DataFrame:
-    """The rows of a join by foreign key from its packed results, each primary key's in order."""
-    schema, title = _in_session_timezone(results, output), fragment.sources[0].title
-    columns = fragment.output_schema.names
+def merging(
+    step: Step, law: InOrder, leaving: Callable[[Iterator[pa.Table]], Iterator[pa.RecordBatch]]
+) -> task.BatchFunction:
+    """The function for ``mapInArrow`` from the packed results of a join by foreign key to each
+    primary key's in order; ``leaving``: how they leave.
+    """
+    fragment, output = step.stage.fragment, output_of(step.stage)
+    title, columns = fragment.sources[0].title, fragment.output_schema.names
 
     @task.mapping
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with blamed(fragment.title, lambda _: title):
-            tables = payloads(batches, PAYLOAD)
-            for table in merge(tables, law, columns, task.micro_batch()):
-                yield from output.rows(table).cast(schema).to_batches()
+            tables = merge(payloads(batches), law, columns, task.micro_batch())
+            yield from leaving(map(output.rows, tables))
 
-    return results.mapInArrow(rows, output.columns)
+    return rows
+
+
+def _flat(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for table in tables:
+        yield from table.cast(schema).to_batches()
+
+
+def _carried(
+    labels: Sequence[int], result: int
+) -> Callable[[Iterable[pa.Table]], Iterator[pa.RecordBatch]]:
+    """Tables as rows of ``PACKED`` for a result, a task's together."""
+
+    def carried(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+        partition = task.partition()
+        for number, table in enumerate(tables):
+            label = labels[partition % len(labels)]
+            yield whole(table, label, Tag(result, 0, partition, number))
+
+    return carried
+
+
+def _mapped(
+    packed: DataFrame, function: task.BatchFunction, step: Step | None, output: Output
+) -> DataFrame:
+    """Rows by a function of what is packed, and beside them what passes the step."""
+    columns = output.columns
+    if step is not None and step.passes:
+        schema = _in_session_timezone(packed, output)
+        function, columns = letting_pass(function, step.number, schema), with_passing(columns)
+    return packed.mapInArrow(function, columns)
 
 
 def _in_session_timezone(frame: DataFrame, output: Output) -> pa.Schema:

@@ -4,7 +4,7 @@ without the topology that wrote it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -18,7 +18,7 @@ from dovetail.aggregates.hyperloglog import ApproxCountDistinct
 from dovetail.aggregates.min_max import ChangingExtreme, Extreme
 from dovetail.aggregates.sums import Count, ExactMean, ExactSum, FloatMean, FloatSum
 from dovetail.physical.law import Accumulated, Store
-from dovetail.physical.stage import Stage, stages
+from dovetail.physical.stage import Stage
 from dovetail.plan.arrow import arrow_schema, spark_schema
 
 _KERNELS: dict[str, Any] = {
@@ -40,15 +40,15 @@ class StageLayout:
     stores: Mapping[str, Store]
 
 
-def described(last: Stage) -> list[dict[str, Any]]:
-    """All stages, as JSON's own data."""
+def described(stages: Iterable[Stage]) -> list[dict[str, Any]]:
+    """Stages, in the order in which they run, as JSON's own data."""
     return [
         {
             "title": stage.fragment.title,
             "topology": stage.fragment.topology,
             "stores": {name: _store(store) for name, store in stage.fragment.stores.items()},
         }
-        for stage in stages(last)
+        for stage in stages
     ]
 
 

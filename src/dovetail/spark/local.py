@@ -11,14 +11,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
-from dovetail.columns import CHANGE, DELETE, DELETED, EVENT_TIME, ROW, TIMESTAMP, quoted
+from dovetail.columns import (
+    CHANGE,
+    DELETE,
+    DELETED,
+    EVENT_TIME,
+    ROW,
+    TIMESTAMP,
+    foreign_key_name,
+    quoted,
+)
 from dovetail.physical.inputs import Input
 from dovetail.physical.output import output_of
 from dovetail.physical.stage import Stage
 from dovetail.plan.arrow import arrow_schema
 from dovetail.plan.views import View
 from dovetail.spark import project
-from dovetail.spark.wire import Read, viewed, with_foreign_key
+from dovetail.spark.wire import Read, as_json, viewed, with_foreign_key
 
 
 @dataclass(frozen=True)
@@ -28,12 +37,14 @@ class Evaluator:
     session: SparkSession
 
     def foreign_key(self, input_: Input, rows: pa.Table) -> list[pa.Array]:
-        """The parts of the foreign key of an input's rows, and whether it fails."""
+        """The parts of the foreign key of an input's rows; and where it fails the row as JSON."""
         own = [*input_.source.key.fields, *input_.source.values.fields]
         columns = StructType([*own, StructField(DELETED, BooleanType())])
         items = [item for item, _ in input_.foreign]
-        frame, parts, fails = with_foreign_key(self._frame(rows, columns), items, F.col(DELETED))
-        named = (column.alias(f"_{n}") for n, column in enumerate([*parts, fails]))
+        frame = self._frame(rows, columns)
+        frame, parts, fails = with_foreign_key(frame, items, F.col(DELETED), foreign_key_name(0))
+        failure = F.when(fails, as_json(input_))
+        named = (column.alias(f"_{n}") for n, column in enumerate([*parts, failure]))
         return [column.combine_chunks() for column in _table(frame.select(*named)).columns]
 
     def changelog(self, stage: Stage, changes: pa.Table) -> pa.Table:

@@ -6,7 +6,7 @@ in the tree. Tombstones carry the key and nulls.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -31,11 +31,13 @@ from dovetail.plan.views import View
 from dovetail.spark import wire
 
 
-def changelog(changes: DataFrame, stage: Stage) -> DataFrame:
-    """The changelog of a stage's node from its output (``plan.nodes.changelog_schema``)."""
+def changelog(changes: DataFrame, stage: Stage, beside: Sequence[str] = ()) -> DataFrame:
+    """The changelog of a stage's node from its output (``plan.nodes.changelog_schema``);
+    ``beside``: further columns, which stay.
+    """
     node = stage.node
     if isinstance(node, Unwindowed):
-        frame, held = _unwindowed(changes, stage, node)
+        frame, held = _unwindowed(changes, stage, node, beside)
     else:
         frame, columns = _project(changes, stage, node, first_leaf=0)
         held = [F.col(quoted(columns[n])) for n in node.row.names]
@@ -45,7 +47,7 @@ def changelog(changes: DataFrame, stage: Stage) -> DataFrame:
         F.when(F.col(DELETED), DELETE).otherwise(UPSERT).alias(CHANGE),
         F.timestamp_micros(F.col(EVENT_TIME)).alias(TIMESTAMP),
         F.col(POSITION),
-        *map(F.col, stage.fragment.feeds),
+        *map(F.col, (*stage.fragment.feeds, *beside)),
     )
 
 
@@ -65,13 +67,13 @@ def viewed(changes: DataFrame, view: View) -> DataFrame:
 
 
 def _unwindowed(
-    changes: DataFrame, stage: Stage, node: Unwindowed
+    changes: DataFrame, stage: Stage, node: Unwindowed, beside: Sequence[str]
 ) -> tuple[DataFrame, list[Column]]:
     """The frame with a windowed table's columns under their own names, and what is made of them."""
     inner = windowed(node)
     frame, columns = _project(changes, stage, inner, first_leaf=0)
     names = inner.row.names
-    kept = [DELETED, EVENT_TIME, POSITION, *stage.fragment.feeds]
+    kept = [DELETED, EVENT_TIME, POSITION, *stage.fragment.feeds, *beside]
     frame = frame.select(
         *(F.col(quoted(columns[name])).alias(name) for name in names),
         *(F.col(name) for name in kept),

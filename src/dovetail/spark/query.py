@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from os import fspath
 from threading import Lock
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from weakref import WeakSet
+
+from pyspark.sql import DataFrame, SparkSession
 
 from dovetail.arguments import Path, Positive, Rule, validated
 from dovetail.engine import flow
 from dovetail.errors import ConfigurationError, DovetailWarning, PlanError
 from dovetail.physical.fragment import Emit
-from dovetail.physical.planner import physical_plan
-from dovetail.physical.stage import Stage
-from dovetail.plan.fingerprint import refuse_alike
+from dovetail.physical.line import Plan
+from dovetail.physical.planner import plan_of
+from dovetail.plan.dead_letters import DeadLetters
+from dovetail.plan.fingerprint import in_one_order, origins_of, refuse_alike
 from dovetail.plan.nodes import Node
 from dovetail.plan.spans import Span, microseconds
 from dovetail.refusals import reaching, refused
-from dovetail.spark import static
+from dovetail.spark import project, static
 from dovetail.spark.buckets import bucket_labels
-from dovetail.spark.checkpoint import CheckpointFile, binding_of, refuse_unfit
+from dovetail.spark.checkpoint import (
+    CheckpointFile,
+    binding_of,
+    refuse_other_stages,
+    refuse_unfit,
+)
 from dovetail.spark.failures import Query
 from dovetail.spark.frames import Streaming, session_of
+from dovetail.spark.outcomes import Outcome, Sink
+from dovetail.spark.outcomes import writer as fan_out
 from dovetail.spark.session import refuse_strange_workers
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 BUCKETS_DEFAULT = 8
 
@@ -44,16 +53,8 @@ _WARNED: WeakSet[SparkSession] = WeakSet()
 """The sessions that have been warned of Spark's leak."""
 
 
-class Sink(Protocol):
-    """Where a changelog goes."""
-
-    def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """The configured writer; the query adds checkpoint, trigger and name, and starts it."""
-
-
-ASink: TypeAlias = Annotated[
-    Sink, Rule("what dt.to_parquet(...), dt.to_delta(...) or another of dovetail's sinks returns")
-]
+A_SINK = "what dt.to_parquet(...), dt.to_delta(...) or another of dovetail's sinks returns"
+ASink: TypeAlias = Annotated[Sink, Rule(A_SINK)]
 
 
 @validated
@@ -85,13 +86,13 @@ def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
         )
     partitions = int(str(session.conf.get(_PARTITIONS)))
     count = BUCKETS_DEFAULT if buckets is None else buckets
-    stage = physical_plan(node, buckets=count, emit=emit)
-    return _changelog(stage, session, partitions, timers=False)
+    plan = plan_of([node], buckets=count, emit=emit)
+    return _rows(plan, session, partitions, timers=False, packed=False)
 
 
 def start(
-    node: Node,
-    sink: Sink,
+    operator: str,
+    outcomes: Sequence[Outcome],
     *,
     checkpoint: Path,
     trigger: Mapping[str, Any],
@@ -99,79 +100,110 @@ def start(
     buckets: int | None,
     name: str | None,
 ) -> StreamingQuery:
-    """Start the query, bound to its checkpoint; ``trigger``: as ``trigger_of`` gives it."""
-    session = streaming_session(node)
+    """Start the query of these results, bound to its checkpoint; ``operator``: the call;
+    ``trigger``: as ``trigger_of`` gives it.
+    """
+    outcomes = _in_one_order(outcomes)
+    nodes = [one.node for one in outcomes if not isinstance(one.node, DeadLetters)]
+    title = " and ".join(node.name for node in nodes)
+    session = streaming_session(*nodes)
     refuse_strange_workers(session)
     folder = fspath(checkpoint)
     with _STARTING:
-        _refuse_running(session, name)
-        with reaching("write_stream", "checkpoint=", folder):
+        _refuse_running(operator, session, name)
+        with reaching(operator, "checkpoint=", folder):
             file = CheckpointFile(session, folder)
-            bound = file.read(node)
+            bound = file.read(title)
         if bound is not None:
-            refuse_unfit(bound, node, buckets)
+            refuse_unfit(bound, nodes, title, buckets)
             buckets = bound["buckets"]
         count = BUCKETS_DEFAULT if buckets is None else buckets
-        stage = physical_plan(node, buckets=count, emit=emit)
+        letters = len(nodes) < len(outcomes)
+        plan = plan_of(nodes, buckets=count, emit=emit, dead_letters=letters)
+        if bound is not None:
+            refuse_other_stages(bound, plan, title)
         cores = session.sparkContext.defaultParallelism
         partitions = min(count, cores) if bound is None else bound["partitions"]
         with _settings(session, settings(partitions) | file.settings()):
             timers = "availableNow" not in trigger
-            changes = _changelog(stage, session, partitions, timers=timers)
-            writer = sink.writer(changes, node, folder).option("checkpointLocation", folder)
+            rows = _rows(plan, session, partitions, timers=timers, packed=_fan_out(outcomes))
+            if _fan_out(outcomes):
+                writer = fan_out(rows, plan, outcomes, folder)
+            else:
+                writer = outcomes[0].sinks[0].writer(rows, nodes[0], folder)
+            writer = writer.option("checkpointLocation", folder)
             if name is not None:
                 writer = writer.queryName(name)
             writer = writer.trigger(**trigger)
             if bound is None:
                 # Before Spark writes anything there, so that nothing is ever stored unbound.
-                with reaching("write_stream", "checkpoint=", folder):
-                    file.write(binding_of(node, stage, partitions=partitions))
-            with refused(node.name, "Spark does not start its query", "Mend what it names"):
-                return Query(writer.start(), node.name)
+                with reaching(operator, "checkpoint=", folder):
+                    file.write(binding_of(nodes, plan, partitions=partitions))
+            with refused(title, "Spark does not start its query", "Mend what it names"):
+                return Query(writer.start(), title)
 
 
-def _refuse_running(session: SparkSession, name: str | None) -> None:
+def _in_one_order(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The outcomes in the order of their results in a checkpoint, the dead letters last."""
+    letters = [one for one in outcomes if isinstance(one.node, DeadLetters)]
+    by_node = {one.node: one for one in outcomes if one not in letters}
+    return [*(by_node[node] for node in in_one_order([*by_node])), *letters]
+
+
+def _fan_out(outcomes: Sequence[Outcome]) -> bool:
+    """Whether rows must go to several sinks, which Spark's own way does not do."""
+    return len(outcomes) > 1 or len(outcomes[0].sinks) > 1
+
+
+def _refuse_running(operator: str, session: SparkSession, name: str | None) -> None:
     if name is not None and any(query.name == name for query in session.streams.active):
         raise PlanError(
-            "write_stream",
+            operator,
             f"name={name!r} is that of a query that runs",
             "Stop that one, or give this one another name",
         )
 
 
-def streaming_session(node: Node) -> SparkSession:
-    """The session of a node whose inputs are all streaming frames that can be told apart."""
-    for source in node.origins:
+def streaming_session(*nodes: Node) -> SparkSession:
+    """The session of nodes whose inputs are all streaming frames that can be told apart."""
+    for source in origins_of(nodes):
         if source.frame is None or not source.frame.isStreaming:
             raise PlanError(
                 source.title,
                 "its frame is not a streaming one",
                 "Read it with spark.readStream; over frames that all are static, use changelog()",
             )
-    refuse_alike(node)
-    return session_of(node)
+    refuse_alike(*nodes)
+    return session_of(nodes[0])
 
 
-def trigger_of(processing_time: Span | None, available_now: bool) -> dict[str, Any]:
+def trigger_of(operator: str, processing_time: Span | None, available_now: bool) -> dict[str, Any]:
     """The arguments of Spark's ``trigger``."""
     if available_now:
         if processing_time is not None:
             raise PlanError(
-                "write_stream",
+                operator,
                 "processingTime= and availableNow= are both given",
                 "Give one, or neither to run as fast as data comes",
             )
         return {"availableNow": True}
     interval = "0 s" if processing_time is None else processing_time
-    interval_us = microseconds("write_stream", "processingTime=", interval)
+    interval_us = microseconds(operator, "processingTime=", interval)
     return {"processingTime": f"{interval_us // 1000} milliseconds"}
 
 
-def _changelog(stage: Stage, session: SparkSession, partitions: int, *, timers: bool) -> DataFrame:
-    streaming = Streaming(bucket_labels(stage.fragment.buckets), partitions, timers)
-    changes = flow.changes(stage, streaming)
+def _rows(
+    plan: Plan, session: SparkSession, partitions: int, *, timers: bool, packed: bool
+) -> DataFrame:
+    """The changelog of a plan's single result; or all its results, ``packed``."""
+    streaming = Streaming(bucket_labels(plan.buckets), partitions, timers)
+    if packed:
+        rows = reduce(DataFrame.union, flow.results(plan, streaming))
+    else:
+        (result,) = plan.results
+        rows = reduce(project.viewed, result.views, flow.changes(plan, streaming))
     _warn_of_leak(session, streaming.stateful * partitions)
-    return changes
+    return rows
 
 
 def spark_version(session: SparkSession) -> str:

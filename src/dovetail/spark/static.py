@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from dovetail.engine import flow
@@ -11,8 +12,11 @@ from dovetail.engine.pack import unpack_piece
 from dovetail.engine.pieces import Piece, high_time_us
 from dovetail.operators.job import END_OF_TIME
 from dovetail.physical.fragment import Emit, Fragment
-from dovetail.physical.planner import physical_plan
+from dovetail.physical.line import Step
+from dovetail.physical.planner import plan_of
 from dovetail.plan.nodes import Node
+from dovetail.spark import project
+from dovetail.spark.buckets import parted
 from dovetail.spark.emission import Emission
 from dovetail.spark.frames import Frames, session_of
 from dovetail.state.blobs import MemoryBlobs
@@ -28,8 +32,10 @@ def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
     session = session_of(node)
     if buckets is None:
         buckets = int(str(session.conf.get("spark.sql.shuffle.partitions")))
-    stage = physical_plan(node, buckets=buckets, emit=emit)
-    return flow.changes(stage, Static(list(range(buckets)), buckets))
+    plan = plan_of([node], buckets=buckets, emit=emit)
+    (result,) = plan.results
+    changes = flow.changes(plan, Static(list(range(buckets)), buckets))
+    return reduce(project.viewed, result.views, changes)
 
 
 @dataclass
@@ -38,21 +44,23 @@ class Static(Frames):
 
     flat = False
 
-    def staged(self, packed: DataFrame, fragment: Fragment, emission: Emission) -> DataFrame:
+    def staged(self, packed: DataFrame, step: Step, emission: Emission) -> DataFrame:
         """By ``applyInPandas``."""
-        return packed.groupBy("bucket").applyInPandas(_bucket(fragment, emission), emission.columns)
+        run = _bucket(step.stage.fragment, emission, step.number)
+        return packed.groupBy("bucket").applyInPandas(run, emission.columns)
 
 
-def _bucket(fragment: Fragment, emission: Emission) -> Any:
+def _bucket(fragment: Fragment, emission: Emission, number: int) -> Any:
     def run(key: Any, rows: pd.DataFrame) -> pd.DataFrame:
         import pandas as pd
 
-        pieces = [unpack_piece(row) for row in rows.itertuples(index=False)]
+        own, others = parted(rows, number)
+        pieces = [unpack_piece(row) for row in own.itertuples(index=False)]
         high_us = high_time_us(pieces)
         # The end of the input ends all waiting.
         pieces += [Piece.beat(number, END_OF_TIME) for number in range(len(fragment.sources))]
         done = process(fragment, pieces, MemoryBlobs(), SegmentCache(), bucket=key[0])
-        frames = list(emission.frames(done, key[0], high_us))
+        frames = [*emission.frames(done, key[0], high_us), *([others] if len(others) else [])]
         return pd.concat(frames) if frames else pd.DataFrame()
 
     return run

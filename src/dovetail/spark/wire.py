@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, LongType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DoubleType,
+    FloatType,
+    LongType,
+    StructField,
+    StructType,
+)
 
 from dovetail.columns import (
     CHANGE,
@@ -17,12 +25,13 @@ from dovetail.columns import (
     DELETE,
     DELETED,
     FILE_METADATA,
-    FOREIGN_KEY,
     ORDER,
+    PASSING,
     SEQUENCE,
     STREAM_TIME,
     TIE,
     TIMESTAMP,
+    foreign_key_name,
     quoted,
 )
 from dovetail.physical.inputs import Input
@@ -34,45 +43,87 @@ _POSITION = "_position_"
 """Of what puts a view's rows in order, the columns' names, which numbers end."""
 
 
-def wire_rows(input_: Input, spec: SourceSpec, upstream: DataFrame | None) -> DataFrame:
-    """An input's rows in the columns of ``SourceSpec.travel_schema``; without ``_deleted`` where
-    the source has no tombstones; with whether the foreign key fails where it may. ``upstream``: the
-    changelog that another stage makes, if it is one.
+class Wire:
+    """The columns in which rows travel, for all that read them: what several need is there once.
 
-    A key is canonical, the source's own too where it travels as a value. A stream's rows with a
-    null in the key are spread over the buckets by their times. The columns' names are plain, for
-    ``mapInArrow`` takes the dots of a user's names for nesting.
+    The columns' names are plain, for ``mapInArrow`` takes the dots of a user's names for nesting.
     """
-    read = read_of(input_.source, upstream)
-    keys = [_canonical(F.col(quoted(f.name)), f.dataType) for f in input_.key_fields]
-    hash_ = F.xxhash64(*keys)
-    if spec.stream and (spec.null_keys or spec.keeps_time):
-        hash_ = F.when(_any_null(keys), F.xxhash64(read.timestamp)).otherwise(hash_)
-    columns = [hash_, F.unix_micros(read.timestamp)]
-    if read.deleted is not None:
-        columns.append(F.coalesce(read.deleted, F.lit(False)))
-    columns += keys
-    frame, failed = read.frame, []
-    if input_.foreign:
-        items, types = zip(*input_.foreign, strict=True)
-        foreign = [F.col(quoted(item)) for item in items if isinstance(item, str)]
-        if spec.fallible:
-            frame, foreign, fails = with_foreign_key(frame, items, read.deleted)
-            failed.append(fails)
-        foreign = [_canonical(c, type_) for c, type_ in zip(foreign, types, strict=True)]
-        columns += [F.xxhash64(*foreign), *foreign]
-    for field in input_.value_fields:
-        value = F.col(quoted(field.name))
-        own_key = field.name in input_.source.key.names
-        columns.append(_canonical(value, field.dataType) if own_key else value)
-    columns += [position.cast(LongType()) for position in read.positions]
-    if spec.files:
-        file = F.col(FILE_METADATA)
-        columns.append(F.unix_micros(file["file_modification_time"]))
-        columns += [file["file_path"], file["file_block_start"]]
-    columns += failed
-    plain = (column.alias(f"_c{number}") for number, column in enumerate(columns))
-    return frame.select(*plain)
+
+    def __init__(self, read: Read) -> None:
+        self._read, self._frame = read, read.frame
+        self._columns: dict[Hashable, Column] = {}
+        self._foreign_keys = 0
+
+    @property
+    def frame(self) -> DataFrame:
+        """The rows, in columns that methods have told the places of."""
+        columns = enumerate(self._columns.values())
+        return self._frame.select(*(column.alias(f"_c{number}") for number, column in columns))
+
+    def own(self, names: Iterable[str]) -> list[int]:
+        """The places of columns as they are in the frame."""
+        return [self._place(("own", name), F.col(quoted(name))) for name in names]
+
+    def input(self, input_: Input, spec: SourceSpec, *, letters: bool) -> list[int]:
+        """The places of an input's columns of ``SourceSpec.travel_schema``; without ``_deleted``
+        where there are no tombstones. Where the foreign key may fail, also that of a column which
+        is null where it does not; with ``letters`` it has the row as JSON.
+
+        A key is canonical, the source's own too where it travels as a value. A stream's rows with a
+        null in the key are spread over the buckets by their times.
+        """
+        read = self._read
+        keys = [_canonical(F.col(quoted(f.name)), f.dataType) for f in input_.key_fields]
+        spread = spec.stream and (spec.null_keys or spec.keeps_time)
+        hash_ = F.xxhash64(*keys)
+        if spread:
+            hash_ = F.when(_any_null(keys), F.xxhash64(read.timestamp)).otherwise(hash_)
+        places = [self._place(("hash", input_.key, spread), hash_), self.time()]
+        if read.deleted is not None:
+            places.append(self._place("deleted", F.coalesce(read.deleted, F.lit(False))))
+        places += [self._canonical(field) for field in input_.key_fields]
+        failed = []
+        if input_.foreign:
+            items, types = zip(*input_.foreign, strict=True)
+            foreign = [F.col(quoted(item)) for item in items if isinstance(item, str)]
+            what: Hashable = ("foreign", items)
+            if spec.fallible:
+                self._foreign_keys += 1
+                name = foreign_key_name(self._foreign_keys)
+                self._frame, foreign, fails = with_foreign_key(
+                    self._frame, items, read.deleted, name
+                )
+                failure = F.when(fails, as_json(input_) if letters else F.lit(True))
+                what = ("foreign", name)
+                failed.append(self._place(("failed", name), failure))
+            foreign = [_canonical(c, type_) for c, type_ in zip(foreign, types, strict=True)]
+            columns = enumerate([F.xxhash64(*foreign), *foreign])
+            places += [self._place((what, number), column) for number, column in columns]
+        for field in input_.value_fields:
+            own_key = field.name in input_.source.key.names
+            places += [self._canonical(field)] if own_key else self.own([field.name])
+        positions = enumerate(read.positions)
+        places += [self._place(("position", n), p.cast(LongType())) for n, p in positions]
+        if spec.files:
+            file = F.col(FILE_METADATA)
+            places.append(self._place("file time", F.unix_micros(file["file_modification_time"])))
+            parts = ("file_path", "file_block_start")
+            places += [self._place(part, file[part]) for part in parts]
+        return places + failed
+
+    def time(self) -> int:
+        """The place of the event time."""
+        return self._place("time", F.unix_micros(self._read.timestamp))
+
+    def _canonical(self, field: StructField) -> int:
+        own = F.col(quoted(field.name))
+        column = _canonical(own, field.dataType)
+        return self._place(("own" if column is own else "canonical", field.name), column)
+
+    def _place(self, what: Hashable, column: Column) -> int:
+        if what not in self._columns:
+            self._columns[what] = column
+        return [*self._columns].index(what)
 
 
 @dataclass(frozen=True)
@@ -103,14 +154,16 @@ def read_of(source: Entry, upstream: DataFrame | None) -> Read:
 
 
 def viewed(view: View, read: Read, *, files: bool = False) -> Read:
-    """The rows of a view from those that it is a view of; ``files``: with the files they are from.
+    """The rows of a view from those that it is a view of, and those that pass beside them;
+    ``files``: with the files they are from.
 
     A tombstone, or a record without a value, has nulls for values, and nothing is computed of it.
     """
     numbers = [f"{_POSITION}{number}" for number in range(len(read.positions))]
     gone = F.lit(False) if read.deleted is None else F.coalesce(read.deleted, F.lit(False))
     places = [column.alias(name) for column, name in zip(read.positions, numbers, strict=True)]
-    carried = [F.col(FILE_METADATA)] if files else []
+    passing = [F.col(PASSING)] if PASSING in read.frame.columns else []
+    carried = [*([F.col(FILE_METADATA)] if files else []), *passing]
     frame = read.frame.select(
         *(F.col(quoted(name)) for name in view.node.row.names),
         read.timestamp.alias(TIMESTAMP),
@@ -121,11 +174,15 @@ def viewed(view: View, read: Read, *, files: bool = False) -> Read:
     gone = F.col(DELETED)
     if view.condition is not None:
         met = F.coalesce(F.when(~gone, _column(view.condition)), F.lit(False))
-        frame = frame.filter(met) if view.stream else frame.withColumn(DELETED, ~met)
+        kept = reduce(Column.__or__, (column.isNotNull() for column in passing), met)
+        frame = frame.filter(kept) if view.stream else frame.withColumn(DELETED, ~met)
     made, keys = [*map(_column, view.columns)], len(view.key)
     made = [*made[:keys], *(F.when(~gone, column) for column in made[keys:])]
     if view.exploded is not None:
-        made[view.exploded] = F.explode(made[view.exploded])
+        items = made[view.exploded]
+        for column in passing:
+            items = F.when(column.isNotNull(), F.array(F.lit(None))).otherwise(items)
+        made[view.exploded] = F.explode(items)
     frame = frame.select(
         *(column.alias(name) for column, name in zip(made, view.row.names, strict=True)),
         *map(F.col, (TIMESTAMP, DELETED, *numbers)),
@@ -141,19 +198,24 @@ def _column(item: str | Column) -> Column:
 
 
 def with_foreign_key(
-    frame: DataFrame, items: Sequence[str | Column], deleted: Column | None
+    frame: DataFrame, items: Sequence[str | Column], deleted: Column | None, name: str
 ) -> tuple[DataFrame, list[Column], Column]:
-    """The frame with the foreign key in a column of its own; the key's parts; and on which rows it
-    fails: never on a tombstone, which has none.
+    """The frame with the foreign key in a column of this name; the key's parts; and on which rows
+    it fails: never on a tombstone, which has none.
     """
     parts = (_column(item).alias(f"_{number}") for number, item in enumerate(items))
     key = attempted(F.struct(*parts))
-    failed = F.col(FOREIGN_KEY).isNull()
+    failed = F.col(name).isNull()
     if deleted is not None:
         there = ~F.coalesce(deleted, F.lit(False))
         key, failed = F.when(there, key), failed & there
-    held = [F.col(f"{FOREIGN_KEY}._{number}") for number in range(len(items))]
-    return frame.withColumn(FOREIGN_KEY, key), held, failed
+    held = [F.col(f"{name}._{number}") for number in range(len(items))]
+    return frame.withColumn(name, key), held, failed
+
+
+def as_json(input_: Input) -> Column:
+    """A row of an input, as text."""
+    return F.to_json(F.struct(*(F.col(quoted(name)) for name in input_.source.row.names)))
 
 
 def attempted(column: Column) -> Column:

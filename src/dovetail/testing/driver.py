@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias
 
@@ -20,11 +20,19 @@ from dovetail.engine.local import Hash, Local
 from dovetail.errors import CheckpointError, DataError, PlanError
 from dovetail.physical.fragment import Buckets, Emit
 from dovetail.physical.inputs import Arrival
-from dovetail.physical.planner import physical_plan
-from dovetail.plan.fingerprint import describe, fingerprint, refuse_alike, refuse_other
+from dovetail.physical.planner import plan_of
+from dovetail.plan.dead_letters import DeadLetters
+from dovetail.plan.fingerprint import (
+    describe,
+    fingerprint,
+    origins_of,
+    refuse_alike,
+    refuse_other,
+)
 from dovetail.plan.nodes import Node, Source
 from dovetail.plan.spans import Span, microseconds
 from dovetail.plan.unwindowed import as_table
+from dovetail.results import AResult
 from dovetail.spark.local import Evaluator
 from dovetail.state.ipc import from_ipc, to_ipc
 from dovetail.testing.changes import Change, TextTable, microseconds_of
@@ -41,7 +49,9 @@ _SNAPSHOT_VERSION = 3
 
 
 class Driver:
-    """One topology, fed by hand: each ``pipe`` is a micro-batch.
+    """One topology, fed by hand: each ``pipe`` is a micro-batch. Of several results, and of
+    ``dt.dead_letters``, all changes are returned, one result's after the other's; ``read`` gives
+    those of one.
 
     Rows are read in the order given; where a join aligns its sides, in the order of time, as far as
     it lets them through. ``emit``: as in ``Table.write_stream``. ``buckets``: into how many parts
@@ -68,25 +78,34 @@ class Driver:
     def __init__(
         self,
         topology: ATopology,
-        *,
+        *others: AResult,
         emit: Emit = "change",
         buckets: Buckets = 1,
         key_hash: Hash | None = None,
         spark: SparkSession | None = None,
     ) -> None:
         self._nodes: dict[Node, Node] = {}
-        self._node = node = by_hand(topology.plan, self._nodes)
+        plans = _in_order([topology, *others])
+        self._results = {plan: by_hand(plan, self._nodes) for plan in plans}
+        nodes = _computed(self._results.values())
+        self._node = nodes[0]
         # Rows come in the order given, so from one log, but where a join orders them by time.
-        arrival = Arrival.of(node, one_log=all(one.longest_align_us is None for one in node.walk()))
-        stage = physical_plan(node, buckets=buckets, emit=emit, arrival=arrival)
-        self._sources = {source: columns_of(source) for source in node.origins}
+        waits = (one.longest_align_us for node in nodes for one in node.walk())
+        plan = plan_of(
+            nodes,
+            buckets=buckets,
+            emit=emit,
+            arrival=Arrival.of(*nodes, one_log=all(wait is None for wait in waits)),
+            dead_letters=len(nodes) < len(plans),
+        )
+        self._sources = {source: columns_of(source) for source in origins_of(nodes)}
         evaluator = None if spark is None else Evaluator(spark)
-        self._root = Local(stage, stable_hash if key_hash is None else key_hash, evaluator)
+        self._root = Local(plan, stable_hash if key_hash is None else key_hash, evaluator)
         self._spark = spark
         self._fed: list[tuple[Source, pa.Table]] = []
         self._log: list[Fed] | None = []
         self._views: dict[Node, _View] = {}
-        self._unread: list[Change] = []
+        self._unread: list[list[Change]] = [[] for _ in plans]
         self._inside_batch = False
         self._sequence = self._now_us = self._batches = 0
         self.dropped = 0
@@ -194,13 +213,25 @@ class Driver:
             pass
         return changes
 
-    def read(self) -> list[Change]:
-        """All changes since the last ``read``."""
-        changes, self._unread = self._unread, []
+    @validated
+    def read(self, result: AResult | None = None) -> list[Change]:
+        """All changes since the last ``read``; ``result``: of which of several."""
+        number, _ = self._result("read", result)
+        changes, self._unread[number] = self._unread[number], []
         return changes
 
+    def _result(self, call: str, result: AResult | None) -> tuple[int, Node]:
+        """The number of a result, and its node."""
+        if result is None and len(self._results) == 1:
+            return 0, self._node
+        if result is None or result.plan not in self._results:
+            names = ", ".join(node.name for node in self._results.values())
+            what = "is missing" if result is None else f"is {result!r}, which is not a result"
+            raise PlanError(call, f"result= {what}", f"The results are {names}")
+        return [*self._results].index(result.plan), self._results[result.plan]
+
     @validated
-    def as_text(self, changes: Sequence[Change]) -> str:
+    def as_text(self, changes: Sequence[Change], result: AResult | None = None) -> str:
         """Changes of the topology's result as a table in text, aligned, as ``pipe`` reads it:
 
             time | id | amount | paid | change
@@ -211,18 +242,20 @@ class Driver:
         pairs) and texts with bars, quotes or blanks at an end are JSON; lines that begin with ``#``
         are not read.
         """
-        return "\n".join(TextTable(self._node).lines(changes)[0])
+        _, node = self._result("as_text", result)
+        return "\n".join(TextTable(node).lines(changes)[0])
 
     @validated
-    def assert_changes(self, text: str) -> None:
+    def assert_changes(self, text: str, result: AResult | None = None) -> None:
         """Assert that the changes since the last ``read`` are those of a table in text, no more, in
-        this order, and take them as read.
+        this order, and take them as read; ``result``: of which of several results.
 
         Raises ``AssertionError`` with the lines in which both tables differ, ``DataError`` for a
         text that is not such a table.
         """
-        form = TextTable(self._node)
-        expected, came = form.lines(form.read(text), self.read())
+        _, node = self._result("assert_changes", result)
+        form = TextTable(node)
+        expected, came = form.lines(form.read(text), self.read(result))
         if expected != came:
             lines = len(expected) + len(came)
             _, _, _, *differing = difflib.unified_diff(expected, came, n=lines, lineterm="")
@@ -272,10 +305,10 @@ class Driver:
             [dict(zip(_SNAPSHOT.names, row, strict=True)) for row in rows], schema=_SNAPSHOT
         )
         header = {
-            "buckets": self._root.stage.fragment.buckets,
+            "buckets": self._root.plan.buckets,
             "batches": self._batches,
-            "topology": fingerprint(self._node),
-            "plan": describe(self._node),
+            "topology": fingerprint(*self._computed),
+            "plan": describe(*self._computed),
         }
         stored = stored.replace_schema_metadata({"driver": json.dumps(header)})
         return bytes([_SNAPSHOT_VERSION]) + to_ipc(stored)
@@ -284,7 +317,7 @@ class Driver:
     @validated
     def restore(
         cls,
-        topology: ATopology,
+        topology: ATopology | Sequence[AResult],
         snapshot: bytes,
         *,
         emit: Emit = "change",
@@ -293,8 +326,9 @@ class Driver:
     ) -> Driver:
         """A driver that goes on from a snapshot as a restarted query does, in any process.
 
-        ``topology`` may be built anew from tables of the same names and columns; if it is not the
-        one that was cut, ``CheckpointError`` names the differences. Its last ``select=`` may be
+        ``topology``, or the list of several results, may be built anew from tables of the same
+        names and columns; if it is not the one that was cut, ``CheckpointError`` names the
+        differences. Its last ``select=`` may be
         another. Unread changes, ``dropped`` and what ``table`` knows do not travel.
         """
         try:
@@ -308,11 +342,16 @@ class Driver:
                 "Give restore() what snapshot() returned",
             ) from error
         header = json.loads(stored.schema.metadata[b"driver"])
-        node = by_hand(topology.plan, {})
-        refuse_alike(node)
-        refuse_other(node, header["topology"], header["plan"])
+        results = [topology] if isinstance(topology, Topology) else topology
+        known: dict[Node, Node] = {}
+        nodes = _computed(by_hand(result.plan, known) for result in results)
+        refuse_alike(*nodes)
+        title = " and ".join(node.name for node in nodes)
+        refuse_other(nodes, title, header["topology"], header["plan"])
         buckets = header["buckets"]
-        driver = cls(topology, emit=emit, buckets=buckets, key_hash=key_hash, spark=spark)
+        first, *others = results
+        assert isinstance(first, Topology)
+        driver = cls(first, *others, emit=emit, buckets=buckets, key_hash=key_hash, spark=spark)
         driver._batches, driver._log = header["batches"], None
         stages = driver._root.buckets
         for row in stored.to_pylist():
@@ -331,30 +370,57 @@ class Driver:
 
     def _run(self, beat_us: int | None = None) -> list[Change]:
         """One micro-batch."""
-        tables = self._root.run(self._batches, self._now_us, beat_us)
-        changes = [change for table in tables for change in self._changes(table)]
-        self._batches += bool(tables)
+        made = self._root.run(self._batches, self._now_us, beat_us)
+        self._batches += bool(made)
         if self._log is not None:
             self._log.append((self._fed, self._now_us, beat_us))
         self._fed = []
-        self._unread += changes
-        return changes
+        by_result: list[list[Change]] = [[] for _ in self._results]
+        nodes = [*self._results.values()]
+        for number, rows in made:
+            changed = _letters if isinstance(nodes[number], DeadLetters) else _changes
+            by_result[number] += changed(nodes[number], rows)
+        for unread, changes in zip(self._unread, by_result, strict=True):
+            unread += changes
+        return [change for changes in by_result for change in changes]
+
+    @property
+    def _computed(self) -> list[Node]:
+        """The results but for dead letters."""
+        return _computed(self._results.values())
 
     def _refuse_inside(self, call: str) -> None:
         if self._inside_batch:
             raise PlanError(call, "a batch is open", "Call it after the with block")
 
-    def _changes(self, output: pa.Table) -> Iterator[Change]:
-        for row in self._root.changelog(self._root.stage, output).to_pylist():
-            deleted = row[DELETED]
-            held = {name: row[name] for name in self._node.values.names}
-            yield Change(
-                key={name: row[name] for name in self._node.key.names},
-                values=None if deleted and not self._node.stream else held,
-                timestamp_us=row[EVENT_TIME],
-                change="delete" if deleted else "upsert",
-                position=row[POSITION],
-            )
+
+def _in_order(results: Sequence[AResult]) -> list[Node]:
+    """The plans of results, the dead letters last."""
+    plans = [result.plan for result in results]
+    return sorted(dict.fromkeys(plans), key=lambda plan: isinstance(plan, DeadLetters))
+
+
+def _computed(nodes: Iterable[Node]) -> list[Node]:
+    return [node for node in nodes if not isinstance(node, DeadLetters)]
+
+
+def _changes(node: Node, rows: pa.Table) -> Iterator[Change]:
+    for row in rows.to_pylist():
+        deleted = row[DELETED]
+        held = {name: row[name] for name in node.values.names}
+        yield Change(
+            key={name: row[name] for name in node.key.names},
+            values=None if deleted and not node.stream else held,
+            timestamp_us=row[EVENT_TIME],
+            change="delete" if deleted else "upsert",
+            position=row[POSITION],
+        )
+
+
+def _letters(node: Node, rows: pa.Table) -> Iterator[Change]:
+    none = pa.array([False] * len(rows))
+    numbers = pa.array(range(len(rows)))
+    yield from _changes(node, rows.append_column(DELETED, none).append_column(POSITION, numbers))
 
 
 class _View(Driver):
@@ -370,7 +436,7 @@ class _View(Driver):
                 self._root.accept(source, rows)
             self._run(beat_us)
         last: dict[Hashable, Change] = {}
-        for change in self._unread:
+        for change in self._unread[0]:
             parts = tuple(map(_hashable, change.key.values()))
             key = parts if len(parts) > 1 else parts[0]
             # Of a history the last one is the latest.

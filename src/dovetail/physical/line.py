@@ -1,0 +1,163 @@
+"""How rows get from stage to stage where a query's plan is a tree and stages are read more than
+once.
+
+A stage, or a source, may be read by several stages, and be a result besides. In a Spark query what
+leaves an operator goes to one other. So all who read it stand in one line: the first takes its own
+rows out of what comes and passes the others on, untouched. The line is the elimination tree of the
+graph of stages: each stage's rows go to the first of those that want any of them, or of what it
+passes on. A plan in which nothing is read twice is a tree as it is, and nothing passes anything on.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from dovetail.physical.stage import Port, Stage, stages
+from dovetail.plan.nodes import Entry, Source
+from dovetail.plan.views import View
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """Input ``number`` of a stage, which is number ``reader`` in its plan; ``port``: how rows reach
+    it.
+    """
+
+    stage: Stage
+    reader: int
+    number: int
+    port: Port
+
+    @property
+    def failure(self) -> str:
+        """What a row has that is left out because something fails on it."""
+        assert self.port.input is not None
+        return f"{self.stage.argument} fails on a row of {self.port.input.source.name}"
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A source, as what it is read, or a stage in its line. ``number``: a stage's; ``readings``:
+    who reads its rows; ``result``: what results are addressed by that they are, None for none;
+    ``letters``: the number of the dead letters where they are wanted; ``passes``: whether rows for
+    others come by; ``before``: from where it takes what comes, in the order of its inputs.
+    """
+
+    origin: Entry | Stage
+    number: int
+    readings: tuple[Reading, ...]
+    result: int | None
+    letters: int | None
+    passes: bool
+    before: tuple[Step, ...]
+
+    @property
+    def stage(self) -> Stage:
+        """The stage that it is."""
+        assert isinstance(self.origin, Stage)
+        return self.origin
+
+    @property
+    def moves(self) -> Reading | None:
+        """Who reads its rows by a hash that they name themselves; no one else reads them."""
+        by_hash = [one for one in self.readings if one.port.hash_column is not None]
+        assert len(by_hash) <= 1
+        assert not by_hash or (len(self.readings) == 1 and self.result is None)
+        return by_hash[0] if by_hash else None
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A stage's changes, read as ``views``, one after the other."""
+
+    stage: Stage
+    views: tuple[View, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The stages that give ``results``, with all that feed them; ``dead_letters``: whether the rows
+    that they leave out because something fails on them are a result, too, the last.
+
+    Stages are numbered in the order in which they run; then come the numbers by which their changes
+    are addressed as results.
+    """
+
+    results: tuple[Result, ...]
+    dead_letters: bool = False
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """All stages, each once, those that feed it first."""
+        return tuple(dict.fromkeys(one for result in self.results for one in stages(result.stage)))
+
+    @property
+    def buckets(self) -> int:
+        """How many share each key space."""
+        return self.results[0].stage.fragment.buckets
+
+    @property
+    def single(self) -> bool:
+        """Whether there is one result, whose rows can leave as they are."""
+        return len(self.results) == 1 and not self.dead_letters
+
+    @property
+    def addresses(self) -> list[int]:
+        """What the rows of each result are addressed to; of one stage it is one; the dead letters'
+        comes last.
+        """
+        count = len(self.stages)
+        found = [count + self.stages.index(result.stage) for result in self.results]
+        return [*found, *([2 * count] if self.dead_letters else [])]
+
+    @cached_property
+    def ends(self) -> tuple[Step, ...]:
+        """The ends of all lines."""
+        return _steps(self)
+
+
+def _steps(plan: Plan) -> tuple[Step, ...]:
+    readings: dict[Entry | Stage, list[Reading]] = defaultdict(list)
+    for number, stage in enumerate(plan.stages):
+        for place, port in enumerate(stage.ports):
+            # What is read of a source is another frame for each view of it.
+            source = port.input is not None and isinstance(port.origin, Source)
+            origin = port.input.source if port.input is not None and source else port.origin
+            readings[origin].append(Reading(stage, number, place, port))
+    numbers: dict[Entry | Stage, int] = {one: number for number, one in enumerate(plan.stages)}
+    results: dict[Entry | Stage, int] = {
+        one.stage: to for one, to in zip(plan.results, plan.addresses, strict=False)
+    }
+    letters = plan.addresses[-1] if plan.dead_letters else None
+    sources = [origin for origin in readings if not isinstance(origin, Stage)]
+    end = len(plan.stages)
+    arriving: dict[int, list[tuple[Step, set[tuple[int, int]]]]] = defaultdict(list)
+    origins: list[Entry | Stage] = [*sources, *plan.stages]
+    for origin in origins:
+        own = readings[origin]
+        result, number = results.get(origin), numbers.get(origin, -1)
+        failing = letters if any(one.port.source.fallible for one in own) else None
+        comes = arriving[number]
+        comes.sort(key=lambda one: _first_input(one[1], number))
+        passed = {to for _, wanted in comes for to in wanted if to[0] != number}
+        wanted = passed | {(one.reader, one.number) for one in own}
+        wanted |= {(to, 0) for to in (result, failing) if to is not None}
+        step = Step(
+            origin, number, tuple(own), result, failing, bool(passed), tuple(s for s, _ in comes)
+        )
+        arriving[min((to for to, _ in wanted if to < end), default=end)].append((step, wanted))
+    return tuple(step for step, _ in arriving[end])
+
+
+def _first_input(wanted: set[tuple[int, int]], number: int) -> int:
+    return min(place for to, place in wanted if to == number)
+
+
+def walk(steps: Sequence[Step]) -> Iterator[Step]:
+    """These steps and all before them, which come first."""
+    for step in steps:
+        yield from walk(step.before)
+        yield step

@@ -1,0 +1,73 @@
+"""Rows that pass a stage on their way to another: beside its flat rows they are a column of their
+own, which holds a row of ``PACKED`` where one passes and null in the stage's own rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructField, StructType
+
+from dovetail.columns import PASSING
+from dovetail.engine.pack import PACKED
+from dovetail.spark.emission import PACKED_COLUMNS
+from dovetail.spark.task import BatchFunction
+
+_STRUCT = pa.struct([*PACKED])
+
+
+def with_passing(columns: StructType) -> StructType:
+    """A stage's columns, and beside them the rows that pass."""
+    own = [StructField(field.name, field.dataType) for field in columns]
+    return StructType([*own, StructField(PASSING, PACKED_COLUMNS)])
+
+
+def letting_pass(function: BatchFunction, number: int, schema: pa.Schema | None) -> BatchFunction:
+    """A function from rows of ``PACKED`` to rows of ``schema`` that is given those for stage
+    ``number`` only; the others come out beside its own, or without a schema as they are.
+    """
+
+    def mapped(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        others: list[pa.RecordBatch] = []
+
+        def own() -> Iterator[pa.RecordBatch]:
+            for batch in given:
+                mine = pc.equal(batch.column("reader"), number)
+                others.append(batch.filter(pc.invert(mine)))
+                yield batch.filter(mine)
+
+        for made in function(own()):
+            yield (
+                made
+                if schema is None
+                else _beside([*made.columns, pa.nulls(made.num_rows, _STRUCT)], schema)
+            )
+            yield from _passing(others, schema)
+        yield from _passing(others, schema)
+
+    return mapped
+
+
+def parted(batch: pa.RecordBatch, place: int) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """A stage's own rows, and those of ``PACKED`` that have come beside them in column number
+    ``place``.
+    """
+    passing = batch.column(place)
+    others = pa.RecordBatch.from_struct_array(passing.drop_null())
+    return batch.filter(passing.is_null()), others.rename_columns(PACKED.names)
+
+
+def _passing(others: list[pa.RecordBatch], schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    for rows in others:
+        if schema is None:
+            yield rows
+        elif rows.num_rows:
+            none = [pa.nulls(rows.num_rows, field.type) for field in schema]
+            yield _beside([*none, rows.to_struct_array().cast(_STRUCT)], schema)
+    others.clear()
+
+
+def _beside(columns: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    return pa.record_batch(columns, names=[*schema.names, PASSING])

@@ -1,0 +1,435 @@
+"""Several results in one query: each is what its own query gives, and what they share is there
+once.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+import dovetail as dt
+from dovetail import testing
+from dovetail.physical.line import walk
+from dovetail.physical.planner import plan_of
+from dovetail.testing import Change
+
+TEXT, NUMBER = pa.string(), pa.int64()
+ORDERS = {"id": NUMBER, "customer": TEXT, "boss": TEXT, "amount": NUMBER}
+CUSTOMERS = {"name": TEXT, "city": TEXT}
+CLICKS = {"click": NUMBER, "customer": TEXT}
+COLUMNS = {"orders": ORDERS, "customers": CUSTOMERS, "clicks": CLICKS}
+VALUES = {
+    "id": range(6),
+    "click": range(1000),
+    "customer": ["a", "b", "c", None],
+    "name": ["a", "b", "c"],
+    "boss": ["1", "2", "x", None],
+    "city": ["X", "Y", None],
+    "amount": range(5),
+}
+Tables = dict[str, Any]
+Results = Callable[[Tables], dict[str, Any]]
+
+
+def given() -> Tables:
+    """The inputs, fed by hand."""
+    return {
+        "orders": testing.table("orders", key="id", schema=ORDERS),
+        "customers": testing.table("customers", key="name", schema=CUSTOMERS),
+        "clicks": testing.stream("clicks", key="click", schema=CLICKS),
+    }
+
+
+def result_within_result(t: Tables) -> dict[str, Any]:
+    """A join by foreign key, which two others read, and what comes of them."""
+    located = t["orders"].join(t["customers"], on="customer", how="left", name="located")
+    cities = located.group_by("city").agg(n=dt.count(), total=dt.sum("amount"))
+    return {
+        "located": located,
+        "cities": cities,
+        "both": located.join(cities, on="city", how="inner"),
+    }
+
+
+def one_source_for_all(t: Tables) -> dict[str, Any]:
+    """By key, by group and by foreign key, and no result reads another."""
+    select = {"amount": "left.amount", "same": "right.amount"}
+    orders = t["orders"]
+    return {
+        "customers": orders.group_by("customer").agg(most=dt.max("amount")),
+        "pairs": orders.join(orders, how="left", select=select),
+        "named": t["customers"].join(
+            orders.group_by("customer").agg(n=dt.count()), on={"name": "customer"}, how="left"
+        ),
+    }
+
+
+def streams(t: Tables) -> dict[str, Any]:
+    """A stream, a table that it looks up and that is a result besides, windows."""
+    known = t["orders"].group_by("customer").agg(n=dt.count())
+    clicked = t["clicks"].join(known, how="left", on="customer")
+    windows = t["clicks"].group_by("customer").window(dt.tumbling("10 us")).agg(n=dt.count())
+    return {"clicked": clicked, "known": known, "windows": windows.to_table()}
+
+
+def apart(t: Tables) -> dict[str, Any]:
+    """Results with nothing in common."""
+    return {
+        "cities": t["customers"].group_by("city").agg(n=dt.count()),
+        "orders": t["orders"].group_by("customer").agg(n=dt.count()),
+    }
+
+
+ALL: list[Results] = [result_within_result, one_source_for_all, streams, apart]
+
+
+def drawn(random_: random.Random, time: int) -> tuple[str, dict[str, Any], bool]:
+    table = random_.choice([*COLUMNS])
+    row = {name: random_.choice(VALUES[name]) for name in COLUMNS[table]}
+    if "click" in row:
+        row["click"] = time
+    return table, row, table != "clicks" and random_.random() < 0.25
+
+
+def by_key(changes: Sequence[Change]) -> dict[str, list[str]]:
+    """Each key's changes in their order; their positions are the bucket's."""
+    found = defaultdict(list)
+    for c in changes:
+        found[str(c.key)].append(f"{c.change} {c.values} {c.timestamp_us}")
+    return found
+
+
+@pytest.mark.parametrize("buckets", [1, 3])
+@pytest.mark.parametrize("results", ALL, ids=lambda results: results.__name__)
+def test_each_result_is_what_its_own_query_gives(results: Results, buckets: int) -> None:
+    for seed in range(2):
+        random_ = random.Random(seed)
+        tables = given()
+        topology = results(tables)
+        together = testing.Driver(*topology.values(), buckets=buckets)
+        alone = {n: testing.Driver(r, buckets=buckets) for n, r in topology.items()}
+        seen = 0
+        for batch in range(12):
+            if batch == 6:
+                restored = list(topology.values())
+                together = testing.Driver.restore(restored, together.snapshot())
+            records = [drawn(random_, 40 * batch + n) for n in range(random_.randint(1, 20))]
+            told = []
+            for driver in (together, *alone.values()):
+                with driver.batch() as changes:
+                    for n, (table, row, gone) in enumerate(records):
+                        if tables[table].plan in driver._nodes:
+                            time = 40 * batch + n
+                            driver.pipe(tables[table], row, timestamp=time, deleted=gone)
+                told.append(changes)
+            expected = {name: driver.read() for name, driver in alone.items()}
+            for name, result in topology.items():
+                own = together.read(result)
+                assert by_key(own) == by_key(expected[name]), (seed, batch, name)
+                if buckets == 1:
+                    assert [str(c) for c in own] == [str(c) for c in expected[name]]
+                seen += len(own)
+            # By their text: positions have the driver's numbers of micro-batches with changes.
+            together_told, *each_told = ([str(c) for c in changes] for changes in told)
+            assert together_told == [c for changes in each_told for c in changes] or buckets > 1
+        assert seen > 50
+
+
+def test_what_results_share_is_there_once() -> None:
+    """A line of stages, in which rows pass those that they are not for."""
+    t = given()
+    results = result_within_result(t)
+    plan = plan_of([r.plan for r in results.values()], buckets=2, emit="change")
+    # By foreign key three, the groups two, and again three.
+    assert len(plan.stages) == 8
+    assert len({stage.fragment.topology for stage in plan.stages}) == 8
+    (last,) = plan.ends
+    steps = list(walk(plan.ends))
+    assert len(steps) == 10  # with both sources
+    assert [step.number for step in steps if step.passes] == [3, 4, 5, 6, 7]
+    assert last.result == 15
+    located = next(step for step in steps if step.number == 2)
+    assert [reading.reader for reading in located.readings] == [3, 5]
+    assert located.result == 10
+    for result in results.values():
+        own = plan_of([result.plan], buckets=2, emit="change")
+        assert len(list(walk(own.ends))) == len(set(own.stages)) + len(result.plan.origins)
+
+
+def test_a_plan_without_forks_passes_nothing_on() -> None:
+    t = given()
+    plan = plan_of([t["orders"].join(t["customers"], on="customer").plan], buckets=2, emit="change")
+    assert not any(step.passes for step in walk(plan.ends))
+    assert plan.single
+
+
+def test_a_driver_of_several_is_asked_for_one() -> None:
+    t = given()
+    results = apart(t)
+    driver = testing.Driver(*results.values())
+    driver.pipe(t["orders"], {"id": 1, "customer": "a"}, timestamp=1)
+    with pytest.raises(dt.PlanError, match=r"read: result= is missing\. The results are aggregate"):
+        driver.read()
+    with pytest.raises(dt.PlanError, match="which is not a result"):
+        driver.read(t["orders"])
+    driver.assert_changes("time | customer | n | change\n1 | a | 1 | upsert", results["orders"])
+    assert driver.read(results["cities"]) == driver.read(results["orders"]) == []
+
+
+def test_explain_shows_what_is_shared_once(capsys: pytest.CaptureFixture[str]) -> None:
+    t = given()
+    known = t["orders"].group_by("customer").agg(n=dt.count())
+    clicked = t["clicks"].join(known, how="left", on="customer", name="clicked")
+    dt.explain(clicked, known)
+    assert capsys.readouterr().out.splitlines() == [
+        "Topology",
+        "left join of a stream with a table on customer  (key click; customer, n)",
+        "├─ clicks  (key click; customer)",
+        "└─ aggregate by customer  (key customer; n)",
+        "   └─ orders  (key id; customer, boss, amount)",
+        "",
+        "Topology",
+        "aggregate by customer  (key customer; n)",
+        "└─ orders  (key id; customer, boss, amount)",
+        "",
+        "Stage 1",
+        "  shuffle  orders by key (id bigint)",
+        "  state    orders: last row per key, of it what is aggregated",
+        "",
+        "Stage 2",
+        "  shuffle  orders by group (customer string)",
+        "  state    groups: accumulators per key",
+        "  result   aggregate of orders by customer",
+        "",
+        "Stage 3",
+        "  shuffle  clicks, aggregate of orders by customer by (customer string)",
+        "  state    aggregate of orders by customer: last row per key",
+        "  result   clicked",
+    ]
+
+
+def nothing(changes: DataFrame, number: int) -> None:
+    """A sink."""
+
+
+def test_run_says_what_it_cannot_do(spark: SparkSession, tmp_path: Path) -> None:
+    t = on_spark(spark, tmp_path)
+    located = t["orders"].join(t["customers"], on="customer")
+    sink = dt.to_foreach_batch(nothing)
+    wrong: list[tuple[Any, str]] = [
+        ({}, "run: results= is a dict. Give a mapping of Tables, Streams and dt.dead_letters"),
+        ({located: []}, "run: results= is a dict. Give a mapping"),
+        ({located: "out"}, "run: results= has 'out' for a Table"),
+        ({dt.dead_letters: sink}, "run: results= has dead letters only"),
+        (
+            {located: dt.to_parquet("out"), t["orders"]: [sink, dt.to_parquet("out")]},
+            r"run: results= has to_parquet\('out'\) twice",
+        ),
+        ({located: sink, dt.Table(located.plan): sink}, "run: results= has one of them twice"),
+    ]
+    for results, message in wrong:
+        with pytest.raises(dt.PlanError, match=message):
+            dt.run(results, checkpoint=tmp_path / "checkpoint")
+    assert not (tmp_path / "checkpoint").exists()
+
+
+LOG = {"source": TEXT, "seq": NUMBER, "t": pa.timestamp("us", "UTC"), "gone": pa.bool_()}
+LOG |= ORDERS | CUSTOMERS
+
+
+def on_spark(spark: SparkSession, folder: Path) -> Tables:
+    """Two tables, each a folder of files, whose rows have one order."""
+    found: Tables = {}
+    for name, columns in (("orders", ORDERS), ("customers", CUSTOMERS)):
+        (folder / name).mkdir(exist_ok=True)
+        kinds = {TEXT: "string", NUMBER: "long"}
+        schema = ", ".join(f"{c} {kinds[type_]}" for c, type_ in columns.items())
+        reader = spark.readStream.schema(f"{schema}, seq long, t timestamp, gone boolean")
+        frame = reader.option("maxFilesPerTrigger", 1).parquet(str(folder / name))
+        found[name] = dt.Table.from_changelog(
+            frame,
+            key=next(iter(columns)),
+            timestamp="t",
+            deleted="gone",
+            sequence="seq",
+            shared_log=True,
+            name=name,
+        )
+    return found
+
+
+def drawn_for(batch: int) -> list[tuple[str, dict[str, Any], bool, int]]:
+    """Random records of a micro-batch, each with its place among all."""
+    random_ = random.Random(batch)
+    records = (drawn(random_, 0) for _ in range(20))
+    tables = [record for record in records if record[0] != "clicks"]
+    return [(*record, 100 * batch + number) for number, record in enumerate(tables)]
+
+
+def write(
+    folder: Path, batch: int, records: Sequence[tuple[str, dict[str, Any], bool, int]]
+) -> None:
+    """A file of each table's rows, which one micro-batch reads."""
+    for name, columns in (("orders", ORDERS), ("customers", CUSTOMERS)):
+        fields = {"seq": NUMBER, "t": pa.timestamp("us", "UTC"), "gone": pa.bool_(), **columns}
+        rows = [
+            {**row, "seq": seq, "t": datetime.fromtimestamp(seq, timezone.utc), "gone": gone}
+            for table, row, gone, seq in records
+            if table == name
+        ]
+        path = folder / name / f"{batch}.parquet"
+        pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(list(fields.items()))), path)
+
+
+def shared(t: Tables) -> dict[str, Any]:
+    """Three results: a stage that is a result and that others read, a source that three stages
+    read, expressions.
+    """
+    select = {
+        "amount": "left.amount",
+        "boss": "left.boss",
+        "city": "right.city",
+        "up": F.lower("right.city"),
+    }
+    located = t["orders"].join(t["customers"], on="customer", how="left", select=select)
+    return {
+        "located": located,
+        "cities": located.group_by("up").agg(n=dt.count(), amount=dt.sum("amount")),
+        "bosses": located.join(
+            t["orders"],
+            on=F.col("boss").cast("long"),
+            how="left",
+            select={"amount": "left.amount", "theirs": "right.amount"},
+            name="bosses",
+        ),
+    }
+
+
+def test_on_spark_each_result_is_exact_though_sinks_fail(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Two micro-batches and a third after a restart; once a sink fails after others have written.
+
+    What each key's changes are, the driver says.
+    """
+    hand = given()
+    driver = testing.Driver(*shared(hand).values(), dt.dead_letters, spark=spark)
+    on_spark(spark, tmp_path)
+    for batch in range(3):
+        records = drawn_for(batch)
+        write(tmp_path, batch, records)
+        with driver.batch():
+            for table, row, gone, place in records:
+                driver.pipe(hand[table], row, timestamp=1_000_000 * place, deleted=gone)
+    expected = {name: by_key(driver.read(r)) for name, r in shared_of(driver).items()}
+    letters = sorted((c.values["row"], c.timestamp_us) for c in driver.read(dt.dead_letters))
+    told: dict[str, list[Row]] = defaultdict(list)
+    failing = {"at": 1}
+
+    def take(name: str) -> dt.Sink:
+        def function(changes: DataFrame, number: int) -> None:
+            rows = changes.collect()
+            if name == "cities" and failing["at"] == number:
+                raise RuntimeError("the sink fails once")
+            told[name] = [row for row in told[name] if row["batch"] != number]
+            told[name] += [Row(batch=number, **row.asDict()) for row in rows]
+
+        return dt.to_foreach_batch(function)
+
+    def start() -> Any:
+        results = shared(on_spark(spark, tmp_path))
+        return dt.run(
+            {
+                results["cities"]: [take("cities"), dt.to_parquet(tmp_path / "out")],
+                results["located"]: [dt.to_memory("located"), take("located")],
+                results["bosses"]: take("bosses"),
+                dt.dead_letters: take("letters"),
+            },
+            checkpoint=tmp_path / "checkpoint",
+            availableNow=True,
+            buckets=3,
+        )
+
+    with pytest.raises(StreamingQueryException) as failed:
+        start().awaitTermination()
+    assert str(failed.value).startswith(
+        "to_foreach_batch(function): micro-batch 1 of aggregate of left join of orders and "
+        "customers by up cannot be written: RuntimeError: the sink fails once. "
+    )
+    failing["at"] = -1
+    query = start()
+    query.awaitTermination()
+
+    for name, wanted in expected.items():
+        came = by_key(as_changes(told[name], shared(hand)[name]))
+        if name == "cities":
+            # One record may change several rows of a group; their order is that of hashes, which
+            # are Spark's own.
+            came, wanted = map(last_at_each_time, (came, wanted))
+        assert came == wanted, name
+    assert sorted((r["row"], int(r["_timestamp"].timestamp() * 1e6)) for r in told["letters"]) == (
+        letters
+    )
+    assert letters
+    written = spark.read.parquet(str(tmp_path / "out")).withColumnRenamed("_batch", "batch")
+    assert sorted(map(str, written.collect())) == sorted(
+        str(Row(**{name: row[name] for name in written.columns})) for row in told["cities"]
+    )
+    progress = [p for p in query.recentProgress if p.numInputRows]
+    inputs = [sum(1 for _ in read_back(tmp_path, batch)) for batch in (1, 2)]
+    assert [p.numInputRows for p in progress] == inputs
+    assert {len(p.stateOperators) for p in progress} == {6}
+    results = shared(on_spark(spark, tmp_path))
+    with pytest.raises(dt.CheckpointError, match=r"of a query with 3 results.* and this one has 2"):
+        dt.run(
+            {results["cities"]: take("cities"), results["bosses"]: take("bosses")},
+            checkpoint=tmp_path / "checkpoint",
+        )
+
+
+def last_at_each_time(changes: dict[str, list[str]]) -> dict[str, tuple[int, list[str]]]:
+    """How many changes each key has, and the last at each time."""
+    return {
+        key: (len(own), list({change.rpartition(" ")[2]: change for change in own}.values()))
+        for key, own in changes.items()
+    }
+
+
+def shared_of(driver: testing.Driver) -> dict[str, Any]:
+    """The driver's results by their names."""
+    return dict(zip(("located", "cities", "bosses"), map(dt.Table, driver._results), strict=False))
+
+
+def read_back(folder: Path, batch: int) -> list[Any]:
+    return [
+        row
+        for name in ("orders", "customers")
+        for row in pq.read_table(folder / name / f"{batch}.parquet").to_pylist()
+    ]
+
+
+def as_changes(rows: Sequence[Row], result: dt.Table) -> list[Change]:
+    """Rows of a changelog in the order of micro-batches and positions."""
+    return [
+        Change(
+            key={name: row[name] for name in result.plan.key.names},
+            values=None
+            if row["_change"] == "delete"
+            else {name: row[name] for name in result.plan.values.names},
+            timestamp_us=round(row["_timestamp"].timestamp() * 1_000_000),
+            change=row["_change"],
+            position=row["_position"],
+        )
+        for row in sorted(rows, key=lambda row: (row["batch"], row["_position"]))
+    ]
