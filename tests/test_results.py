@@ -91,7 +91,19 @@ def apart(t: Tables) -> dict[str, Any]:
     }
 
 
-ALL: list[Results] = [result_within_result, one_source_for_all, streams, apart]
+def views(t: Tables) -> dict[str, Any]:
+    """Rows chosen and computed of a result, as results and as what others read."""
+    located = t["orders"].join(t["customers"], on="customer", how="left", name="located")
+    there = located.select("city", much="amount")
+    return {
+        "located": located,
+        "selected": there,
+        "cities": there.group_by("city").agg(n=dt.count()),
+        "customers": located.group_by("customer").agg(n=dt.count()),
+    }
+
+
+ALL: list[Results] = [result_within_result, one_source_for_all, streams, apart, views]
 
 
 def drawn(random_: random.Random, time: int) -> tuple[str, dict[str, Any], bool]:
@@ -293,8 +305,8 @@ def write(
 
 
 def shared(t: Tables) -> dict[str, Any]:
-    """Three results: a stage that is a result and that others read, a source that three stages
-    read, expressions.
+    """Three results: a stage that is a result and that another reads, a view of it, a source that
+    three stages read, expressions.
     """
     select = {
         "amount": "left.amount",
@@ -306,7 +318,7 @@ def shared(t: Tables) -> dict[str, Any]:
     return {
         "located": located,
         "cities": located.group_by("up").agg(n=dt.count(), amount=dt.sum("amount")),
-        "bosses": located.join(
+        "bosses": located.where(F.col("amount") > 0).join(
             t["orders"],
             on=F.col("boss").cast("long"),
             how="left",
@@ -389,7 +401,7 @@ def test_on_spark_each_result_is_exact_though_sinks_fail(
     progress = [p for p in query.recentProgress if p.numInputRows]
     inputs = [sum(1 for _ in read_back(tmp_path, batch)) for batch in (1, 2)]
     assert [p.numInputRows for p in progress] == inputs
-    assert {len(p.stateOperators) for p in progress} == {6}
+    assert {len(p.stateOperators) for p in progress} == {8}  # two more for the view
     results = shared(on_spark(spark, tmp_path))
     with pytest.raises(dt.CheckpointError, match=r"of a query with 3 results.* and this one has 2"):
         dt.run(
