@@ -12,6 +12,12 @@ import small_session
 from pyspark.sql import SparkSession
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that need Spark come first: the short tests at the end leave no process idle."""
+    first = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: item.path not in first)
+
+
 def pytest_collection_finish() -> None:
     """What collecting made stays as long as the process: the garbage collector passes it over."""
     gc.collect()

@@ -30,11 +30,13 @@ CACHE = Path(os.environ.get("DOVETAIL_CACHE", Path.home() / ".cache" / "dovetail
 JAVA = (
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
     " -XX:+UseSerialGC -Xmn1g -XX:MetaspaceSize=256m"
+    " -Djdk.lang.Process.launchMechanism=VFORK"
 )
 """Options for a short life.
 
 With one compiler alone, the code cache is too small for Spark, and is swept without end. What plans
-are made of dies young, if it has room.
+are made of dies young, if it has room. Each file of a checkpoint has a process started, which needs
+no helper process first.
 """
 JARS = Path(pyspark.__file__).parent / "jars"
 FIRST = ("spark-core", "spark-sql_", "spark-sql-api", "spark-catalyst", "scala-library")

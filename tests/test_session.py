@@ -79,12 +79,17 @@ def test_a_session_without_it_is_told_what_it_lacks(spark: SparkSession) -> None
     assert any(line.endswith(f"costs: a sixth more system time; {remedy}") for line in lines)
 
 
+def short_lived() -> SparkSession.Builder:
+    """The builder of a user's session, which compiles little for a few rows."""
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    return builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+
+
 def new_session(folder: str) -> None:
     """A query in a session that ``configure`` has made, and what ``doctor`` says of it."""
     groups = [CACHE / "jars" / name for name in ("kafka", "delta")]
     jars = [path for path in groups if path.is_dir()]
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    spark = dt.configure(builder, delta=len(jars) == 2, jars=jars, memory="1g").getOrCreate()
+    spark = dt.configure(short_lived(), delta=len(jars) == 2, jars=jars, memory="1g").getOrCreate()
     Path(folder, "in").mkdir()
     Path(folder, "in", "1.json").write_text('{"id": 1, "at": "2026-01-01T00:00:00"}', "utf-8")
     live = spark.readStream.schema("id long, at timestamp").json(f"{folder}/in")
@@ -104,8 +109,7 @@ def test_a_session_lacks_nothing_with_it(tmp_path: Path) -> None:
 
 def strange_workers(folder: str) -> None:
     """What a query's start says where the workers' Python cannot import the library."""
-    spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    spark = spark.getOrCreate()
+    spark = short_lived().getOrCreate()
     Path(folder, "in").mkdir()
     live = spark.readStream.schema("id long, at timestamp").json(f"{folder}/in")
     table = dt.Table.from_changelog(live, key="id", timestamp="at", name="orders")

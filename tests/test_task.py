@@ -6,6 +6,12 @@ import os
 import subprocess
 import sys
 
+from pyspark import cloudpickle
+from pyspark.sql.streaming.stateful_processor_util import TransformWithStateInPandasUdfUtils
+
+from dovetail.spark.buckets import Work
+from dovetail.spark.processor import BucketProcessor
+
 FREEZES = """
 import gc
 from types import SimpleNamespace
@@ -27,6 +33,30 @@ kept = [[] for _ in range(10_000)]
 assert list(pack(iter(batches))) == batches
 print(gc.get_freeze_count())
 """
+
+
+ASKED = """
+import pickle, sys
+from types import SimpleNamespace
+from pyspark.sql.streaming.stateful_processor_util import TransformWithStateInPandasFuncMode
+
+asked = SimpleNamespace(
+    get_map_state=lambda name, *types: print(name), set_handle_state=lambda state: None
+)
+pickle.load(sys.stdin.buffer)(asked, TransformWithStateInPandasFuncMode.PRE_INIT, None, iter([]))
+print([name for name in sys.modules if name.partition(".")[0] == "dovetail"])
+"""
+
+
+def test_a_process_that_is_asked_for_state_variables_imports_nothing_of_the_library() -> None:
+    """Spark starts one for each stage of each start."""
+    work = Work(None, None, timers=False)  # type: ignore[arg-type]
+    asked = TransformWithStateInPandasUdfUtils(BucketProcessor(work), "none").transformWithStateUDF
+    pickled = cloudpickle.dumps(asked)
+    done = subprocess.run(
+        [sys.executable, "-c", ASKED], input=pickled, capture_output=True, check=True
+    )
+    assert done.stdout.decode().split("\n") == ["blobs", "[]", ""]
 
 
 def test_a_worker_freezes_what_it_has_imported_at_the_end_of_its_first_task() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,9 @@ class Lake:
         return self.table("orders").join(self.table("customers"), on="customer", how=how, **options)
 
 
+@cache
 def rows_at(spark: SparkSession, path: str, version: int) -> list[dict[str, Any]]:
+    """A version's rows, which never change, read once."""
     frame = spark.read.format("delta").option("versionAsOf", version).load(path)
     return [row.asDict(recursive=True) for row in frame.collect()]
 

@@ -175,6 +175,8 @@ NAMES = [
     pytest.param(name, marks=[pytest.mark.slow] if name == "2 buckets" else []) for name in RUNNERS
 ]
 """In 2 buckets is as "restarted" and "8 buckets"."""
+BY_BATCH = [name for name in NAMES if name.values[0] not in ("one by one", "by three")]
+"""Where the batches are those of a table, these two are as "at once"."""
 
 
 def run(family: Family, join: Any, batches: Batches, runner: Runner, emit: Any) -> Answers:
@@ -204,10 +206,10 @@ def test_single_changes(table: TruthTable, column: Column, name: str) -> None:
         assert [*map(by_key, found)] == [*map(by_key, expected)]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", BY_BATCH)
 @pytest.mark.parametrize(("table", "column"), BATCH)
 def test_batches(table: TruthTable, column: Column, name: str) -> None:
-    """The batches are those of the table, or all of them at once."""
+    """The batches are those of the table."""
     runner, family = RUNNERS[name], table.family
     found = run(family, column.join, table.batches, runner, "batch")
     arranged = family.arranged if runner.buckets == 1 and not runner.sliced else by_key

@@ -57,10 +57,13 @@ class BucketProcessor(StatefulProcessor):
         yield from work.batch(key[0], [], now_us, self._blobs, self._handle)
 
     def close(self) -> None:
-        """Nothing to release: what is open belongs to the worker process."""
-        from dovetail.spark import task
+        """Nothing to release: what is open belongs to the worker process.
 
-        task.freeze_imports()
+        Spark also closes what it has only asked for its state variables.
+        """
+        task = sys.modules.get("dovetail.spark.task")
+        if task is not None:
+            task.freeze_imports()
 
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
