@@ -15,7 +15,9 @@ from dovetail.errors import (
     StorageError,
     TargetError,
 )
+from dovetail.io.debezium import debezium
 from dovetail.io.delta import to_delta
+from dovetail.io.formats import json
 from dovetail.io.kafka import read_topic
 from dovetail.io.sinks import to_foreach_batch, to_memory, to_parquet
 from dovetail.io.topics import to_topic
@@ -83,6 +85,7 @@ __all__ = [
     "configure",
     "count",
     "dead_letters",
+    "debezium",
     "delta",
     "delta_files",
     "doctor",
@@ -90,6 +93,7 @@ __all__ = [
     "first",
     "hopping",
     "index",
+    "json",
     "last",
     "max",
     "mean",
