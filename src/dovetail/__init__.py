@@ -15,10 +15,12 @@ from dovetail.errors import (
     StorageError,
     TargetError,
 )
+from dovetail.io.avro import avro
 from dovetail.io.debezium import debezium
 from dovetail.io.delta import to_delta
 from dovetail.io.formats import json
 from dovetail.io.kafka import read_topic
+from dovetail.io.registry import Registry, registry
 from dovetail.io.sinks import to_foreach_batch, to_memory, to_parquet
 from dovetail.io.topics import to_topic
 from dovetail.lookup.delta_files import delta_files
@@ -67,6 +69,7 @@ __all__ = [
     "Index",
     "LookupSource",
     "PlanError",
+    "Registry",
     "Sink",
     "SnapshotTable",
     "StateError",
@@ -80,6 +83,7 @@ __all__ = [
     "Within",
     "aggregate",
     "approx_count_distinct",
+    "avro",
     "collect_list",
     "collect_set",
     "configure",
@@ -101,6 +105,7 @@ __all__ = [
     "postgres",
     "read_state",
     "read_topic",
+    "registry",
     "run",
     "session",
     "settings",

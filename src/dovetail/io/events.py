@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 
 from dovetail.columns import DELETED, TIMESTAMP, quoted
 from dovetail.io.connect import Raw, Told, lost
-from dovetail.io.formats import Part, Reading
+from dovetail.io.formats import Part, Reading, kept
 
 _STRING, _LONG = StringType(), LongType()
 METADATA: Final[Mapping[str, DataType]] = {
@@ -152,7 +152,7 @@ class Changes(Reading):
         there = F.col("value").isNotNull()
         frame = self.events(records if self.tombstones else records.where(there))
         if not self.truncates:
-            frame = frame.where(~F.coalesce(event["op"] == "t", F.lit(False)))
+            frame = kept(frame, ~F.coalesce(event["op"] == "t", F.lit(False)))
         frame = frame.withColumn(
             "value_problem",
             F.when(there, F.concat(F.lit("value: "), F.coalesce(*self._problems(event)))),

@@ -103,6 +103,16 @@ class Reading:
         return frame.withColumn(f"{part}_problem", F.when(unread, problem)).drop(parsed)
 
 
+def kept(frame: DataFrame, condition: Column) -> DataFrame:
+    """The rows that fulfil a condition on what was read of their records.
+
+    By itself Spark would move the condition before the reading, and read each record twice, or many
+    times over, once for each step that the condition goes back through. It moves none that depends
+    on where it is computed.
+    """
+    return frame.where(F.when(F.spark_partition_id() >= 0, condition))
+
+
 class Format(ABC):
     """How bytes become columns and columns bytes."""
 

@@ -26,7 +26,7 @@ from dovetail.columns import (
     quoted,
 )
 from dovetail.errors import PlanError
-from dovetail.io.formats import Format, Part, Place
+from dovetail.io.formats import Format, Part, Place, kept
 from dovetail.plan.checks import refuse_duplicates
 from dovetail.plan.expressions import field_of
 
@@ -201,17 +201,17 @@ def readable(
             F.lit(". Correct it, or pass malformed='drop' or 'dead_letter'."),
         )
         checked = F.when(fits, F.lit(True)).otherwise(F.raise_error(error).cast("boolean"))
-        return rows.where(checked), None
+        return kept(rows, checked), None
     counted = rows.observe(f"{name}.malformed", F.count_if(~fits).alias("records"))
     letters = None
     if malformed == "dead_letter":
-        letters = rows.where(~fits).select(
+        letters = kept(rows, ~fits).select(
             F.lit(records.operator).alias(OPERATOR),
             F.concat_ws(": ", F.nullif(where, F.lit("")), PROBLEM).alias(PROBLEM),
             F.coalesce(_stamped(records), TIMESTAMP).alias(TIMESTAMP),
             F.to_json(F.struct(*_as_sent(records))).alias(LETTER),
         )
-    return counted.where(fits), letters
+    return kept(counted, fits), letters
 
 
 def _stamped(records: Records) -> Column:
