@@ -91,7 +91,7 @@ class AvroFormat(Format):
 
     def reading(self, place: Place) -> Reading:
         """The fields of a record, or one column, named after the part."""
-        writers = self._writers(place)
+        writers = self.writers(place)
         reader = json.loads(self.schema or list(writers.values())[-1])
         record = isinstance(reader, dict) and reader.get("type") == "record"
         if isinstance(reader, list):
@@ -104,11 +104,8 @@ class AvroFormat(Format):
             marker = {"name": _READ, "type": "boolean", "default": True}
             reader = {**reader, "fields": [*reader["fields"], marker]}
         options = {"mode": "PERMISSIVE", "avroSchema": json.dumps(reader)}
-        value, number = F.col(place.part), F.lit(None).cast("long")
-        if self.registry is not None:
-            number = _number(value)
-            value = F.substring(value, FRAME_LENGTH + 1, (1 << 31) - 1)
-        with _functions(place):
+        value, number = self.unframed(place)
+        with functions(place):
             rows = [
                 F.when(
                     F.lit(True) if id_ is None else number == id_, from_avro(value, text, options)
@@ -123,7 +120,7 @@ class AvroFormat(Format):
             columns = (parsed["row"][name].alias(name) for name in fields.names)
             return F.when(parsed["row"][_READ], F.struct(*columns))
 
-        return Reading(fields, parsed, row, self._problem(place, list(writers)))
+        return Reading(fields, parsed, row, self.problem(place, list(writers)))
 
     def writing(self, place: Place, columns: StructType) -> Column:
         """A record of the columns, or one column where the schema is of no record."""
@@ -132,20 +129,27 @@ class AvroFormat(Format):
         value = F.struct(*(F.col(quoted(name)) for name in columns.names))
         if not isinstance(_type_of(place, schema), StructType):
             value = F.col(quoted(columns.names[0]))
-        with _functions(place):
+        with functions(place):
             written = to_avro(value, schema)
         if self.registry is None:
             return written
         number = self.registry.id_of(self._subject(place), schema, "AVRO")
         return F.concat(F.lit(bytes(1) + number.to_bytes(4, "big")), written)
 
-    def _writers(self, place: Place) -> dict[int | None, str]:
+    def writers(self, place: Place) -> dict[int | None, str]:
         """The schemas with which records may have been written, by their numbers."""
         if self.registry is None:
             assert self.schema is not None
             return {None: self.schema}
         found = self.registry.versions(self._subject(place))
         return {one.id: one.schema for one in found}
+
+    def unframed(self, place: Place) -> tuple[Column, Column]:
+        """The record in Avro, and the number of its schema, null where it has none."""
+        value = F.col(place.part)
+        if self.registry is None:
+            return value, F.lit(None).cast("long")
+        return F.substring(value, FRAME_LENGTH + 1, (1 << 31) - 1), _number(value)
 
     def _subject(self, place: Place) -> str:
         if self.subject is None and place.topic is None:
@@ -155,7 +159,8 @@ class AvroFormat(Format):
             )
         return self.subject or f"{place.topic}-{place.part}"
 
-    def _problem(self, place: Place, numbers: list[int | None]) -> Callable[[Column], Column]:
+    def problem(self, place: Place, numbers: list[int | None]) -> Callable[[Column], Column]:
+        """Of a struct with the ``number``, why a record cannot be read."""
         if self.registry is None:
             return lambda _: F.lit("not a record of its Avro schema")
         subject = self._subject(place)
@@ -299,7 +304,7 @@ def _same(avro: DataType, column: DataType) -> bool:
 def _type_of(place: Place, schema: str) -> DataType:
     """What Spark makes of a schema."""
     session = SparkSession.active()
-    with _functions(place):
+    with functions(place):
         made = from_avro(F.lit(None).cast("binary"), schema)
         try:
             return session.range(0).select(made.alias("made")).schema["made"].dataType
@@ -316,7 +321,7 @@ def _number(value: Column) -> Column:
 
 
 @contextmanager
-def _functions(place: Place) -> Iterator[None]:
+def functions(place: Place) -> Iterator[None]:
     """Spark's Avro functions, which are not part of it without their jar."""
     try:
         yield

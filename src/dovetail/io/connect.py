@@ -17,11 +17,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
+    ByteType,
     DataType,
     DateType,
     DayTimeIntervalType,
     DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
     MapType,
+    ShortType,
     StringType,
     StructField,
     StructType,
@@ -84,6 +91,43 @@ _SCALE: Final = StructType().add("scale", "string")
 _ITEMS: Final = StructType().add("type", "string").add("name", "string").add("parameters", _SCALE)
 DESCRIBED: Final = StructType([StructField("field", StringType()), *_ITEMS]).add("items", _ITEMS)
 """What Kafka Connect's JSON says of a field, as far as it matters here."""
+
+
+_ZONED_STAMPS: Final = (f"{_TIME}ZonedTimestamp", f"{_TIME}IsoTimestamp")
+_TAKEN: Final[Mapping[type[DataType], tuple[str, ...]]] = {
+    BooleanType: ("boolean",),
+    ByteType: ("int", "long"),
+    ShortType: ("int", "long"),
+    IntegerType: ("int", "long", *_PER_MICROSECOND),
+    LongType: ("int", "long", *_PER_MICROSECOND),
+    FloatType: ("float", "double"),
+    DoubleType: ("float", "double"),
+    BinaryType: ("bytes", f"{_DATA}Bits"),
+    DateType: (f"{_TIME}Date", f"{_CONNECT}Date", f"{_TIME}IsoDate"),
+    DayTimeIntervalType: (*_TIMES, f"{_TIME}ZonedTime", f"{_TIME}IsoTime"),
+    DecimalType: (_DECIMAL, _VARIABLE, "string", "double", "float", "int", "long"),
+    TimestampNTZType: (*_STAMPS, *_ZONED_STAMPS),
+    TimestampType: (*_STAMPS, *_ZONED_STAMPS),
+}
+"""The encodings of which values of a type are made; of texts, structs and maps any."""
+
+
+def taken(type_: DataType, encoding: str) -> bool:
+    """Whether values of a type are made of an encoding."""
+    known = _TAKEN.get(type(element_of(type_)))
+    return known is None or encoding in known
+
+
+def default_type(encoding: str, precision: int, scale: int | None) -> DataType | None:
+    """The type in which an encoding is read if none is declared; None for a plain one."""
+    if encoding == _DECIMAL and scale is not None:
+        return DecimalType(min(precision, 38), scale)
+    if encoding == f"{_TIME}ZonedTimestamp":
+        return TimestampType()
+    for type_ in (DateType, DayTimeIntervalType, TimestampNTZType):
+        if encoding in _TAKEN[type_]:
+            return type_()
+    return None
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,19 @@ share one, and a connector that restarts sends some events again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal, TypeAlias
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import ArrayType, StructField, StructType
 
 from dovetail.arguments import Rule, validated
 from dovetail.errors import PlanError
+from dovetail.io.avro import AvroFormat, functions
 from dovetail.io.connect import (
     DESCRIBED,
     Encoding,
@@ -28,6 +31,7 @@ from dovetail.io.connect import (
     lost,
     raw_fields,
 )
+from dovetail.io.connect_avro import Envelope
 from dovetail.io.events import METADATA, Changes, Wanted
 from dovetail.io.formats import (
     Format,
@@ -39,6 +43,7 @@ from dovetail.io.formats import (
     json_parsed,
     struct_of,
 )
+from dovetail.plan.checks import known_field
 
 Metadata: TypeAlias = Annotated[
     Mapping[str, str],
@@ -54,9 +59,12 @@ Tombstones: TypeAlias = Literal["ignore", "delete"]
 
 @dataclass(frozen=True)
 class DebeziumFormat(Format):
-    """A value that is an envelope of Debezium's."""
+    """A value that is an envelope of Debezium's, in JSON, or in ``avro``; of Avro without a
+    declared ``schema`` with all its columns.
+    """
 
-    schema: StructType
+    schema: StructType | None
+    avro: AvroFormat | None
     encodings: Encodings
     metadata: Mapping[str, str]
     truncate: Truncate
@@ -78,15 +86,27 @@ class DebeziumFormat(Format):
                 "tombstones='delete' takes the record's key, which key_columns= leaves out",
                 "Give the key's fields in key=",
             )
-        wanted = Wanted(self.schema, place.keys, self.metadata)
+        writers = {} if self.avro is None else self.avro.writers(place)
+        read = {number: Envelope.of(place, text) for number, text in writers.items()}
+        columns = self.schema or list(read.values())[-1].types(place)
+        for name in place.keys:
+            known_field(place.operator, "key_columns=", name, columns)
+        wanted = Wanted(columns, place.keys, self.metadata)
         added = [StructField(name, METADATA[path]) for name, path in self.metadata.items()]
+        problem: Callable[[Column], Column] = lambda _: F.lit(  # noqa: E731
+            "not one JSON object with the fields of a change event"
+        )
+        if self.avro is not None:
+            problem = self.avro.problem(place, list(writers))
         return Changes(
-            fields=StructType([*self.schema.fields, *added]),
+            fields=StructType([*columns.fields, *added]),
             parsed=F.col("value"),
             row=lambda parsed: parsed,
-            problem=lambda _: F.lit("not one JSON object with the fields of a change event"),
+            problem=lambda _: problem(F.col("_parsed")),
             wanted=wanted,
-            events=lambda records: self._events(records, wanted),
+            events=partial(self._in_avro, place, read, wanted)
+            if self.avro is not None
+            else partial(self._in_json, wanted),
             truncates=self.truncate == "fail",
             tombstones=self.tombstones == "delete",
             splits=place.splits,
@@ -96,7 +116,28 @@ class DebeziumFormat(Format):
         """Only Debezium writes its events."""
         raise place.refuse("is dt.debezium, which is only read", "Write JSON, Avro or Protobuf")
 
-    def _events(self, records: DataFrame, wanted: Wanted) -> DataFrame:
+    def _in_avro(
+        self, place: Place, read: Mapping[int | None, Envelope], wanted: Wanted, records: DataFrame
+    ) -> DataFrame:
+        """The events of records in Avro, each read by the schema with which it was written."""
+        assert self.avro is not None
+        value, number = self.avro.unframed(place)
+        frame = records.withColumn("_parsed", F.struct(number.alias("number")))
+        events = []
+        for place_of, (one, envelope) in enumerate(read.items()):
+            parsed, raw, event = (f"_{name}{place_of}" for name in ("parsed", "raw", "event"))
+            with functions(place):
+                made = from_avro(value, envelope.text, {"mode": "PERMISSIVE"})
+            if one is not None:
+                made = F.when(F.col("_parsed.number") == one, made)
+            frame = frame.withColumn(parsed, made)
+            frame = frame.withColumn(raw, envelope.raw(F.col(parsed), wanted))
+            told = envelope.told(place, wanted.columns)
+            frame = wanted.typed(frame, F.col(raw), told, event, coded=False)
+            events.append(event)
+        return frame.withColumn("_event", F.coalesce(*events))
+
+    def _in_json(self, wanted: Wanted, records: DataFrame) -> DataFrame:
         text = F.col("value").cast("string")
         envelope = StructType([StructField("after", raw_fields(wanted.columns))])
         if wanted.keys:
@@ -108,30 +149,32 @@ class DebeziumFormat(Format):
         for of, fields in nested.items():
             envelope = envelope.add(of, fields) if of else StructType([*envelope, *fields])
         described = StructType().add("field", "string").add("fields", ArrayType(DESCRIBED))
-        whole = _wrapped(self.schema, self.encodings, envelope, described)
+        whole = _wrapped(wanted.columns, self.encodings, envelope, described)
         frame = records.withColumn("_parsed", json_parsed(text, whole))
         frame = frame.withColumn("_found", json_object(text, F.col("_parsed")))
         frame = frame.withColumn("_raw", _payload(F.col("_found"), envelope))
         told_by = _fields(F.col("_found"), whole)
         of_rows = None if told_by is None else field_named(told_by, "after")["fields"]
-        told = _told(self.schema, self.encodings, of_rows)
+        told = _told(wanted.columns, self.encodings, of_rows)
         return wanted.typed(frame, F.col("_raw"), told, "_event", coded=True)
 
 
 @validated
 def debezium(
-    schema: Schema,
+    schema: Schema | None = None,
     *,
+    avro: AvroFormat | None = None,
     encodings: Encodings | None = None,
     metadata: Metadata | None = None,
     truncate: Truncate = "fail",
     tombstones: Tombstones = "ignore",
 ) -> DebeziumFormat:
-    """Debezium's change events in JSON, with or without their schemas, as the format of a value:
-    the row after a create, an update or the read of a snapshot replaces its key's, a delete deletes
-    it.
+    """Debezium's change events as the format of a value: the row after a create, an update or the
+    read of a snapshot replaces its key's, a delete deletes it. They are JSON, with or without their
+    schemas, or with ``avro`` Avro, ``avro=dt.avro(registry)``.
 
-    ``schema``: the table's columns. A column takes what Debezium has for its type:
+    ``schema``: the table's columns; of Avro by default all, as its latest schema says. A column
+    takes what Debezium has for its type:
 
     - ``date``: Date, IsoDate, Kafka Connect's Date;
     - ``timestamp``, ``timestamp_ntz``: Timestamp, MicroTimestamp, NanoTimestamp, ZonedTimestamp,
@@ -143,10 +186,10 @@ def debezium(
     - arrays of these; numbers and texts are also read as they are encoded, as ``long`` and
       ``string``.
 
-    ``encodings``: how columns are encoded, by those names (``{"placed_at": "MicroTimestamp"}``). A
-    record with its schema says so itself. One without it leaves open what a number means that is a
-    time or a timestamp, and whether a decimal is bytes (``"Decimal"``) or plain (``"string"``,
-    ``"double"``).
+    ``encodings``: how columns are encoded in JSON, by those names (``{"placed_at":
+    "MicroTimestamp"}``). A record with its schema says so itself, and so does Avro. One without it
+    leaves open what a number means that is a time or a timestamp, and whether a decimal is bytes
+    (``"Decimal"``) or plain (``"string"``, ``"double"``).
 
     ``metadata``: further columns from the envelope, ``{"lsn": "source.lsn"}``. ``truncate``: what a
     TRUNCATE does, which names no rows: it cannot be read, or is ignored. ``tombstones``: the record
@@ -160,17 +203,17 @@ def debezium(
 
     Raises ``PlanError`` for types that cannot be read and for unknown columns.
     """
-    columns = struct_of("debezium", schema)
     given = dict(encodings or {})
-    for name in given:
-        if name not in columns.names:
-            raise PlanError(
-                "debezium",
-                f"encodings= names an unknown column {name!r}",
-                f"Known are {', '.join(columns.names)}",
-            )
-    refuse_coded(columns)
-    return DebeziumFormat(columns, given, dict(metadata or {}), truncate, tombstones)
+    if schema is None and avro is None:
+        raise PlanError("debezium", "neither schema= nor avro= is given", "Declare the columns")
+    if avro is not None and given:
+        raise PlanError("debezium", "encodings= is for JSON, Avro says them itself", "Leave it out")
+    columns = None if schema is None else struct_of("debezium", schema)
+    if columns is not None:
+        for name in given:
+            known_field("debezium", "encodings=", name, columns)
+        refuse_coded(columns)
+    return DebeziumFormat(columns, avro, given, dict(metadata or {}), truncate, tombstones)
 
 
 def refuse_coded(columns: StructType) -> None:
