@@ -20,7 +20,8 @@ from dovetail.io.debezium import debezium
 from dovetail.io.delta import to_delta
 from dovetail.io.formats import json
 from dovetail.io.kafka import read_topic
-from dovetail.io.registry import Registry, registry
+from dovetail.io.protobuf import protobuf
+from dovetail.io.registry import registry
 from dovetail.io.sinks import to_foreach_batch, to_memory, to_parquet
 from dovetail.io.topics import to_topic
 from dovetail.lookup.delta_files import delta_files
@@ -69,7 +70,6 @@ __all__ = [
     "Index",
     "LookupSource",
     "PlanError",
-    "Registry",
     "Sink",
     "SnapshotTable",
     "StateError",
@@ -103,6 +103,7 @@ __all__ = [
     "mean",
     "min",
     "postgres",
+    "protobuf",
     "read_state",
     "read_topic",
     "registry",

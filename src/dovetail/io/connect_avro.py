@@ -159,11 +159,11 @@ def _encoding(schema: Avro) -> tuple[str, int | None]:
     """
     one = _value(schema)
     if not isinstance(one, dict):
-        return one, None
+        return str(one), None
     if one["type"] == "array":
         return _encoding(one["items"])
     scale = _parameters(one).get("scale", one.get("scale"))
-    return one.get("connect.name", one["type"]), None if scale is None else int(scale)
+    return str(one.get("connect.name", one["type"])), None if scale is None else int(scale)
 
 
 def _parameters(one: Avro) -> Mapping[str, Any]:

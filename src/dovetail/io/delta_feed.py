@@ -46,7 +46,7 @@ class DeltaChanges:
         goes before what comes.
         """
         table = lake.named(self.path)
-        with refused(f"table {self.label}", f"{self.path} cannot be read", _GIVEN):
+        with refused(f"table {self.label}", f"path={self.path!r} cannot be read", _GIVEN):
             rows = self._feed(table) if self.streaming or self.version is not None else None
             rows = self._content(table) if rows is None else rows
         if not self.key_updates:
