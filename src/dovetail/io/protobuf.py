@@ -58,9 +58,7 @@ class ProtobufFormat(Format):
     def reading(self, place: Place) -> Reading:
         """The message's fields."""
         fields = self._fields()
-        decode: Callable[[Column], Column] = arrow_udf(
-            _decoder(self.files, self.message), returnType=fields
-        )
+        decode = _in_arrow(_decoder(self.files, self.message), fields)
         value = F.col(place.part)
         if self.framed:
             rest = F.substring(value, FRAME_LENGTH + 1, _REST)
