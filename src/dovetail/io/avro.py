@@ -50,6 +50,7 @@ _NEEDS_JAR: Final = (
     "Start the session with Spark's Avro functions: dt.configure(..., avro=True), or "
     "spark.jars.packages=org.apache.spark:spark-avro_2.13:<Spark's version>"
 )
+_NOT_LOADED: Final = "AVRO_NOT_LOADED_SQL_FUNCTIONS_UNUSABLE"
 _READ: Final = "_read"
 """A field that every record that can be read has: Spark makes nulls of the others."""
 _NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
@@ -105,13 +106,10 @@ class AvroFormat(Format):
             reader = {**reader, "fields": [*reader["fields"], marker]}
         options = {"mode": "PERMISSIVE", "avroSchema": json.dumps(reader)}
         value, number = self.unframed(place)
-        with functions(place):
-            rows = [
-                F.when(
-                    F.lit(True) if id_ is None else number == id_, from_avro(value, text, options)
-                )
-                for id_, text in writers.items()
-            ]
+        rows = [
+            F.when(F.lit(True) if id_ is None else number == id_, from_avro(value, text, options))
+            for id_, text in writers.items()
+        ]
         parsed = F.struct(number.alias("number"), F.coalesce(*rows).alias("row"))
 
         def row(parsed: Column) -> Column:
@@ -129,8 +127,7 @@ class AvroFormat(Format):
         value = F.struct(*(F.col(quoted(name)) for name in columns.names))
         if not isinstance(_type_of(place, schema), StructType):
             value = F.col(quoted(columns.names[0]))
-        with functions(place):
-            written = to_avro(value, schema)
+        written = to_avro(value, schema)
         if self.registry is None:
             return written
         number = self.registry.id_of(self._subject(place), schema, "AVRO")
@@ -303,15 +300,15 @@ def _same(avro: DataType, column: DataType) -> bool:
 
 def _type_of(place: Place, schema: str) -> DataType:
     """What Spark makes of a schema."""
-    session = SparkSession.active()
-    with functions(place):
-        made = from_avro(F.lit(None).cast("binary"), schema)
-        try:
-            return session.range(0).select(made.alias("made")).schema["made"].dataType
-        except PySparkException as error:
-            raise place.refuse(
-                f"has an Avro schema that Spark does not take: {reason(error)}", "Give another"
-            ) from error
+    made = from_avro(F.lit(None).cast("binary"), schema)
+    try:
+        with functions(place):
+            frame = SparkSession.active().range(0).select(made.alias("made"))
+    except PySparkException as error:
+        raise place.refuse(
+            f"has an Avro schema that Spark does not take: {reason(error)}", "Give another"
+        ) from error
+    return frame.schema["made"].dataType
 
 
 def _number(value: Column) -> Column:
@@ -325,8 +322,8 @@ def functions(place: Place) -> Iterator[None]:
     """Spark's Avro functions, which are not part of it without their jar."""
     try:
         yield
-    except TypeError as error:
-        if "JavaPackage" not in str(error):
+    except PySparkException as error:
+        if error.getCondition() != _NOT_LOADED:
             raise
         raise ConfigurationError(
             place.operator, f"{place.part}= is Avro, which the session does not know", _NEEDS_JAR

@@ -126,11 +126,11 @@ class DebeziumFormat(Format):
         events = []
         for place_of, (one, envelope) in enumerate(read.items()):
             parsed, raw, event = (f"_{name}{place_of}" for name in ("parsed", "raw", "event"))
-            with functions(place):
-                made = from_avro(value, envelope.text, {"mode": "PERMISSIVE"})
+            made = from_avro(value, envelope.text, {"mode": "PERMISSIVE"})
             if one is not None:
                 made = F.when(F.col("_parsed.number") == one, made)
-            frame = frame.withColumn(parsed, made)
+            with functions(place):
+                frame = frame.withColumn(parsed, made)
             frame = frame.withColumn(raw, envelope.raw(F.col(parsed), wanted))
             told = envelope.told(place, wanted.columns)
             frame = wanted.typed(frame, F.col(raw), told, event, coded=False)
