@@ -198,10 +198,11 @@ class Topology(Planned):
         ``dt.avro(...)``, ``dt.protobuf(...)``, ``dt.debezium(...)``. ``key_columns``: columns of
         the value that are the key; the record's own is then not read.
 
-        ``timestamp``: the event time, a column of the rows or an expression over them. Without it
-        the record's own: that of a Debezium change, else the header ``dovetail.timestamp_us``, else
-        the record's timestamp. ``sequence``, ``log_partition``: as in ``from_changelog``, over the
-        rows; by default the record's offset and partition.
+        ``timestamp``: the event time, a column of the rows, which is used up, or an expression over
+        them. Without it, and of deletes that have none, the record's own: that of a Debezium
+        change, else the header ``dovetail.timestamp_us``, else the record's timestamp.
+        ``sequence``, ``log_partition``: as in ``from_changelog``, over the rows; by default the
+        record's offset and partition.
 
         ``malformed``: what a record does that cannot be read, or has no event time. ``"fail"``
         stops the query with where it lies and what is wrong; ``"drop"`` leaves it out and counts it

@@ -36,7 +36,7 @@ Message: TypeAlias = Annotated[
     Any,
     Rule(
         "a message's class, as protoc generates it, its descriptor, or its full name",
-        lambda given: isinstance(given, str | Descriptor) or hasattr(given, "DESCRIPTOR"),
+        lambda given: isinstance(given, str) or _told_by(given) is not None,
     ),
 ]
 Descriptors: TypeAlias = Annotated[
@@ -138,7 +138,8 @@ def protobuf(
             raise PlanError(
                 "protobuf", "descriptors= are given with a message that has its own", "Leave it out"
             )
-        descriptor = message if isinstance(message, Descriptor) else message.DESCRIPTOR
+        descriptor = _told_by(message)
+        assert descriptor is not None
         files, name = _set_of(descriptor.file), descriptor.full_name
     try:
         _descriptor(files, name)
@@ -147,6 +148,12 @@ def protobuf(
             "protobuf", f"message={name!r} is not in the descriptors: {error}", "Name one that is"
         ) from error
     return ProtobufFormat(files, name, framed or registry is not None, registry, subject)
+
+
+def _told_by(message: Any) -> Descriptor | None:
+    """The descriptor of a message's class, or itself."""
+    found = message if isinstance(message, Descriptor) else getattr(message, "DESCRIPTOR", None)
+    return found if isinstance(found, Descriptor) else None
 
 
 def _set_of(file: FileDescriptor) -> bytes:

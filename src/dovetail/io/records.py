@@ -179,8 +179,17 @@ class Records:
                     f"timestamp= is of type {found.simpleString()}, not timestamp",
                     "Cast it, for instance with .cast('timestamp')",
                 )
-            time = F.coalesce(given, time)
+            if self.timestamp in self.keys:
+                raise PlanError(
+                    self.operator,
+                    f"timestamp= names {self.timestamp!r}, a column of key_columns=",
+                    "Give an expression: F.col(...)",
+                )
+            # A record without a value has none of the columns.
+            time = F.when(F.col(DELETED), F.coalesce(given, time)).otherwise(given)
         rows = rows.withColumn(TIMESTAMP, time)
+        if isinstance(self.timestamp, str):
+            rows = rows.drop(self.timestamp)
         untimed = F.when(F.col(TIMESTAMP).isNull(), F.lit("it has no event time"))
         return rows.withColumn(PROBLEM, F.coalesce(PROBLEM, untimed))
 
