@@ -37,7 +37,8 @@ def spark() -> Iterator[SparkSession]:
     """One session for the process, with the jars that ``tools/jars/fetch`` has fetched."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     jars = small_session.CACHE / "jars"
-    kafka, delta = (sorted((jars / group).glob("*.jar")) for group in ("kafka", "delta"))
+    groups = ("kafka", "delta", "avro")
+    kafka, delta, avro = (sorted((jars / group).glob("*.jar")) for group in groups)
     builder = (
         small_session.builder()
         .appName("dovetail tests")
@@ -46,7 +47,7 @@ def spark() -> Iterator[SparkSession]:
             "spark.sql.streaming.stateStore.providerClass",
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
         )
-        .config("spark.jars", ",".join(str(jar) for jar in (*kafka, *delta)))
+        .config("spark.jars", ",".join(str(jar) for jar in (*kafka, *delta, *avro)))
     )
     if delta:
         builder = builder.config(

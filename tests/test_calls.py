@@ -23,6 +23,7 @@ from uuid import uuid4
 import pandas as pd
 import pyarrow as pa
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
@@ -43,6 +44,7 @@ class World:
         self.static: DataFrame = spark.createDataFrame([], columns)
         self.live = spark.readStream.schema(columns).json(str(folder / "changes"))
         self.other = spark.range(3)
+        self.records = spark.createDataFrame([], "key string, value string, timestamp timestamp")
         self.orders = self.table("orders", self.live)
         self.payments = self.table("payments", self.live)
         self.past = self.table("past", self.live, versioned="1 day")
@@ -235,7 +237,15 @@ TOPIC = {
     "streaming": FLAG,
     "options": OPTIONS,
 }
-TOPIC_TABLE = TOPIC | {"name": NAME, "malformed": line(wrong=("skip",))}
+RECORDS = {
+    "key": TOPIC["key"],
+    "value": TOPIC["value"],
+    "key_columns": line("None", "empty list", wrong=("nope", ["nope"])),
+    "timestamp": line("None", wrong=ROLE.wrong),
+    "name": NAME,
+    "malformed": line(wrong=("skip",)),
+}
+TOPIC_TABLE = TOPIC | RECORDS
 SELECT = line(
     "None",
     "empty list",
@@ -301,6 +311,65 @@ CALLS: dict[str, Call] = {
     "Topology.from_topic": of_topic(dt.Table.from_topic, TOPIC_TABLE, versioned=MAYBE_SPAN),
     "Topology.from_topic (stream)": of_topic(
         dt.Stream.from_topic, TOPIC_TABLE, versioned=line("None")
+    ),
+    "Topology.from_records": call(
+        lambda w: partial(dt.Table.from_records, frame=w.records, key="string", value="string"),
+        lines=RECORDS,
+        frame=line(),
+        sequence=line("None", "expression", wrong=ROLE.wrong),
+        log_partition=line("None", wrong=("n", *ROLE.wrong)),
+        versioned=MAYBE_SPAN,
+    ),
+    "Table.from_delta": call(
+        lambda w: partial(
+            dt.Table.from_delta, spark=w.spark, path=w.snapshot("a"), key="id", version=0
+        ),
+        jar="delta",
+        spark=SESSION,
+        path=line(),
+        table=line("None"),
+        key=KEY,
+        version=line("None", "zero", "number"),
+        key_updates=FLAG,
+        timestamp=line("None", wrong=ROLE.wrong),
+        versioned=MAYBE_SPAN,
+        name=NAME,
+        streaming=FLAG,
+        options=OPTIONS,
+    ),
+    "json": call(
+        lambda _: dt.json,
+        schema=line("None", "empty text", "empty mapping", wrong=("id lang", "long")),
+        framed=FLAG,
+    ),
+    "avro": call(
+        lambda _: partial(dt.avro, schema='"string"'),
+        schema=line(wrong=("{", "[]")),
+        registry=line("None"),
+        subject=line("None"),
+    ),
+    "protobuf": call(
+        lambda _: partial(dt.protobuf, message=Timestamp),
+        message=line(wrong=("google.protobuf.Timestamp",)),
+        descriptors=line("None"),
+        framed=FLAG,
+        registry=line("None"),
+        subject=NAME,
+    ),
+    "registry": call(
+        lambda _: partial(dt.registry, address="http://localhost:8081"),
+        address=line("text", "column", "span", "path"),
+        auth=line("None", "text", "column", "span", "empty text", wrong=(("a",), ("a", "b", "c"))),
+        timeout=line("number", "fraction"),
+    ),
+    "debezium": call(
+        lambda _: partial(dt.debezium, schema="id long, at timestamp"),
+        schema=line("empty text", "empty mapping", wrong=("id lang", "long")),
+        avro=line("None"),
+        encodings=line("None", "empty mapping", wrong=({"no": "Time"}, {"at": "Timestump"})),
+        metadata=line("None", "empty mapping", wrong=({"lsn": "lsn"},)),
+        truncate=line(wrong=("drop",)),
+        tombstones=line(wrong=("drop",)),
     ),
     "read_topic": of_topic(dt.read_topic, TOPIC | {"key": TOPIC["value"]}),
     "Table.join": call(
@@ -570,6 +639,7 @@ CALLS: dict[str, Call] = {
         builder=line(),
         kafka=FLAG,
         delta=FLAG,
+        avro=FLAG,
         jars=line("None", "empty list"),
         memory=NAME,
     ),

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [
     ROOT / "README.md",
     ROOT / "docs" / "tables.md",
+    ROOT / "docs" / "sources.md",
     ROOT / "docs" / "foreign_keys.md",
     ROOT / "docs" / "delta_joins.md",
     ROOT / "docs" / "streams.md",

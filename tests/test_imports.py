@@ -41,7 +41,10 @@ LAYERS = {
     "io": {"arguments", "hadoop", "refusals", "errors", "columns", "lake", "plan"},
     "snapshots": {*ARRAYS, "laws", "arguments", "refusals", "lake", "plan"},
     "topology": {"arguments", "columns", "plan", "physical", "io", "spark"},
-    "dsl": {"arguments", "errors", "laws", "lookup", "plan", "physical", "io", "topology"},
+    "dsl": {
+        *("arguments", "columns", "errors", "lake", "laws", "lookup", "plan", "physical", "io"),
+        "topology",
+    },
     "results": {"arguments", "errors", "io", "physical", "plan", "spark", "topology"},
     "testing": {*BUCKETS, "spark", "topology", "dsl", "results"},
     "__init__": {"errors", "io", "lookup", "plan", "spark", "snapshots", "dsl", "results"},

@@ -19,10 +19,12 @@ DELTA = (
     "the session has Delta Lake's settings and not its jar. Build it with spark.jars.packages=io"
 )
 EXPECTED = {
-    "read a topic": f"read_topic: {KAFKA}",
+    "read a topic": f"from_topic: {KAFKA}",
     "write a topic": "to_topic: topic t cannot be written: .*Start the session with Spark's Kafka",
     "write Delta": rf"to_delta\('t'\): {DELTA}",
     "read Delta": f"snapshot t: {DELTA}",
+    "read a Delta table's changes": f"from_delta: {DELTA}",
+    "read Avro": "table t: value= is Avro, which the session does not know. Start the session with",
 }
 
 
@@ -38,6 +40,12 @@ def errors(folder: Path) -> dict[str, str]:
         "write a topic": lambda: table.write_stream(topic, checkpoint=folder / "c"),
         "write Delta": lambda: table.write_stream(dt.to_delta("t"), checkpoint=folder / "c"),
         "read Delta": lambda: dt.SnapshotTable.from_delta(spark, "t", key="id"),
+        "read a Delta table's changes": lambda: dt.Table.from_delta(spark, "t", key="id"),
+        "read Avro": lambda: dt.Table.from_records(
+            spark.createDataFrame([], "key string, value string, timestamp timestamp"),
+            value=dt.avro('"string"'),
+            name="t",
+        ),
     }
     told = {}
     for name, call in calls.items():

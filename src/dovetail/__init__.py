@@ -15,8 +15,13 @@ from dovetail.errors import (
     StorageError,
     TargetError,
 )
+from dovetail.io.avro import avro
+from dovetail.io.debezium import debezium
 from dovetail.io.delta import to_delta
+from dovetail.io.formats import json
 from dovetail.io.kafka import read_topic
+from dovetail.io.protobuf import protobuf
+from dovetail.io.registry import registry
 from dovetail.io.sinks import to_foreach_batch, to_memory, to_parquet
 from dovetail.io.topics import to_topic
 from dovetail.lookup.delta_files import delta_files
@@ -78,11 +83,13 @@ __all__ = [
     "Within",
     "aggregate",
     "approx_count_distinct",
+    "avro",
     "collect_list",
     "collect_set",
     "configure",
     "count",
     "dead_letters",
+    "debezium",
     "delta",
     "delta_files",
     "doctor",
@@ -90,13 +97,16 @@ __all__ = [
     "first",
     "hopping",
     "index",
+    "json",
     "last",
     "max",
     "mean",
     "min",
     "postgres",
+    "protobuf",
     "read_state",
     "read_topic",
+    "registry",
     "run",
     "session",
     "settings",

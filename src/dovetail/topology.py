@@ -11,18 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from dovetail.arguments import ColumnName, ColumnNames, Path, Positive, Rule, Text, validated
-from dovetail.columns import DELETED, TIMESTAMP
-from dovetail.io.kafka import (
-    OFFSET,
-    PARTITION,
-    ReadFormat,
-    Servers,
-    Starting,
-    Topic,
-    read_topic,
-    width,
-)
-from dovetail.io.topics import Malformed, readable
+from dovetail.columns import DELETED, PROBLEM, TIMESTAMP
+from dovetail.io.formats import ReadFormat, format_of
+from dovetail.io.kafka import Servers, Starting, Topic, topic_records
+from dovetail.io.records import OFFSET, PARTITION, Malformed, Records, readable
 from dovetail.physical.explain import explain
 from dovetail.physical.fragment import Buckets, Emit
 from dovetail.plan import views
@@ -137,6 +129,8 @@ class Topology(Planned):
         servers: Servers,
         key: ReadFormat = "string",
         value: ReadFormat = "string",
+        key_columns: ColumnNames | None = None,
+        timestamp: Given | None = None,
         name: Text | None = None,
         starting: Starting = "earliest",
         max_per_trigger: Positive | None = None,
@@ -148,38 +142,141 @@ class Topology(Planned):
         """A table or a stream from a Kafka topic: a table's record replaces the row of its key, and
         one whose value is null deletes it.
 
-        ``servers``: the brokers. ``key``, ``value``: ``"string"`` or ``"bytes"`` (one column, named
-        ``key`` or ``value``), or the schema of a JSON object, whose fields become columns.
-        ``starting``: ``"earliest"``, ``"latest"`` or Kafka's JSON of offsets. ``max_per_trigger``:
-        at most so many records a micro-batch. ``malformed``: what a record that cannot be read
-        does. ``versioned``: as in ``from_changelog``. ``name``: the topic's by default.
-        ``streaming=False`` reads what the topic holds now, for a batch run. ``options``: the Kafka
-        source's own. The event time is ``_timestamp`` of ``read_topic``. Records keep their order
-        within a partition.
+        ``servers``: the brokers. ``starting``: ``"earliest"``, ``"latest"`` or Kafka's JSON of
+        offsets. ``max_per_trigger``: at most so many records a micro-batch. ``streaming=False``
+        reads what the topic holds now, for a batch run. ``options``: the Kafka source's own.
+        ``name``: the topic's by default. All else is as in ``from_records``. Records keep their
+        order within a partition.
         """
-        frame = read_topic(
+        frame = topic_records(
+            "from_topic",
             spark,
             topic,
             servers=servers,
-            key=key,
-            value=value,
             starting=starting,
             max_per_trigger=max_per_trigger,
             streaming=streaming,
             options=options,
         )
-        label = name or topic
-        title = f"{'stream' if cls._stream else 'table'} {label}"
-        return cls.from_changelog(
-            readable(frame, title, topic, malformed),
-            key=frame.columns[: width(key)],
-            timestamp=TIMESTAMP,
-            deleted=DELETED,
-            sequence=OFFSET,
-            log_partition=PARTITION,
+        return cls._of_records(
+            frame,
+            key=key,
+            value=value,
+            key_columns=key_columns,
+            timestamp=timestamp,
+            malformed=malformed,
+            versioned=versioned,
+            name=name or topic,
+            topic=topic,
+        )
+
+    @classmethod
+    @validated
+    def from_records(
+        cls,
+        frame: DataFrame,
+        *,
+        key: ReadFormat = "string",
+        value: ReadFormat = "string",
+        key_columns: ColumnNames | None = None,
+        timestamp: Given | None = None,
+        sequence: Given | None = None,
+        log_partition: Given | None = None,
+        malformed: Malformed = "fail",
+        versioned: Span | None = None,
+        name: Text | None = None,
+    ) -> Self:
+        """A table or a stream from records of bytes, whatever has brought them: a table's record
+        replaces the row of its key, and one whose value is null deletes it.
+
+        ``frame``: its columns are called as those of Spark's Kafka source: ``value``, binary or
+        text, and where there are any ``key``, ``topic``, ``partition``, ``offset``, ``timestamp``
+        and ``headers``. So text files are records, too, one a line.
+
+        ``key``, ``value``: ``"string"`` or ``"bytes"`` (one column, named ``key`` or ``value``),
+        the schema of a JSON object, whose fields become columns, or a format: ``dt.json(...)``,
+        ``dt.avro(...)``, ``dt.protobuf(...)``, ``dt.debezium(...)``. ``key_columns``: columns of
+        the value that are the key; the record's own is then not read.
+
+        ``timestamp``: the event time, a column of the rows, which is used up, or an expression over
+        them. Without it, and of deletes that have none, the record's own: that of a Debezium
+        change, else the header ``dovetail.timestamp_us``, else the record's timestamp.
+        ``sequence``, ``log_partition``: as in ``from_changelog``, over the rows; by default the
+        record's offset and partition.
+
+        ``malformed``: what a record does that cannot be read, or has no event time. ``"fail"``
+        stops the query with where it lies and what is wrong; ``"drop"`` leaves it out and counts it
+        (metric ``<name>.malformed``); ``"dead_letter"`` also keeps it for ``dead_letters()``.
+
+        ``versioned``, ``name``: as in ``from_changelog``.
+
+        Raises ``PlanError`` for formats that do not fit, unknown or duplicate columns.
+        """
+        return cls._of_records(
+            frame,
+            key=key,
+            value=value,
+            key_columns=key_columns,
+            timestamp=timestamp,
+            sequence=sequence,
+            log_partition=log_partition,
+            malformed=malformed,
+            versioned=versioned,
+            name=name,
+        )
+
+    @classmethod
+    def _of_records(
+        cls,
+        frame: DataFrame,
+        *,
+        key: ReadFormat,
+        value: ReadFormat,
+        key_columns: ColumnNames | None,
+        timestamp: Given | None,
+        malformed: Malformed,
+        versioned: Span | None,
+        name: str | None,
+        sequence: Given | None = None,
+        log_partition: Given | None = None,
+        topic: str | None = None,
+    ) -> Self:
+        kind = "stream" if cls._stream else "table"
+        keys = [key_columns] if isinstance(key_columns, str) else list(key_columns or ())
+        title = f"{kind} {name}" if name else f"{kind}[{', '.join(keys)}]" if keys else f"a {kind}"
+        records = Records(
+            title,
+            frame,
+            None if keys else format_of(key),
+            format_of(value),
+            keys,
+            timestamp,
+            topic,
+        )
+        keys, rows = records.rows()
+        label = name or f"{kind}[{', '.join(keys)}]"
+        rows, letters = readable(records, rows, label, malformed)
+        if sequence is None and records.ordered:
+            sequence, log_partition = OFFSET, PARTITION
+        elif records.ordered:
+            rows = rows.drop(OFFSET, PARTITION)
+        roles = {
+            "timestamp=": TIMESTAMP,
+            "deleted=": DELETED,
+            "sequence=": sequence,
+            "log_partition=": log_partition,
+        }
+        source = source_of(
+            rows.drop("_record", PROBLEM),
+            keys,
+            roles,
+            shared_log=False,
             versioned=versioned,
             name=label,
+            stream=cls._stream,
+            letters=letters,
         )
+        return cls(source)
 
     @validated
     def where(self, condition: Condition) -> Self:
@@ -274,12 +371,15 @@ class Topology(Planned):
         )
 
     def dead_letters(self) -> DataFrame:
-        """The rows that the topology leaves out because a foreign key's expression fails on them,
-        as a frame for a query of its own, streaming where the inputs are. ``dt.run`` writes them
-        beside the results, without computing them again.
+        """The rows that the topology leaves out, as a frame for a query of its own, streaming where
+        the inputs are: records that cannot be read, of sources with ``malformed="dead_letter"``,
+        and rows on which a foreign key's expression fails. ``dt.run`` writes them beside
+        the results, without computing them again.
 
-        Columns: ``_operator``, the join; ``_problem``; ``_timestamp``; ``row``, the row as JSON.
-        Raises ``PlanError`` where no join has an expression in ``on=``.
+        Columns: ``_operator``, the source or join; ``_problem``, what is wrong, and where a record
+        lies; ``_timestamp``, the record's own or the row's; ``row``, the row as JSON, of a record
+        its ``key`` and ``value`` (``key_base64``, ``value_base64`` where they are no text).
+        Raises ``PlanError`` where the topology leaves nothing out so.
         """
         return dead_letters(self.plan)
 

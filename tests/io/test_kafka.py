@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from dovetail.errors import PlanError
-from dovetail.io.kafka import ReadFormat, WriteFormat, read_topic, to_records, write_topic
+from dovetail.io.formats import ReadFormat, WriteFormat
+from dovetail.io.kafka import read_topic, to_records, write_topic
 
 NewTopic = Callable[[int], str]
 Record = tuple[bytes | None, bytes | None]
@@ -58,9 +59,9 @@ def test_json_is_exact_whatever_the_time_zone(
     with time_zone(kafka_spark, "Asia/Kolkata"):
         read = stored(kafka_spark, topic, kafka_servers, key, value).orderBy("_offset").toArrow()
         assert read.select(written.columns).equals(written.toArrow())
-    metadata = ["_deleted", "_partition", "_offset", "_malformed"]
+    metadata = ["_deleted", "_partition", "_offset", "_malformed", "_problem"]
     assert read.select(metadata).to_pylist() == [
-        dict(zip(metadata, (False, 0, offset, None), strict=True))
+        dict(zip(metadata, (False, 0, offset, None, None), strict=True))
         for offset in range(len(EVERY_TYPE))
     ]
     assert set(read.column_names) == {*written.columns, *metadata}
@@ -292,11 +293,11 @@ def test_an_upsert_that_would_read_as_a_delete_fails(spark: SparkSession) -> Non
     ],
 )
 def test_a_read_that_makes_no_sense_is_refused(
-    spark: SparkSession, arguments: dict[str, Any], told: str
+    kafka_spark: SparkSession, arguments: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(PlanError, match=told):
         read_topic(
-            spark,
+            kafka_spark,
             servers="nowhere:1",
             **({"topic": "t", "key": "string", "value": "string"} | arguments),
         )

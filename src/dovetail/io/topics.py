@@ -1,23 +1,18 @@
-"""Kafka topics as sources of a topology, and as sinks of a changelog."""
+"""Kafka topics as sinks of a changelog."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
-
-from pyspark.sql import functions as F
+from typing import TYPE_CHECKING, Any
 
 from dovetail.arguments import validated
 from dovetail.errors import PlanError
+from dovetail.io.formats import WriteFormat
 from dovetail.io.kafka import (
-    MALFORMED,
     NEEDS_JAR,
-    OFFSET,
-    PARTITION,
     Servers,
     Topic,
-    WriteFormat,
     save_to_topic,
     to_records,
     write_topic,
@@ -29,29 +24,6 @@ from dovetail.refusals import refused
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-Malformed: TypeAlias = Literal["fail", "drop"]
-"""What a record that cannot be read does: ``"fail"`` stops the query with an error that says where
-it lies, ``"drop"`` leaves it out and counts it, as observed metric ``<name>.malformed``."""
-
-
-def readable(frame: DataFrame, title: str, topic: str, malformed: Malformed) -> DataFrame:
-    """What ``read_topic`` reads, without the records that cannot be read; ``title``: what errors
-    call it, the name last.
-    """
-    fits = F.col(MALFORMED).isNull()
-    if malformed == "drop":
-        label = title.partition(" ")[2]
-        frame = frame.observe(f"{label}.malformed", F.count_if(~fits).alias("records")).where(fits)
-    else:
-        where = F.format_string(
-            f"{title}: the record of topic {topic} at partition %d, offset %d cannot be "
-            "read. Correct the declared key and value, or pass malformed='drop'.",
-            PARTITION,
-            OFFSET,
-        )
-        frame = frame.where(F.when(fits, True).otherwise(F.raise_error(where).cast("boolean")))
-    return frame.drop(MALFORMED)
 
 
 @dataclass(frozen=True)
@@ -126,7 +98,8 @@ def to_topic(
 
     The changes of a key are in order. Kafka's sink is at least once: after a failure a batch is
     written again, whole and in order, so the topic's latest record per key is exact.
-    ``key``, ``value``: ``"json"`` objects, or ``"string"`` or ``"bytes"`` where there is one
-    column. The event time travels in the header ``dovetail.timestamp_us``.
+    ``key``, ``value``: ``"json"`` objects, ``"string"`` or ``"bytes"`` where there is one column,
+    or a format: ``dt.avro(...)``, ``dt.protobuf(...)``. The event time travels in the header
+    ``dovetail.timestamp_us``.
     """
     return TopicSink(topic, servers, key, value, dict(options or {}))

@@ -228,7 +228,9 @@ class Source(Entry):
     ``sequence`` alone: its place in one log that all sources share. ``frame`` is None for a table
     that only the test driver feeds. ``lookup``: a store of the same rows, for delta joins;
     ``changes``: which changes the table is said to have, None where nothing is said; ``files``:
-    whether its rows are read from files, by which they are ordered where nothing else says how.
+    whether its rows are read from files, by which they are ordered where nothing else says how;
+    ``letters``: the records that cannot be read, in the columns of dead letters, where it keeps
+    them.
     """
 
     name: str
@@ -244,6 +246,7 @@ class Source(Entry):
     lookup: LookupSource | None = None
     changes: ChangeKinds | None = None
     files: bool = False
+    letters: DataFrame | None = None
 
     @property
     def base(self) -> Source:

@@ -1,4 +1,6 @@
-"""The rows that a topology leaves out because an expression fails on them."""
+"""The rows that a topology leaves out: records that cannot be read, rows on which an expression
+fails.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,21 @@ from dovetail.spark.wire import read_of, with_foreign_key
 
 
 def dead_letters(node: Node) -> DataFrame:
-    """Every row on which the foreign key of a join fails."""
-    failing = [one for one in node.walk() if isinstance(one, ForeignKeyJoin) and one.fallible]
-    if not failing:
+    """Every record that a source keeps because it cannot be read, and every row on which the
+    foreign key of a join fails.
+    """
+    unread = [source.letters for source in node.origins if source.letters is not None]
+    joins = dict.fromkeys(node.walk())
+    failing = [one for one in joins if isinstance(one, ForeignKeyJoin) and one.fallible]
+    letters = [*unread, *map(_letters, failing)]
+    if not letters:
         raise PlanError(
             node.name,
-            "no join of it has an expression in on=, so none can fail on a row",
-            "Leave dead_letters() out",
+            "no source of it keeps dead letters and no join has an expression in on=, so it leaves "
+            "no row out",
+            "Read a source with malformed='dead_letter', or leave dead_letters() out",
         )
-    return reduce(DataFrame.unionByName, map(_letters, failing))
+    return reduce(DataFrame.unionByName, letters)
 
 
 def _letters(join: ForeignKeyJoin) -> DataFrame:

@@ -49,16 +49,18 @@ def configure(
     *,
     kafka: bool = False,
     delta: bool = False,
+    avro: bool = False,
     jars: Paths | None = None,
     memory: Text | None = None,
 ) -> SparkSession.Builder:
     """The builder of a session in which queries run as fast as they are measured. A session that is
     built without it works, too.
 
-    ``kafka``, ``delta``: with what is needed to read and write topics and Delta tables, by its
-    Maven coordinates, which Spark fetches once; where the jars are at hand, ``jars`` names them,
-    or folders of them, instead. ``memory``: of the JVM, such as ``"6g"``. Settings that the builder
-    has already are kept; to its jars, extensions and JVM options these are added.
+    ``kafka``, ``delta``, ``avro``: with what is needed to read and write topics, Delta tables and
+    records in Avro, by its Maven coordinates, which Spark fetches once; where the jars are at hand,
+    ``jars`` names them, or folders of them, instead. ``memory``: of the JVM, such as ``"6g"``.
+    Settings that the builder has already are kept; to its jars, extensions and JVM options these
+    are added.
 
     Besides: huge pages, on Linux, for the JVM and its Python workers (set in ``os.environ``, which
     they inherit); Unix sockets between them; UTC as time zone; and on one machine
@@ -77,7 +79,8 @@ def configure(
         for name, value in MEMORY.items():
             os.environ.setdefault(name, value)
         added["spark.driver.extraJavaOptions"] += f" -XX:+IgnoreUnrecognizedVMOptions {HUGE_PAGES}"
-    packages = [kafka_jar()] if kafka else []
+    modules = {"sql-kafka-0-10": kafka, "avro": avro}
+    packages = [spark_jar(module) for module, wanted in modules.items() if wanted]
     if delta:
         packages.append(lake.JAR)
         added["spark.sql.extensions"] = lake.EXTENSION
@@ -97,10 +100,10 @@ def configure(
     return builder
 
 
-def kafka_jar() -> str:
-    """The Maven coordinates of Kafka's connector for the Spark that is installed."""
+def spark_jar(module: str) -> str:
+    """The Maven coordinates of a module of Spark's own for the Spark that is installed."""
     major, minor, *_ = pyspark.__version__.split(".")
-    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{major}.{minor}.0"
+    return f"org.apache.spark:spark-{module}_2.13:{major}.{minor}.0"
 
 
 def workers_lack(spark: SparkSession) -> str | None:

@@ -1,0 +1,330 @@
+"""Records in Avro, alone or in a schema registry's framing, by Spark's own functions.
+
+In the framing a record begins with a zero byte and the number of the schema with which it was
+written. The registry's schemas are read when a query is built: Spark's functions take them as
+constants.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeAlias
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro, to_avro
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from dovetail.arguments import Rule, Text, validated
+from dovetail.columns import quoted
+from dovetail.errors import ConfigurationError, PlanError
+from dovetail.io.formats import FRAME_LENGTH, Format, Place, Reading
+from dovetail.io.registry import Registry
+from dovetail.refusals import reason
+
+_NEEDS_JAR: Final = (
+    "Start the session with Spark's Avro functions: dt.configure(..., avro=True), or "
+    "spark.jars.packages=org.apache.spark:spark-avro_2.13:<Spark's version>"
+)
+_NOT_LOADED: Final = "AVRO_NOT_LOADED_SQL_FUNCTIONS_UNUSABLE"
+_READ: Final = "_read"
+"""A field that every record that can be read has: Spark makes nulls of the others."""
+_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+_PLAIN: Final[Mapping[type[DataType], Any]] = {
+    BooleanType: "boolean",
+    ByteType: "int",
+    ShortType: "int",
+    IntegerType: "int",
+    LongType: "long",
+    FloatType: "float",
+    DoubleType: "double",
+    StringType: "string",
+    BinaryType: "bytes",
+    DateType: {"type": "int", "logicalType": "date"},
+    TimestampType: {"type": "long", "logicalType": "timestamp-micros"},
+    TimestampNTZType: {"type": "long", "logicalType": "local-timestamp-micros"},
+}
+
+
+def _is_schema(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), (dict, str))
+    except ValueError:
+        return False
+
+
+AvroSchema: TypeAlias = Annotated[
+    str | Registry, Rule("a schema of Avro as JSON, or dt.registry(...)", bool)
+]
+
+
+@dataclass(frozen=True)
+class AvroFormat(Format):
+    """Avro of one schema, or of a registry's subject."""
+
+    schema: str | None
+    registry: Registry | None
+    subject: str | None
+
+    def reading(self, place: Place) -> Reading:
+        """The fields of a record, or one column, named after the part."""
+        writers = self.writers(place)
+        reader = json.loads(self.schema or list(writers.values())[-1])
+        record = isinstance(reader, dict) and reader.get("type") == "record"
+        if isinstance(reader, list):
+            raise place.refuse("is a union in Avro", "Give the schema of a record")
+        made = _type_of(place, json.dumps(reader))
+        fields = (
+            made if isinstance(made, StructType) else StructType([StructField(place.part, made)])
+        )
+        if record:
+            marker = {"name": _READ, "type": "boolean", "default": True}
+            reader = {**reader, "fields": [*reader["fields"], marker]}
+        options = {"mode": "PERMISSIVE", "avroSchema": json.dumps(reader)}
+        value, number = self.unframed(place)
+        rows = [
+            F.when(F.lit(True) if id_ is None else number == id_, from_avro(value, text, options))
+            for id_, text in writers.items()
+        ]
+        parsed = F.struct(number.alias("number"), F.coalesce(*rows).alias("row"))
+
+        def row(parsed: Column) -> Column:
+            if not record:
+                return F.when(parsed["row"].isNotNull(), F.struct(parsed["row"].alias(place.part)))
+            columns = (parsed["row"][name].alias(name) for name in fields.names)
+            return F.when(parsed["row"][_READ], F.struct(*columns))
+
+        return Reading(fields, parsed, row, self.problem(place, list(writers)))
+
+    def writing(self, place: Place, columns: StructType) -> Column:
+        """A record of the columns, or one column where the schema is of no record."""
+        schema = self.schema or json.dumps(schema_of(place, columns))
+        _refuse_columns(place, schema, columns)
+        value = F.struct(*(F.col(quoted(name)) for name in columns.names))
+        if not isinstance(_type_of(place, schema), StructType):
+            value = F.col(quoted(columns.names[0]))
+        written = to_avro(value, schema)
+        if self.registry is None:
+            return written
+        number = self.registry.id_of(self._subject(place), schema, "AVRO")
+        return F.concat(F.lit(bytes(1) + number.to_bytes(4, "big")), written)
+
+    def writers(self, place: Place) -> dict[int | None, str]:
+        """The schemas with which records may have been written, by their numbers."""
+        if self.registry is None:
+            assert self.schema is not None
+            return {None: self.schema}
+        found = self.registry.versions(self._subject(place))
+        return {one.id: one.schema for one in found}
+
+    def unframed(self, place: Place) -> tuple[Column, Column]:
+        """The record in Avro, and the number of its schema, null where it has none."""
+        value = F.col(place.part)
+        if self.registry is None:
+            return value, F.lit(None).cast("long")
+        return F.substring(value, FRAME_LENGTH + 1, (1 << 31) - 1), _number(value)
+
+    def _subject(self, place: Place) -> str:
+        if self.subject is None and place.topic is None:
+            raise place.refuse(
+                "is of a registry, and the records are of no known topic",
+                "Name the subject in subject=",
+            )
+        return self.subject or f"{place.topic}-{place.part}"
+
+    def problem(self, place: Place, numbers: list[int | None]) -> Callable[[Column], Column]:
+        """Of a struct with the ``number``, why a record cannot be read."""
+        if self.registry is None:
+            return lambda _: F.lit("not a record of its Avro schema")
+        subject = self._subject(place)
+
+        def problem(parsed: Column) -> Column:
+            number = parsed["number"]
+            unknown = F.format_string(
+                f"its schema, number %d, is none that subject {subject} had in the registry when "
+                "the query started; if it is newer, start the query again",
+                number,
+            )
+            return (
+                F.when(number.isNull(), F.lit("not in the framing of a schema registry"))
+                .when(~number.isin(numbers), unknown)
+                .otherwise(F.format_string("not a record of its schema, number %d", number))
+            )
+
+        return problem
+
+
+@validated
+def avro(
+    schema: AvroSchema | None = None,
+    *,
+    registry: Registry | None = None,
+    subject: Text | None = None,
+) -> AvroFormat:
+    """Records in Avro, as the format of a key or value; a record's fields are the columns.
+
+    ``schema``: as JSON. ``registry``: records are in a schema registry's framing, read by the
+    schema with which each was written, as versions of ``subject``, by default ``<topic>-key`` and
+    ``<topic>-value``. Without ``schema`` they are read as the latest version says, and written as
+    the columns are, every field nullable; with it, as it says: Avro's rules make fields of former
+    versions those of this one. What is written is registered.
+
+    Which schemas there are is asked when a query is built. A record of a newer one cannot be read
+    until the query is started again.
+
+    Raises ``PlanError`` for schemas and columns that do not fit, ``ConfigurationError`` where the
+    registry does not answer or the session lacks Spark's Avro functions.
+    """
+    if isinstance(schema, Registry):
+        if registry is not None:
+            raise PlanError("avro", "a registry is given twice", "Give it once")
+        schema, registry = None, schema
+    if schema is None and registry is None:
+        raise PlanError("avro", "neither a schema nor a registry is given", "Give one of them")
+    if schema is not None and not _is_schema(schema):
+        raise PlanError(
+            "avro", "schema= is not the JSON of a schema", "Give its text, as it stands in an .avsc"
+        )
+    if subject is not None and registry is None:
+        raise PlanError("avro", "subject= is given without a registry", "Give registry=, too")
+    return AvroFormat(schema, registry, subject)
+
+
+def schema_of(place: Place, columns: StructType) -> dict[str, Any]:
+    """The schema of a record of columns, all of them nullable."""
+    return {
+        "type": "record",
+        "name": place.part.capitalize(),
+        "fields": [
+            {"name": _name(place, f.name), "type": ["null", _avro(place, f)], "default": None}
+            for f in columns
+        ],
+    }
+
+
+def _avro(place: Place, field: StructField, path: str = "") -> Any:
+    """The schema of a column's type; ``path``: the names of what it is in."""
+    type_, name = field.dataType, f"{path}{field.name}"
+    if type(type_) in _PLAIN:
+        return _PLAIN[type(type_)]
+    if isinstance(type_, DecimalType):
+        digits = {"precision": type_.precision, "scale": type_.scale}
+        return {"type": "bytes", "logicalType": "decimal", **digits}
+    if isinstance(type_, ArrayType):
+        inner = StructField("element", type_.elementType)
+        return {"type": "array", "items": ["null", _avro(place, inner, f"{name}_")]}
+    if isinstance(type_, MapType) and isinstance(type_.keyType, StringType):
+        inner = StructField("value", type_.valueType)
+        return {"type": "map", "values": ["null", _avro(place, inner, f"{name}_")]}
+    if isinstance(type_, StructType):
+        fields = [
+            {"name": _name(place, f.name), "type": ["null", _avro(place, f, f"{name}_")]}
+            for f in type_
+        ]
+        return {"type": "record", "name": _name(place, name), "fields": fields}
+    raise place.refuse(
+        f"is Avro, and column {field.name!r} of type {type_.simpleString()} has no type there",
+        "Convert it, for instance to text",
+    )
+
+
+def _name(place: Place, name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise place.refuse(
+            f"is Avro, where {name!r} is no name",
+            "Rename the column: letters, digits and _, no digit first",
+        )
+    return name
+
+
+def _refuse_columns(place: Place, schema: str, columns: StructType) -> None:
+    """Refuse columns that are not what the schema says."""
+    made = _type_of(place, schema)
+    if not isinstance(made, StructType):
+        if len(columns) == 1 and _same(made, columns[0].dataType):
+            return
+        given = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in columns)
+        raise place.refuse(
+            f"is {made.simpleString()} in Avro, and the columns are {given}",
+            "Give the schema of a record",
+        )
+    for field in columns:
+        if field.name not in made.names:
+            raise place.refuse(
+                f"has no field {field.name!r} in its Avro schema",
+                f"Select what it has: {', '.join(made.names)}",
+            )
+        own = made[field.name].dataType
+        if not _same(own, field.dataType):
+            raise place.refuse(
+                f"has column {field.name!r} of type {field.dataType.simpleString()}, which is "
+                f"{own.simpleString()} in its Avro schema",
+                "Cast it, or give another schema",
+            )
+    for field in made:
+        if field.name not in columns.names and not field.nullable:
+            raise place.refuse(
+                f"lacks the column {field.name!r}, which its Avro schema requires",
+                "Select it, or give another schema",
+            )
+
+
+def _same(avro: DataType, column: DataType) -> bool:
+    small = isinstance(avro, IntegerType) and isinstance(column, (ByteType, ShortType))
+    return small or avro.simpleString() == column.simpleString()
+
+
+def _type_of(place: Place, schema: str) -> DataType:
+    """What Spark makes of a schema."""
+    made = from_avro(F.lit(None).cast("binary"), schema)
+    try:
+        with functions(place):
+            frame = SparkSession.active().range(0).select(made.alias("made"))
+    except PySparkException as error:
+        raise place.refuse(
+            f"has an Avro schema that Spark does not take: {reason(error)}", "Give another"
+        ) from error
+    return frame.schema["made"].dataType
+
+
+def _number(value: Column) -> Column:
+    """The number of a framed record's schema; null where it is not framed."""
+    framed = (F.length(value) >= FRAME_LENGTH) & (F.hex(F.substring(value, 1, 1)) == "00")
+    return F.when(framed, F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("long"))
+
+
+@contextmanager
+def functions(place: Place) -> Iterator[None]:
+    """Spark's Avro functions, which are not part of it without their jar."""
+    try:
+        yield
+    except PySparkException as error:
+        if error.getCondition() != _NOT_LOADED:
+            raise
+        raise ConfigurationError(
+            place.operator, f"{place.part}= is Avro, which the session does not know", _NEEDS_JAR
+        ) from error

@@ -1,0 +1,305 @@
+"""Debezium's change events as the format of a value.
+
+What orders changes is the topic's offset: Debezium writes all events of a key to one partition, in
+the order of their commits. A position in the database's log would not do: all rows of a snapshot
+share one, and a connector that restarts sends some events again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Literal, TypeAlias
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.types import ArrayType, StructField, StructType
+
+from dovetail.arguments import Rule, validated
+from dovetail.errors import PlanError
+from dovetail.io.avro import AvroFormat, functions
+from dovetail.io.connect import (
+    DESCRIBED,
+    Encoding,
+    Raw,
+    Told,
+    ambiguous,
+    coded_within,
+    field_named,
+    lost,
+    raw_fields,
+)
+from dovetail.io.connect_avro import Envelope
+from dovetail.io.events import METADATA, Changes, Wanted
+from dovetail.io.formats import (
+    Format,
+    JsonFormat,
+    Place,
+    Reading,
+    Schema,
+    json_object,
+    json_parsed,
+    struct_of,
+)
+from dovetail.plan.checks import known_field
+
+Metadata: TypeAlias = Annotated[
+    Mapping[str, str],
+    Rule(
+        f"a mapping of columns to what of the envelope they are, of {', '.join(METADATA)}",
+        lambda given: set(given.values()) <= METADATA.keys(),
+    ),
+]
+Encodings: TypeAlias = Mapping[str, Encoding]
+Truncate: TypeAlias = Literal["fail", "ignore"]
+Tombstones: TypeAlias = Literal["ignore", "delete"]
+
+
+@dataclass(frozen=True)
+class DebeziumFormat(Format):
+    """A value that is an envelope of Debezium's, in JSON, or in ``avro``; of Avro without a
+    declared ``schema`` with all its columns.
+    """
+
+    schema: StructType | None
+    avro: AvroFormat | None
+    encodings: Encodings
+    metadata: Mapping[str, str]
+    truncate: Truncate
+    tombstones: Tombstones
+
+    def of_key(self, key: Format) -> Format:
+        """Keys in JSON are Kafka Connect's, as the values are."""
+        if isinstance(key, JsonFormat) and key.schema is not None and not key.framed:
+            return ConnectJson(key.schema, self.encodings)
+        return key
+
+    def reading(self, place: Place) -> Reading:
+        """The row after a change; of a delete the key's columns."""
+        if place.part != "value":
+            raise place.refuse("is a change event, which only a value is", "Give the key's fields")
+        if place.keys and self.tombstones == "delete":
+            raise PlanError(
+                place.operator,
+                "tombstones='delete' takes the record's key, which key_columns= leaves out",
+                "Give the key's fields in key=",
+            )
+        writers = {} if self.avro is None else self.avro.writers(place)
+        read = {number: Envelope.of(place, text) for number, text in writers.items()}
+        columns = self.schema or list(read.values())[-1].types(place)
+        for name in place.keys:
+            known_field(place.operator, "key_columns=", name, columns)
+        wanted = Wanted(columns, place.keys, self.metadata)
+        added = [StructField(name, METADATA[path]) for name, path in self.metadata.items()]
+        problem: Callable[[Column], Column] = lambda _: F.lit(  # noqa: E731
+            "not one JSON object with the fields of a change event"
+        )
+        if self.avro is not None:
+            problem = self.avro.problem(place, list(writers))
+        return Changes(
+            fields=StructType([*columns.fields, *added]),
+            parsed=F.col("value"),
+            row=lambda parsed: parsed,
+            problem=lambda _: problem(F.col("_parsed")),
+            wanted=wanted,
+            events=partial(self._in_avro, place, read, wanted)
+            if self.avro is not None
+            else partial(self._in_json, wanted),
+            truncates=self.truncate == "fail",
+            tombstones=self.tombstones == "delete",
+            splits=place.splits,
+        )
+
+    def writing(self, place: Place, columns: StructType) -> Column:
+        """Only Debezium writes its events."""
+        raise place.refuse("is dt.debezium, which is only read", "Write JSON, Avro or Protobuf")
+
+    def _in_avro(
+        self, place: Place, read: Mapping[int | None, Envelope], wanted: Wanted, records: DataFrame
+    ) -> DataFrame:
+        """The events of records in Avro, each read by the schema with which it was written."""
+        assert self.avro is not None
+        value, number = self.avro.unframed(place)
+        frame = records.withColumn("_parsed", F.struct(number.alias("number")))
+        events = []
+        for place_of, (one, envelope) in enumerate(read.items()):
+            parsed, raw, event = (f"_{name}{place_of}" for name in ("parsed", "raw", "event"))
+            made = from_avro(value, envelope.text, {"mode": "PERMISSIVE"})
+            if one is not None:
+                made = F.when(F.col("_parsed.number") == one, made)
+            with functions(place):
+                frame = frame.withColumn(parsed, made)
+            frame = frame.withColumn(raw, envelope.raw(F.col(parsed), wanted))
+            told = envelope.told(place, wanted.columns)
+            frame = wanted.typed(frame, F.col(raw), told, event, coded=False)
+            events.append(event)
+        return frame.withColumn("_event", F.coalesce(*events))
+
+    def _in_json(self, wanted: Wanted, records: DataFrame) -> DataFrame:
+        text = F.col("value").cast("string")
+        envelope = StructType([StructField("after", raw_fields(wanted.columns))])
+        if wanted.keys:
+            envelope.add("before", raw_fields(wanted.before))
+        nested: dict[str, StructType] = {}
+        for path in wanted.paths:
+            of, _, name = path.rpartition(".")
+            nested.setdefault(of, StructType()).add(name, METADATA[path])
+        for of, fields in nested.items():
+            envelope = envelope.add(of, fields) if of else StructType([*envelope, *fields])
+        described = StructType().add("field", "string").add("fields", ArrayType(DESCRIBED))
+        whole = _wrapped(wanted.columns, self.encodings, envelope, described)
+        frame = records.withColumn("_parsed", json_parsed(text, whole))
+        frame = frame.withColumn("_found", json_object(text, F.col("_parsed")))
+        frame = frame.withColumn("_raw", _payload(F.col("_found"), envelope))
+        told_by = _fields(F.col("_found"), whole)
+        of_rows = None if told_by is None else field_named(told_by, "after")["fields"]
+        told = _told(wanted.columns, self.encodings, of_rows)
+        return wanted.typed(frame, F.col("_raw"), told, "_event", coded=True)
+
+
+@validated
+def debezium(
+    schema: Schema | None = None,
+    *,
+    avro: AvroFormat | None = None,
+    encodings: Encodings | None = None,
+    metadata: Metadata | None = None,
+    truncate: Truncate = "fail",
+    tombstones: Tombstones = "ignore",
+) -> DebeziumFormat:
+    """Debezium's change events as the format of a value: the row after a create, an update or the
+    read of a snapshot replaces its key's, a delete deletes it. They are JSON, with or without their
+    schemas, or with ``avro`` Avro, ``avro=dt.avro(registry)``.
+
+    ``schema``: the table's columns; of Avro by default all, as its latest schema says. A column
+    takes what Debezium has for its type:
+
+    - ``date``: Date, IsoDate, Kafka Connect's Date;
+    - ``timestamp``, ``timestamp_ntz``: Timestamp, MicroTimestamp, NanoTimestamp, ZonedTimestamp,
+      IsoTimestamp, Kafka Connect's Timestamp, in UTC;
+    - ``interval day to second``, the time since midnight: Time, MicroTime, NanoTime, ZonedTime,
+      IsoTime, Kafka Connect's Time; MicroDuration, NanoDuration;
+    - ``decimal(p, s)``: Decimal, VariableScaleDecimal, texts, doubles;
+    - ``binary``: bytes, Bits; ``string``: texts, Enum, Uuid, Json, Xml, Interval;
+    - arrays of these; numbers and texts are also read as they are encoded, as ``long`` and
+      ``string``.
+
+    ``encodings``: how columns are encoded in JSON, by those names (``{"placed_at":
+    "MicroTimestamp"}``). A record with its schema says so itself, and so does Avro. One without it
+    leaves open what a number means that is a time or a timestamp, and whether a decimal is bytes
+    (``"Decimal"``) or plain (``"string"``, ``"double"``).
+
+    ``metadata``: further columns from the envelope, ``{"lsn": "source.lsn"}``. ``truncate``: what a
+    TRUNCATE does, which names no rows: it cannot be read, or is ignored. ``tombstones``: the record
+    without a value that follows a delete is ignored; ``"delete"`` makes it delete, too, for topics
+    that are compacted while no query reads them, where it may be all that is left.
+
+    The event time is ``source.ts_us``, else ``source.ts_ms``, else the event's own. A large value
+    that the database did not send (TOAST, without ``REPLICA IDENTITY FULL``) makes a record one
+    that cannot be read. With ``key_columns=`` an update of the key deletes the former key's row,
+    where the event has it.
+
+    Raises ``PlanError`` for types that cannot be read and for unknown columns.
+    """
+    given = dict(encodings or {})
+    if schema is None and avro is None:
+        raise PlanError("debezium", "neither schema= nor avro= is given", "Declare the columns")
+    if avro is not None and given:
+        raise PlanError("debezium", "encodings= is for JSON, Avro says them itself", "Leave it out")
+    columns = None if schema is None else struct_of("debezium", schema)
+    if columns is not None:
+        for name in given:
+            known_field("debezium", "encodings=", name, columns)
+        refuse_coded(columns)
+    return DebeziumFormat(columns, avro, given, dict(metadata or {}), truncate, tombstones)
+
+
+def refuse_coded(columns: StructType) -> None:
+    """Refuse dates, decimals and the like within maps and structs."""
+    for column in columns:
+        inner = coded_within(column.dataType)
+        if inner is not None:
+            raise PlanError(
+                "debezium",
+                f"column {column.name!r} of type {column.dataType.simpleString()} has "
+                f"{inner.simpleString()} within a map or a struct",
+                "Declare that as it is encoded, long or string",
+            )
+
+
+@dataclass(frozen=True)
+class ConnectJson(Format):
+    """One JSON object as Kafka Connect writes it, with its schema or without."""
+
+    schema: StructType
+    encodings: Encodings
+
+    def reading(self, place: Place) -> Reading:
+        """The object's fields."""
+        refuse_coded(self.schema)
+        for name in ("schema", "payload"):
+            if name in self.schema.names:
+                raise place.refuse(
+                    f"has a field {name!r}, as Kafka Connect's JSON with schemas has",
+                    "Name the key among the value's columns, in key_columns=",
+                )
+        text = F.col(place.part).cast("string")
+        own = raw_fields(self.schema)
+        whole = _wrapped(self.schema, self.encodings, own, DESCRIBED)
+
+        def row(parsed: Column) -> Column:
+            found = json_object(text, parsed)
+            payload = _payload(found, own)
+            told = _told(self.schema, self.encodings, _fields(found, whole))
+            fits, columns = payload.isNotNull(), []
+            for f in self.schema:
+                value = Raw(payload[f.name], told[f.name], True).to(f.dataType)
+                fits = fits & ~lost(payload[f.name], value, f.dataType)
+                columns.append(value.alias(f.name))
+            return F.when(fits, F.struct(*columns))
+
+        return Reading(
+            self.schema,
+            json_parsed(text, whole),
+            row,
+            lambda _: F.lit("not one JSON object whose fields fit the schema"),
+        )
+
+    def writing(self, place: Place, columns: StructType) -> Column:
+        """Written as plain JSON."""
+        return JsonFormat(None).writing(place, columns)
+
+
+def _wrapped(
+    columns: StructType, encodings: Encodings, payload: StructType, described: StructType
+) -> StructType:
+    """What is read of an object: it is the payload, or has it beside its schema, which is read
+    where a column needs it.
+    """
+    whole = StructType([*payload.fields, StructField("payload", payload)])
+    if any(ambiguous(f.dataType) and f.name not in encodings for f in columns):
+        whole.add("schema", StructType().add("fields", ArrayType(described)))
+    return whole
+
+
+def _payload(found: Column, payload: StructType) -> Column:
+    """The payload of what ``_wrapped`` reads."""
+    own = F.struct(*(found[name].alias(name) for name in payload.names))
+    return F.when(found.isNotNull(), F.coalesce(found["payload"], own))
+
+
+def _fields(found: Column, whole: StructType) -> Column | None:
+    """What an object's own schema says, where it is read."""
+    return found["schema"]["fields"] if "schema" in whole.names else None
+
+
+def _told(columns: StructType, encodings: Encodings, fields: Column | None) -> dict[str, Told]:
+    """How columns are encoded, by what is declared, else by the record's own schema."""
+    return {
+        f.name: Told.declared(encodings.get(f.name))
+        if fields is None or f.name in encodings or not ambiguous(f.dataType)
+        else Told.described(field_named(fields, f.name), f.dataType)
+        for f in columns
+    }

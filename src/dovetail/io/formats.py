@@ -1,0 +1,290 @@
+"""How the bytes of a record's key or value become columns, and columns bytes: text, bytes, JSON.
+
+A format is a value: the same one is given to ``from_topic`` and ``to_topic``. It works by Spark
+expressions, or by functions over Arrow columns.
+
+JSON is exact: integers and decimals are JSON numbers of any length, timestamps ISO 8601 in UTC
+with microseconds, binary is base64, fields that are null are written as null. Nothing depends on
+the session's time zone.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegralType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from dovetail.arguments import Rule, validated
+from dovetail.columns import quoted
+from dovetail.errors import PlanError
+from dovetail.refusals import reason
+
+Part: TypeAlias = Literal["key", "value"]
+
+Schema: TypeAlias = Annotated[
+    StructType | Mapping[str, DataType] | str,
+    Rule("a schema: a StructType, a mapping of types, or its text as in SQL"),
+]
+
+FRAME_LENGTH: Final = 5
+"""The bytes before a record of a schema registry: a zero, then the number of its schema."""
+
+_MALFORMED: Final = "_malformed"
+_READ: Final = {
+    "mode": "PERMISSIVE",
+    "columnNameOfCorruptRecord": _MALFORMED,
+    "allowSingleQuotes": "false",
+    "timeZone": "UTC",
+}
+_WRITTEN: Final = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "timeZone": "UTC",
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a format is used: by which call, for which part of a record, and in which topic.
+
+    ``keys``: columns of the value that are the key; ``splits``: whether a record may become more
+    than one row.
+    """
+
+    operator: str
+    part: Part
+    topic: str | None = None
+    keys: tuple[str, ...] = ()
+    splits: bool = True
+
+    def refuse(self, problem: str, remedy: str) -> PlanError:
+        """The error of a format that cannot serve there."""
+        return PlanError(self.operator, f"{self.part}= {problem}", remedy)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a format makes of a column of bytes.
+
+    ``fields``: the columns. ``parsed``: a first step; ``row``: of what it made, the columns as a
+    struct, null where the bytes are null or cannot be read; ``problem``: of what it made, why they
+    cannot be read, asked only then.
+    """
+
+    fields: StructType
+    parsed: Column
+    row: Callable[[Column], Column]
+    problem: Callable[[Column], Column]
+
+    is_of_changes: ClassVar[bool] = False
+    """Whether it also makes ``_deleted`` and ``_timestamp``."""
+
+    def of(self, records: DataFrame, part: Part) -> DataFrame:
+        """The records with ``<part>_row`` and ``<part>_problem``."""
+        parsed, row = f"{part}_parsed", f"{part}_row"
+        frame = records.withColumn(parsed, self.parsed)
+        frame = frame.withColumn(row, self.row(F.col(parsed)))
+        unread = F.col(part).isNotNull() & F.col(row).isNull()
+        problem = F.concat(F.lit(f"{part}: "), self.problem(F.col(parsed)))
+        return frame.withColumn(f"{part}_problem", F.when(unread, problem)).drop(parsed)
+
+
+def kept(frame: DataFrame, condition: Column) -> DataFrame:
+    """The rows that fulfil a condition on what was read of their records.
+
+    By itself Spark would move the condition before the reading, and read each record twice, or many
+    times over, once for each step that the condition goes back through. It moves none that depends
+    on where it is computed.
+    """
+    return frame.where(F.when(F.spark_partition_id() >= 0, condition))
+
+
+class Format(ABC):
+    """How bytes become columns and columns bytes."""
+
+    @abstractmethod
+    def reading(self, place: Place) -> Reading:
+        """How the column of the place's part is read; ``PlanError`` where the format cannot."""
+
+    @abstractmethod
+    def writing(self, place: Place, columns: StructType) -> Column:
+        """The columns in one; null only where a column of text or bytes is. ``PlanError`` where
+        they do not suit.
+        """
+
+    def of_key(self, key: Format) -> Format:
+        """How the key is read beside a value of this format."""
+        return key
+
+    tells_null: ClassVar[bool] = True
+    """Whether what it writes of nulls differs from a record without a value."""
+
+
+ReadFormat: TypeAlias = Annotated[
+    Literal["string", "bytes"] | StructType | Mapping[str, DataType] | Format,
+    Rule("'string', 'bytes', the schema of a JSON object, or a format such as dt.avro(...)"),
+]
+"""How bytes become columns: ``"string"`` and ``"bytes"`` give one, named ``key`` or ``value``; a
+schema gives its fields, read from a JSON object, as ``dt.json`` does."""
+
+WriteFormat: TypeAlias = Annotated[
+    Literal["string", "bytes", "json"] | Format,
+    Rule("'string', 'bytes', 'json' or a format such as dt.avro(...)"),
+]
+"""How columns become bytes: ``"string"`` takes one column of text or integers, ``"bytes"`` one of
+binary, ``"json"`` any number of any type, the fields of an object."""
+
+
+def format_of(given: ReadFormat | WriteFormat) -> Format:
+    """The format for which a shorthand stands."""
+    if isinstance(given, Format):
+        return given
+    if isinstance(given, str):
+        return {"string": _TEXT, "bytes": _BYTES, "json": JsonFormat(None)}[given]
+    return JsonFormat(struct_of("value", given))
+
+
+def struct_of(operator: str, schema: Schema) -> StructType:
+    """A schema as a ``StructType``."""
+    if isinstance(schema, StructType):
+        return schema
+    if isinstance(schema, Mapping):
+        return StructType([StructField(name, kind) for name, kind in schema.items()])
+    try:
+        parsed = DataType.fromDDL(schema)
+    except PySparkException as error:
+        raise PlanError(
+            operator,
+            f"schema= {schema!r} is not one: {reason(error)}",
+            "Write columns and types as in SQL: 'id long, name string'",
+        ) from error
+    if not isinstance(parsed, StructType):
+        raise PlanError(
+            operator,
+            f"schema= {schema!r} is a type, not columns",
+            "Name the columns: 'id long, name string'",
+        )
+    return parsed
+
+
+@dataclass(frozen=True)
+class _One(Format):
+    """One column as it is: text in UTF-8, or bytes."""
+
+    name: Literal["string", "bytes"]
+    takes: tuple[type[DataType], ...]
+
+    tells_null: ClassVar[bool] = False
+
+    def reading(self, place: Place) -> Reading:
+        """One column, named after the part."""
+        text = self.name == "string"
+        value = F.col(place.part).cast("string") if text else F.col(place.part)
+        fits = F.is_valid_utf8(value) if text else F.col(place.part).isNotNull()
+        return Reading(
+            StructType([StructField(place.part, StringType() if text else BinaryType())]),
+            F.when(fits, value),
+            lambda parsed: F.when(parsed.isNotNull(), F.struct(parsed.alias(place.part))),
+            lambda _: F.lit("not text in UTF-8"),
+        )
+
+    def writing(self, place: Place, columns: StructType) -> Column:
+        """The column."""
+        kinds = [field.dataType for field in columns]
+        if len(kinds) != 1 or not isinstance(kinds[0], self.takes):
+            given = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in columns)
+            raise PlanError(
+                place.operator,
+                f'{place.part}="{self.name}" does not suit the columns {given}',
+                f'Write them with {place.part}="json"',
+            )
+        return F.col(quoted(columns.names[0])).cast("string" if self.name == "string" else "binary")
+
+
+_TEXT: Final = _One("string", (StringType, IntegralType))
+_BYTES: Final = _One("bytes", (BinaryType,))
+
+
+@dataclass(frozen=True)
+class JsonFormat(Format):
+    """One JSON object; ``framed``: after the five bytes of a schema registry."""
+
+    schema: StructType | None
+    framed: bool = False
+
+    def reading(self, place: Place) -> Reading:
+        """The object's fields."""
+        if self.schema is None:
+            raise place.refuse(
+                "is JSON of no declared schema",
+                "Declare its fields: dt.json('id long, name string')",
+            )
+        text = F.col(place.part)
+        if self.framed:
+            frame = F.hex(F.substring(text, 1, 1)) == "00"
+            text = F.when(frame, F.substring(text, FRAME_LENGTH + 1, 1 << 30))
+        text = text.cast("string")
+        said = "not one JSON object whose fields fit the schema"
+        if self.framed:
+            said += ", after the five bytes of a schema registry"
+        return Reading(
+            self.schema,
+            json_parsed(text, self.schema),
+            lambda parsed: json_object(text, parsed),
+            lambda _: F.lit(said),
+        )
+
+    def writing(self, place: Place, columns: StructType) -> Column:
+        """An object of the columns."""
+        if self.framed:
+            raise place.refuse(
+                "is JSON in a registry's framing, which is only read", "Leave framed= out"
+            )
+        return F.to_json(F.struct(*(F.col(quoted(name)) for name in columns.names)), _WRITTEN)
+
+
+@validated
+def json(schema: Schema | None = None, *, framed: bool = False) -> JsonFormat:
+    """Records that are one JSON object, as the format of a key or value.
+
+    ``schema``: the fields that become columns, needed to read. Absent fields are null, unknown ones
+    ignored; a timestamp without a zone is in UTC. ``framed``: the object follows the five bytes of
+    a schema registry (JSON Schema), which are passed over.
+    """
+    return JsonFormat(None if schema is None else struct_of("json", schema), framed)
+
+
+def json_parsed(text: Column, schema: StructType) -> Column:
+    """What ``from_json`` makes of a text; of it, ``json_object`` makes the object.
+
+    By itself it would take a list for its first object. As a field of an object it does not.
+    """
+    fields = [StructField("object", schema), StructField(_MALFORMED, StringType())]
+    return F.from_json(F.concat(F.lit('{"object":'), text, F.lit("}")), StructType(fields), _READ)
+
+
+def json_object(text: Column, parsed: Column) -> Column:
+    """The JSON object that a text is, as a struct; null where it is not one, or its fields do not
+    fit.
+
+    ``from_json`` ignores what follows an object. So JSON is read twice, as the value of a field and
+    as the element of a list. What follows a value would have to go on with ``}`` or a field's name
+    in the one, with ``]`` or a value in the other: no text does both, so nothing follows.
+    """
+    listed = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))
+    readable = F.is_valid_utf8(text) & parsed[_MALFORMED].isNull() & listed.isNotNull()
+    return F.when(readable, parsed["object"])

@@ -1,0 +1,223 @@
+"""Avro, alone and in a registry's framing: what is written is read back, and what another codec
+writes; schemas that have changed; what is malformed. Nothing here needs a broker.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+from registry_server import PASSWORD, USER, Server, served
+
+import dovetail as dt
+from dovetail.io.formats import Place
+
+FIRST = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "id", "type": "int"}, {"name": "who", "type": "string"}],
+}
+SECOND = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "amount", "type": ["null", {"type": "bytes", "logicalType": "decimal",
+                                             "precision": 9, "scale": 2}], "default": None},
+        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A", "B"]},
+         "default": "A"},
+        {"name": "tags", "type": {"type": "array", "items": "string"}, "default": []},
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def avro_spark(spark: SparkSession) -> SparkSession:
+    if "spark-avro" not in (spark.conf.get("spark.jars", "") or ""):
+        pytest.skip("Spark runs without its Avro functions: tools/jars/fetch avro")
+    return spark
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with served() as running:
+        yield running
+
+
+def encoded(schema: Any, row: Any, number: int | None = None) -> bytes:
+    """A record as fastavro writes it, framed if its schema has a number."""
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), row)
+    return (b"" if number is None else b"\0" + number.to_bytes(4, "big")) + out.getvalue()
+
+
+def records(spark: SparkSession, values: list[bytes | None]) -> DataFrame:
+    stamped = datetime(2024, 5, 1, tzinfo=timezone.utc)
+    rows = [(f"k{n}".encode(), v, "orders", 0, n, stamped) for n, v in enumerate(values)]
+    schema = (
+        "key binary, value binary, topic string, partition int, offset long, timestamp timestamp"
+    )
+    return spark.createDataFrame(rows, schema).coalesce(1)
+
+
+def read(frame: DataFrame, value: Any, **options: Any) -> dt.Table:
+    return dt.Table.from_records(frame, value=value, name="orders", **options)
+
+
+def rows(table: dt.Table) -> list[dict[str, Any]]:
+    columns = [c for c in table.plan.frame.columns if not c.startswith("_")]
+    return table.plan.frame.select(*columns).toArrow().to_pylist()
+
+
+def problems(table: dt.Table) -> list[str]:
+    return [row["_problem"].partition(": value: ")[2] for row in table.dead_letters().collect()]
+
+
+def test_records_of_several_versions_are_read_as_the_latest(
+    avro_spark: SparkSession, server: Server
+) -> None:
+    first = server.add("orders-value", json.dumps(FIRST))
+    server.add("orders-key", '"string"')
+    second = server.add("orders-value", json.dumps(SECOND))
+    amount = Decimal("-12.34")
+    values = [
+        encoded(FIRST, {"id": 1, "who": "é"}, first),
+        encoded(SECOND, {"id": 2**40, "amount": amount, "kind": "B", "tags": ["x"]}, second),
+        None,
+        b"\0",
+        b"",
+        encoded(SECOND, {"id": 5, "amount": None, "kind": "B", "tags": []}),
+        encoded(FIRST, {"id": 6, "who": "x"}, 7),
+        encoded(FIRST, {"id": 7, "who": "x" * 50}, first)[:-10],
+    ]
+    registry = dt.registry(server.url, auth=(USER, PASSWORD))
+    frame = records(avro_spark, values)
+    table = read(frame, dt.avro(registry, subject="orders-value"), malformed="dead_letter")
+    assert rows(table) == [
+        {"key": "k0", "id": 1, "amount": None, "kind": "A", "tags": []},
+        {"key": "k1", "id": 2**40, "amount": amount, "kind": "B", "tags": ["x"]},
+        {"key": "k2", "id": None, "amount": None, "kind": None, "tags": None},
+    ]
+    assert problems(table) == [
+        "not in the framing of a schema registry",
+        "not in the framing of a schema registry",
+        "not in the framing of a schema registry",
+        UNKNOWN,
+        f"not a record of its schema, number {first}",
+    ]
+    assert all(request.startswith("GET /subjects/orders-value/") for request in server.asked)
+    named = read(frame, dt.avro(json.dumps(FIRST), registry=registry, subject="orders-value"),
+                 malformed="drop")  # fmt: skip
+    assert [row["id"] for row in rows(named)] == [1, None]
+
+
+UNKNOWN = (
+    "its schema, number 7, is none that subject orders-value had in the registry when the query "
+    "started; if it is newer, start the query again"
+)
+EVERY = (
+    "flag boolean, small byte, short short, int int, long long, float float, double double, "
+    "text string, blob binary, day date, at timestamp, wall timestamp_ntz, price decimal(20,4), "
+    "list array<struct<n: long, at: timestamp>>, map map<string,decimal(3,1)>, s struct<x: int>"
+)
+
+
+def test_what_is_written_is_read_back(avro_spark: SparkSession, server: Server) -> None:
+    at = datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=timezone.utc)
+    row = (True, -1, 2, 3, 2**60, 0.5, 0.1, "é", b"\xff", date(1, 1, 1), at,
+           at.replace(tzinfo=None), Decimal("-1.2345"),
+           [(1, at), None], {"a": Decimal("1.5"), "b": None}, (7,))  # fmt: skip
+    frame = avro_spark.createDataFrame([row, (None,) * len(row)], EVERY).coalesce(1)
+    registry = dt.registry(server.url, auth=(USER, PASSWORD))
+    for format_ in (dt.avro(registry), dt.avro(derived(frame.schema))):
+        place = Place("to_topic", "value", "orders")
+        written = frame.select(format_.writing(place, frame.schema).alias("value"))
+        subject = {"topic": F.lit("orders"), "timestamp": F.lit(at)}
+        sent = written.withColumns(subject).withColumn("key", F.lit("k"))
+        reading = dt.avro(registry, subject="orders-value") if format_.registry else format_
+        made = read(sent, reading).plan.frame.select(*frame.columns)
+        back = made.select(F.col("small").cast("byte"), F.col("short").cast("short"), *(
+            name for name in frame.columns if name not in ("small", "short")
+        )).select(*frame.columns)  # fmt: skip
+        assert back.toArrow().to_pylist() == frame.toArrow().to_pylist()
+    (version,) = server.subjects["orders-value"]
+    payload = bytes(
+        frame.select(dt.avro(registry).writing(place, frame.schema).alias("v")).head()["v"]
+    )
+    assert payload[:5] == b"\0" + version["id"].to_bytes(4, "big")
+    schema = fastavro.parse_schema(json.loads(version["schema"]))
+    by_itself = fastavro.schemaless_reader(io.BytesIO(payload[5:]), schema, None)
+    assert (by_itself["text"], by_itself["price"], by_itself["at"]) == ("é", row[12], at)
+    assert len(server.subjects["orders-value"]) == 1
+
+
+def derived(columns: StructType) -> str:
+    from dovetail.io.avro import schema_of
+
+    return json.dumps(schema_of(Place("to_topic", "value"), columns))
+
+
+def test_a_file_of_schemas(avro_spark: SparkSession, tmp_path: Path) -> None:
+    listed = [
+        {"subject": "orders-value", "version": n + 1, "id": 7 + n, "schema": json.dumps(schema)}
+        for n, schema in enumerate((FIRST, SECOND))
+    ]
+    path = tmp_path / "schemas.json"
+    path.write_text(json.dumps(listed))
+    registry = dt.registry(path)
+    frame = records(avro_spark, [encoded(FIRST, {"id": 1, "who": "x"}, 7)])
+    assert rows(read(frame, dt.avro(registry, subject="orders-value")))[0]["kind"] == "A"
+    with pytest.raises(dt.ConfigurationError, match="has no subject 'other'"):
+        read(frame, dt.avro(registry, subject="other"))
+    with pytest.raises(dt.ConfigurationError, match="no version of 'orders-value' with the schema"):
+        dt.avro(registry).writing(Place("to_topic", "value", "orders"), frame.schema)
+    path.write_text("{")
+    with pytest.raises(dt.ConfigurationError, match=r"schemas.json: cannot be read: JSONDecode"):
+        read(frame, dt.avro(dt.registry(path), subject="orders-value"))
+
+
+def test_a_registry_that_refuses_says_why(server: Server) -> None:
+    open_ = dt.registry(server.url, auth=(USER, PASSWORD))
+    assert open_.id_of("s-value", '"int"', "AVRO") == open_.id_of("s-value", '"int"', "AVRO")
+    assert len(server.subjects["s-value"]) == 1
+    with pytest.raises(
+        dt.ConfigurationError, match="answers 409 to POST /subjects/s-value/versions"
+    ):
+        open_.id_of("s-value", '"incompatible"', "AVRO")
+    with pytest.raises(dt.ConfigurationError, match="has no subject 'a/b'"):
+        open_.versions("a/b")
+    with pytest.raises(dt.ConfigurationError, match=r"answers 401 to GET .* auth= is missing"):
+        dt.registry(server.url, auth="wrong").versions("s-value")
+    with pytest.raises(dt.ConfigurationError, match="does not answer GET /subjects/s/versions"):
+        dt.registry("http://127.0.0.1:9", timeout=1.0).versions("s")
+
+
+@pytest.mark.parametrize(
+    ("schema", "columns", "told"),
+    [
+        (FIRST, "id int", "lacks the column 'who', which its Avro schema requires"),
+        (FIRST, "id long, who string", "column 'id' of type bigint, which is int in its Avro"),
+        (FIRST, "id int, who string, x int", "has no field 'x' in its Avro schema"),
+        ("long", "id string", "is bigint in Avro, and the columns are id string"),
+        (None, "`a b` int", "'a b' is no name"),
+        (None, "a interval day to second", "type interval day to second has no type there"),
+        ({"type": "long", "logicalType": "x"}, "a int", "is bigint in Avro"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(
+    avro_spark: SparkSession, tmp_path: Path, schema: Any, columns: str, told: str
+) -> None:
+    given = dt.registry("schemas.json") if schema is None else json.dumps(schema)
+    frame = avro_spark.createDataFrame([], columns)
+    with pytest.raises(dt.PlanError, match=told):
+        dt.avro(given).writing(Place("to_topic", "value", "orders"), frame.schema)

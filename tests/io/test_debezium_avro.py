@@ -1,0 +1,170 @@
+"""Change events in Avro, with the schemas that Kafka Connect's converter registers for them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import DataType
+from test_avro import avro_spark, encoded, records
+from test_debezium import DECLARED, ENCODED, MYSQL, POSTGRES, column, drawn, event, told
+
+import dovetail as dt
+
+__all__ = ["avro_spark"]
+
+KINDS = {"int32": "int", "int64": "long", "int16": "int"}
+
+
+def avro_of(described: dict[str, Any], number: int) -> Any:
+    """A column's schema, as Connect's converter makes it of the one in JSON."""
+    kind = described["type"]
+    made: dict[str, Any] = {"type": KINDS.get(kind, kind)}
+    if kind == "array":
+        made["items"] = ["null", avro_of(described["items"], number)]
+    elif kind == "map":
+        made["values"] = ["null", "string"]
+    elif described.get("name", "").endswith("VariableScaleDecimal"):
+        fields = [{"name": "scale", "type": "int"}, {"name": "value", "type": "bytes"}]
+        made |= {"type": "record", "name": f"V{number}", "fields": fields}
+    elif kind == "struct":
+        types = {"x": "double", "y": "double", "wkb": ["null", "bytes"], "srid": ["null", "int"]}
+        fields = [{"name": name, "type": type_} for name, type_ in types.items()]
+        made |= {"type": "record", "name": f"P{number}", "fields": fields}
+    if "name" in described:
+        made |= {"connect.version": 1, "connect.name": described["name"]}
+    if "parameters" in described:
+        scale = int(described["parameters"]["scale"])
+        made |= {"connect.parameters": described["parameters"], "scale": scale, "precision": 64}
+        made["logicalType"] = "decimal"
+    return made
+
+
+def envelope(columns: list[dict[str, Any]]) -> dict[str, Any]:
+    """An envelope's schema: the second row is of the type that the first one names."""
+    nullable = [
+        {"name": c["field"], "type": ["null", avro_of(c, n)], "default": None}
+        for n, c in enumerate(columns)
+    ]
+    row = {"type": "record", "name": "Value", "fields": nullable, "connect.name": "s.t.Value"}
+    source = {"type": "record", "name": "Source", "namespace": "io.debezium", "fields": [
+        {"name": "ts_ms", "type": "long"},
+        {"name": "lsn", "type": ["null", "long"], "default": None},
+        {"name": "snapshot", "type": [{"type": "string", "connect.default": "false"}, "null"],
+         "default": "false"},
+    ]}  # fmt: skip
+    fields = [
+        {"name": "before", "type": ["null", row], "default": None},
+        {"name": "after", "type": ["null", "Value"], "default": None},
+        {"name": "source", "type": source},
+        {"name": "op", "type": "string"},
+        {"name": "ts_ms", "type": ["null", "long"], "default": None},
+    ]
+    return {"type": "record", "name": "Envelope", "namespace": "s.t", "fields": fields}
+
+
+def binary(described: dict[str, Any], value: Any) -> Any:
+    """A value of JSON's as Avro has it: bytes in place of base64."""
+    if value is None or described["type"] == "map":
+        return value
+    if described["type"] == "array":
+        return [binary(described["items"], one) for one in value]
+    if described["type"] == "bytes":
+        return base64.b64decode(value)
+    if described["type"] == "struct":
+        coded = "value" if "value" in value else "wkb"
+        return {**value, coded: base64.b64decode(value[coded])}
+    return value
+
+
+def avro_event(op: str, before: Any, after: Any, source: Any = POSTGRES) -> dict[str, Any]:
+    rows = [
+        row and {n: binary(ENCODED.get(n) or column(n, "int32"), v) for n, v in row.items()}
+        for row in (before, after)
+    ]
+    made = event(op, *rows, source)
+    return made | {"source": {**made["source"], "snapshot": "false"}}
+
+
+def test_events_of_a_registry(avro_spark: SparkSession, tmp_path: Path) -> None:
+    """Random rows, an event of each kind, and a column whose encoding has changed."""
+    rng = random.Random(3)
+    rows = [drawn(rng) for _ in range(30)]
+    latest = envelope([column("id", "int32"), *ENCODED.values()])
+    seconds = {**ENCODED, "micros": column("micros", "int64", ENCODED["millis"]["name"])}
+    former = envelope([column("id", "int32"), *seconds.values(), column("gone", "int32")])
+    schemas = {4: former, 9: latest}
+    path = tmp_path / "schemas.json"
+    path.write_text(json.dumps([
+        {"subject": "orders-value", "version": id_, "id": id_, "schema": json.dumps(schema)}
+        for id_, schema in schemas.items()
+    ]))  # fmt: skip
+    values: list[bytes | None] = [
+        encoded(latest, avro_event("c", None, {"id": n, **row}), 9)
+        for n, (_, row) in enumerate(rows)
+    ]
+    old = {"id": 100, "micros": 5}
+    values += [
+        encoded(former, avro_event("r", None, old), 4),
+        encoded(latest, avro_event("u", {"id": 100}, {"id": 101}), 9),
+        encoded(latest, avro_event("d", {"id": 101}, None, MYSQL), 9),
+        None,
+        encoded(latest, avro_event("u", None, {"id": 1}), 5),
+    ]
+    schema = ", ".join(f"{name} {type_}" for name, type_ in {"id": "int", **DECLARED}.items())
+    registry = dt.avro(dt.registry(path), subject="orders-value")
+    format_ = dt.debezium(
+        schema, avro=registry, metadata={"lsn": "source.lsn", "pos": "source.pos"}
+    )
+    table = dt.Table.from_records(
+        records(avro_spark, values), value=format_, key_columns="id", name="orders",
+        malformed="dead_letter",
+    )  # fmt: skip
+    read = list(told(table.plan.frame.select("_deleted", "lsn", "pos", "id", *DECLARED)))
+    lsn = POSTGRES["lsn"]
+    for n, (row, encoded_row) in enumerate(rows):
+        for name, value in {"_deleted": False, "lsn": lsn, "pos": None, "id": n, **row}.items():
+            assert read[n][name] == value, (name, encoded_row.get(name))
+    rest = [(r["_deleted"], r["id"], r["lsn"], r["micros"]) for r in read[len(rows) :]]
+    milliseconds_5 = rows[0][0]["micros"].__class__.fromisoformat("1970-01-01T00:00:00.005+00:00")
+    assert rest == [
+        (False, 100, lsn, milliseconds_5),
+        (True, 100, None, None),
+        (False, 101, lsn, None),
+        (True, 101, None, None),
+    ]
+    (letter,) = table.dead_letters().collect()
+    assert "its schema, number 5, is none that subject orders-value had" in letter["_problem"]
+
+
+def test_types_follow_the_schema(avro_spark: SparkSession) -> None:
+    schema = json.dumps(envelope([column("id", "int32"), *ENCODED.values()]))
+    frame = records(avro_spark, [])
+
+    def table(value: Any) -> dt.Table:
+        return dt.Table.from_records(frame, key_columns="id", value=value, name="t")
+
+    plan = table(dt.debezium(avro=dt.avro(schema))).plan
+    found = {f.name: f.dataType for f in (*plan.key, *plan.values)}
+    told = {
+        "millis": "timestamp_ntz",
+        "micros": "timestamp_ntz",
+        "raw_time": DECLARED["time"],
+        "variable": "struct<scale: int, value: binary>",
+        "plain": "string",
+        "double": "double",
+        "prices": "array<decimal(38,2)>",
+    }
+    expected = {"id": "int", **DECLARED, **told}
+    assert found == {name: DataType.fromDDL(type_) for name, type_ in expected.items()}
+    wrong = dt.debezium("id int, days timestamp", avro=dt.avro(schema))
+    with pytest.raises(dt.PlanError, match=r"'days' encoded as .*Date, which is no timestamp"):
+        table(wrong)
+    other = dt.debezium(avro=dt.avro('{"type":"record","name":"R","fields":[]}'))
+    with pytest.raises(dt.PlanError, match="Avro schema that is of no change event"):
+        table(other)

@@ -1,0 +1,157 @@
+"""Protobuf, alone and in a registry's framing, against Google's own codec."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from datetime import datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import grpc_tools
+import pytest
+from grpc_tools import protoc
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from test_avro import records
+
+import dovetail as dt
+from dovetail.io.formats import Place
+
+PROTO = """
+syntax = "proto3";
+package shop;
+import "google/protobuf/timestamp.proto";
+message Other { message Inner { int32 x = 1; } int32 x = 1; }
+message Order {
+  int64 id = 1;
+  string who = 2;
+  double price = 3;
+  google.protobuf.Timestamp at = 4;
+  uint64 big = 5;
+  uint32 small = 6;
+  bytes blob = 7;
+  repeated int32 numbers = 8;
+  map<string, uint32> counts = 9;
+  enum Kind { A = 0; B = 1; }
+  Kind kind = 10;
+  optional int32 maybe = 11;
+  Other other = 12;
+  bool flag = 13;
+}
+"""
+COLUMNS = (
+    "id bigint, who string, price double, at timestamp, big decimal(20,0), small bigint, "
+    "blob binary, numbers array<int>, counts map<string,bigint>, kind string, maybe int, "
+    "other struct<x:int>, flag boolean"
+)
+AT = datetime(2024, 5, 1, 1, 2, 3, 456789, tzinfo=timezone.utc)
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The module that protoc generates; beside it lies ``shop.desc``."""
+    folder = tmp_path_factory.mktemp("proto")
+    (folder / "shop.proto").write_text(PROTO)
+    includes = [f"-I{folder}", f"-I{Path(grpc_tools.__file__).parent / '_proto'}"]
+    outputs = [f"--python_out={folder}", f"--descriptor_set_out={folder / 'shop.desc'}"]
+    assert protoc.main(["", *includes, *outputs, "--include_imports", "shop.proto"]) == 0
+    sys.path.insert(0, str(folder))
+    try:
+        return importlib.import_module("shop_pb2")
+    finally:
+        sys.path.remove(str(folder))
+
+
+def order(shop: Any) -> Any:
+    made = shop.Order(id=-5, who="é", price=0.5, big=2**64 - 1, small=2**32 - 1, blob=b"\xff",
+                      numbers=[1, 2], counts={"a": 7}, kind="B", maybe=0, flag=True,
+                      other={"x": 3})  # fmt: skip
+    made.at.FromDatetime(AT)
+    return made
+
+
+ROW = {
+    "id": -5, "who": "é", "price": 0.5, "at": AT, "big": Decimal(2**64 - 1), "small": 2**32 - 1,
+    "blob": b"\xff", "numbers": [1, 2], "counts": [("a", 7)], "kind": "B", "maybe": 0,
+    "other": {"x": 3}, "flag": True,
+}  # fmt: skip
+EMPTY = {
+    "id": 0, "who": "", "price": 0.0, "at": None, "big": Decimal(0), "small": 0, "blob": b"",
+    "numbers": [], "counts": [], "kind": "A", "maybe": None, "other": None, "flag": False,
+}  # fmt: skip
+
+
+def test_messages_are_read_and_written(spark: SparkSession, shop: Any) -> None:
+    sent = order(shop).SerializeToString(deterministic=True)
+    values = [sent, b"", b"\x12\x05ab", None, sent, b"\xff\xff", b"\x12\x02\xff\xfe", sent]
+    format_ = dt.protobuf(shop.Order)
+    table = dt.Table.from_records(
+        records(spark, values), value=format_, name="orders", malformed="dead_letter"
+    )
+    frame = table.plan.frame
+    names = frame.select(*ROW).schema
+    assert names.simpleString() == spark.createDataFrame([], COLUMNS).schema.simpleString()
+    assert frame.select("_offset", *ROW).toArrow().to_pylist() == [
+        {"_offset": 0, **ROW},
+        {"_offset": 1, **EMPTY},
+        {"_offset": 3, **dict.fromkeys(ROW)},
+        {"_offset": 4, **ROW},
+        {"_offset": 7, **ROW},
+    ]
+    problems = [row["_problem"] for row in table.dead_letters().collect()]
+    assert problems == [
+        f"topic orders, partition 0, offset {n}: value: not a message shop.Order" for n in (2, 5, 6)
+    ]
+    place = Place("to_topic", "value", "orders")
+    rows = frame.where("_offset < 2").select(*ROW)
+    written = rows.select(format_.writing(place, rows.schema).alias("v")).collect()
+    assert [shop.Order.FromString(bytes(row["v"])) for row in written] == [
+        order(shop), shop.Order()
+    ]  # fmt: skip
+
+
+def test_the_framing_of_a_registry(spark: SparkSession, shop: Any, tmp_path: Path) -> None:
+    """The first message of a file is named by a zero byte; others by their places, from outside."""
+    path = tmp_path / "schemas.json"
+    version = {"subject": "orders-value", "version": 1, "id": 9, "schema": PROTO}
+    path.write_text(json.dumps([version]))
+    head = b"\0\0\0\0\x09"
+    other, inner = shop.Other(x=5), shop.Other.Inner(x=6)
+    for message, sent, places, also in (
+        (shop.Other, other, b"\0", b"\x02\0"),
+        (shop.Order, shop.Order(id=5), b"\x02\x02", None),
+        (shop.Other.Inner, inner, b"\x04\0\0", None),
+    ):
+        body = sent.SerializeToString()
+        values = [head + places + body, head[:3], b"", head + b"\x06\0\0\0" + body, body]
+        values += [] if also is None else [head + also + body]
+        format_ = dt.protobuf(message, registry=dt.registry(path))
+        table = dt.Table.from_records(
+            records(spark, values), value=format_, name="orders", malformed="drop"
+        )
+        frame = table.plan.frame
+        read = [row[0] for row in frame.select("_offset").collect()]
+        assert read == ([0] if also is None else [0, 5])
+        rows = frame.where("_offset = 0").drop("key", *[c for c in frame.columns if c[0] == "_"])
+        written = format_.writing(Place("to_topic", "value", "orders"), rows.schema)
+        assert bytes(rows.select(written.alias("v")).head()["v"]) == values[0]
+
+
+def test_what_does_not_fit_is_refused(spark: SparkSession, shop: Any) -> None:
+    place = Place("to_topic", "value", "orders")
+    named = Path(shop.__file__).parent / "shop.desc"
+    assert dt.protobuf("shop.Order", descriptors=named).message == "shop.Order"
+    with pytest.raises(dt.PlanError, match=r"message='shop\.No' is not in the descriptors"):
+        dt.protobuf("shop.No", descriptors=named)
+    with pytest.raises(dt.PlanError, match="is a name, and descriptors= is not given"):
+        dt.protobuf("shop.Order")
+    wrong = spark.range(1).select(F.lit(1).alias("id"))
+    with pytest.raises(dt.PlanError, match="'id' of type int, which is bigint in message"):
+        dt.protobuf(shop.Order).writing(place, wrong.schema)
+    with pytest.raises(dt.PlanError, match=r"has no field 'no' in message shop\.Order"):
+        dt.protobuf(shop.Order).writing(place, wrong.withColumnRenamed("id", "no").schema)
+    with pytest.raises(dt.PlanError, match="is framed, and of no registry"):
+        dt.protobuf(shop.Order, framed=True).writing(place, spark.range(1).schema)
