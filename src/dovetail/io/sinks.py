@@ -15,6 +15,7 @@ from dovetail.arguments import Path, Rule, takes, validated
 from dovetail.errors import TargetError
 from dovetail.hadoop import entries, located
 from dovetail.plan.nodes import Node
+from dovetail.plan.spans import Span, microseconds
 from dovetail.refusals import make_folder
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class ParquetSink:
     """
 
     path: str
+    retention_ms: int | None = None
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """The configured writer."""
@@ -69,7 +71,10 @@ class ParquetSink:
                 "leave out as many of this one's micro-batches",
                 "Choose another folder, or move this one away",
             )
-        return changes.writeStream.format("parquet").outputMode("append").option("path", self.path)
+        writer = changes.writeStream.format("parquet").outputMode("append")
+        if self.retention_ms is not None:
+            writer = writer.option("retention", f"{self.retention_ms}ms")
+        return writer.option("path", self.path)
 
 
 @dataclass(frozen=True)
@@ -84,13 +89,20 @@ class FunctionSink:
 
 
 @validated
-def to_parquet(path: Path) -> ParquetSink:
+def to_parquet(path: Path, *, retention: Span | None = None) -> ParquetSink:
     """The changelog as Parquet files: every change is appended, exactly once.
+
+    The folder's ``_spark_metadata`` lists the files that count, and every tenth micro-batch writes
+    the whole list again. ``retention``: files leave it when they are so old, so that it does not
+    grow for good. Spark then no longer reads them; they lie there until you delete them.
 
     Raises ``TargetError`` at the start of a query with a new checkpoint where the folder has
     another's changes.
     """
-    return ParquetSink(fspath(path))
+    if retention is None:
+        return ParquetSink(fspath(path))
+    retention_us = microseconds("to_parquet", "retention=", retention)
+    return ParquetSink(fspath(path), max(retention_us // 1000, 1))
 
 
 @validated
