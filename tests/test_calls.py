@@ -611,7 +611,11 @@ CALLS: dict[str, Call] = {
         ),
     ),
     # Sinks, and look-up sources.
-    "to_parquet": call(lambda _: dt.to_parquet, path=line("text", "column", "span", "path")),
+    "to_parquet": call(
+        lambda _: partial(dt.to_parquet, path="path"),
+        path=line("text", "column", "span", "path"),
+        retention=MAYBE_SPAN,
+    ),
     "to_memory": call(
         lambda _: dt.to_memory, name=line("text", "column", wrong=("a b", "a.b", "1"))
     ),

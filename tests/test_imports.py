@@ -28,6 +28,7 @@ LAYERS = {
     "hadoop": set(),
     "refusals": {"errors", "hadoop"},
     "lake": {"errors", "columns", "hadoop", "refusals"},
+    "upsert": {"columns", "lake"},
     "arrays": ARRAYS,
     "aggregates": ARRAYS,
     "laws": {*ARRAYS, "aggregates"},
@@ -38,8 +39,8 @@ LAYERS = {
     "operators": {*PLANS, "state"},
     "engine": {*PLANS, "state", "operators"},
     "spark": {*BUCKETS, "hadoop", "refusals", "lake"},
-    "io": {"arguments", "hadoop", "refusals", "errors", "columns", "lake", "plan"},
-    "snapshots": {*ARRAYS, "laws", "arguments", "refusals", "lake", "plan"},
+    "io": {"arguments", "hadoop", "refusals", "errors", "columns", "lake", "upsert", "plan"},
+    "snapshots": {*ARRAYS, "laws", "arguments", "refusals", "lake", "upsert", "plan"},
     "topology": {"arguments", "columns", "plan", "physical", "io", "spark"},
     "dsl": {
         *("arguments", "columns", "errors", "lake", "laws", "lookup", "plan", "physical", "io"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from operator import and_
 from os import PathLike, fspath
@@ -29,6 +30,19 @@ CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _ABSENT = ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND")
 _VECTORS = "delta.enableDeletionVectors"
 _LOG_PARTITIONS, _LOG_PARTITIONS_DEFAULT = "spark.databricks.delta.snapshotPartitions", 50
+
+_SETTINGS = {
+    # What is merged is kept already.
+    "spark.databricks.delta.merge.materializeSource": "none",
+    # What replaces rows by their keys has these keys.
+    "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "false",
+    # The table's files stand in its log; a second list of them, beside each commit, would be
+    # checked against it each time where the session's time zone is not UTC.
+    "spark.databricks.delta.allFilesInCrc.enabled": "false",
+    # Keys are written into conditions as they are.
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.variable.substitute": "false",
+}
 
 Range = tuple[Any, Any]
 """The smallest and the largest value of a column."""
@@ -68,11 +82,27 @@ def strict(session: SparkSession) -> None:
 
 def tune(session: SparkSession) -> None:
     """Settings of a session of one's own under which small merges are fast."""
-    # What is merged is kept already.
-    session.conf.set("spark.databricks.delta.merge.materializeSource", "none")
+    for name, value in _SETTINGS.items():
+        session.conf.set(name, value)
     if session.conf.get(_LOG_PARTITIONS, None) is None:
         partitions = min(session.sparkContext.defaultParallelism, _LOG_PARTITIONS_DEFAULT)
         session.conf.set(_LOG_PARTITIONS, str(partitions))
+
+
+@contextmanager
+def setting(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Settings of a session of one's own for a while."""
+    before = {name: session.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                session.conf.unset(name)
+            else:
+                session.conf.set(name, old)
 
 
 def path_of(session: SparkSession, operator: str, argument: str, path: str | PathLike[str]) -> str:
@@ -150,6 +180,17 @@ def overwrite(rows: DataFrame, table: str) -> None:
     """Put these rows and columns in place of a table's, in one commit; its properties stay."""
     writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
     writer.saveAsTable(table)
+
+
+def replace(rows: DataFrame, table: str, where: str) -> None:
+    """Put rows in place of those that fulfil a condition, in one commit."""
+    writer = rows.write.format("delta").mode("overwrite").option("replaceWhere", where)
+    writer.saveAsTable(table)
+
+
+def records_changes(session: SparkSession, table: str) -> bool:
+    """Whether the table has a change feed."""
+    return (property_of(session, table, "delta.enableChangeDataFeed") or "").lower() == "true"
 
 
 def property_of(session: SparkSession, table: str, name: str) -> str | None:
@@ -236,7 +277,7 @@ def release(kept: DataFrame) -> None:
 
 def bounds(name: str, type_: DataType) -> list[Column]:
     """What an aggregate asks of a column for ``range_of``; nothing where it has no range."""
-    if not _has_range(type_):
+    if not has_range(type_):
         return []
     asked = {"count": F.count, "min": F.min, "max": F.max}
     return [of(name).alias(f"{name} {part}") for part, of in asked.items()]
@@ -259,7 +300,7 @@ def within(columns: Sequence[Column], ranges: Sequence[Range | None]) -> list[Co
     ]
 
 
-def _has_range(type_: DataType) -> bool:
+def has_range(type_: DataType) -> bool:
     """Types whose values come to Python and back as they are, and by which files are skipped."""
     plain_text = isinstance(type_, StringType) and type_.isUTF8BinaryCollation()
     return plain_text or isinstance(type_, (IntegralType, DecimalType))

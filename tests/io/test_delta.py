@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from small_session import with_delta
 
 import dovetail as dt
-from dovetail import lake
+from dovetail import lake, upsert
 from dovetail.columns import quoted
 from dovetail.io import delta
 
@@ -82,7 +82,7 @@ def test_merging_takes_the_last_change_of_a_key_and_twice_is_once(
 ) -> None:
     """Few changes come through this process, many do not."""
     if not few:
-        monkeypatch.setattr(delta, "SMALL_ROWS_MAX", 0)
+        monkeypatch.setattr(upsert, "ROWS_MAX", 0)
     table = str(tmp_path / "a`table")
     own = lake.apart(delta_spark)
     lake.tune(own)

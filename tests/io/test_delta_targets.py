@@ -223,7 +223,7 @@ def test_small_files_are_put_together(place: Place) -> None:
     place.run(compact_every=2)
     rows = place.spark.sql(f"DESCRIBE HISTORY {lake.named(str(place.target))}").collect()
     operations = [row["operation"] for row in rows][::-1]
-    assert operations[1:] == ["SET TBLPROPERTIES", "MERGE", "MERGE", "OPTIMIZE"]
+    assert operations[1:] == ["SET TBLPROPERTIES", "WRITE", "WRITE", "OPTIMIZE"]
     assert place.stored() == [*OWN, (3, "c")]
     assert len(place.spark.read.format("delta").load(str(place.target)).inputFiles()) == 1
 

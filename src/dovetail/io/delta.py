@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial, reduce
-from operator import add
+from functools import partial
 from os import fspath
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
-    BinaryType,
     BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    NumericType,
-    StringType,
     StructType,
-    TimestampType,
 )
 
-from dovetail import lake
+from dovetail import lake, upsert
 from dovetail.arguments import Path, Positive, Text, validated
 from dovetail.columns import (
     CHANGE,
     DELETE,
     DELETED,
-    HASH,
     POSITION,
+    ROW,
     TIMESTAMP,
     key_name,
     quoted,
@@ -45,7 +38,6 @@ from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.refusals import refused
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 Existing: TypeAlias = Literal["refuse", "replace", "adopt"]
@@ -56,23 +48,6 @@ belongs to its checkpoint.
 """
 QUERY_ID = "sql.streaming.queryId"
 """The property under which Spark's jobs know the id."""
-
-SMALL_ROWS_MAX = 10_000
-SMALL_BYTES_MAX = 16 << 20
-"""So many changes go through this process; the merge then knows them to be few."""
-
-_SMALL = {
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.autoBroadcastJoinThreshold": str(1 << 40),
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.leafNodeDefaultParallelism": "1",
-    "spark.sql.shuffle.partitions": "1",
-}
-"""One task a step, and no shuffle of the table: of its rows few are left when they are joined. And
-no code is generated: a merge has some hundred pieces of it, more than Spark keeps, so it would
-compile all of them anew each time. For more changes Spark's defaults, under which it finds the
-number of tasks by itself.
-"""
 
 _COMPACTION = {
     "spark.databricks.delta.optimize.minFileSize": str(32 << 20),
@@ -194,6 +169,9 @@ class KeptTable:
             lake.tune(self._session)
             for name, value in _COMPACTION.items():
                 self._session.conf.set(name, value)
+            # A streaming query's own; for many changes Spark finds the number of tasks by itself.
+            for name in ("spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions"):
+                self._session.conf.unset(name)
         session = self._session
         if not self._taken:
             standing = self._standing(session, query, begun=batch_id > 0)
@@ -286,7 +264,7 @@ def refuse_columns(title: str, present: StructType, wanted: StructType) -> None:
 
 def last_changes(changes: DataFrame, keys: list[str]) -> DataFrame:
     """The last change of each key: the key as ``_k0`` and so on, the values as ``_0_0`` and so on,
-    ``_deleted``, and ``_hash`` of the key.
+    and ``_deleted``.
     """
     places = _places(keys, changes.columns)
     values = [name for name in places if name not in keys]
@@ -298,7 +276,6 @@ def last_changes(changes: DataFrame, keys: list[str]) -> DataFrame:
         *(F.col(places[name]) for name in keys),
         *(F.col(f"last.{quoted(name)}").alias(places[name]) for name in values),
         (F.col(f"last.{CHANGE}") == DELETE).alias(DELETED),
-        F.xxhash64(*(places[name] for name in keys)).alias(HASH),
     )
 
 
@@ -309,40 +286,55 @@ def merge_changes(
 
     ``session``: one of its own, whose settings are changed. ``nulls``: keys may have nulls in them.
     """
+    kept = lake.keep(changes)
+    try:
+        count, few = upsert.measure(kept)
+        if count == 0:
+            return
+        if few and not upsert.has_floats(kept.schema, keys):
+            rows = _last_rows(kept.toArrow(), keys)
+            schema = StructType([f for f in kept.schema if f.name in rows.column_names])
+            schema = schema.add(DELETED, BooleanType())
+            upsert.upsert(session, table, rows.select(schema.names), schema, keys, nulls=nulls)
+        else:
+            with upsert.for_few(session) if few else nullcontext():
+                _merge_many(session, kept, table, keys, nulls=nulls)
+    finally:
+        lake.release(kept)
+
+
+def _last_rows(changes: pa.Table, keys: list[str]) -> pa.Table:
+    """The last change of each key, with ``_deleted`` in place of what orders changes."""
+    changes = changes.sort_by(POSITION)
+    numbered = changes.select(keys).append_column(ROW, pa.array(range(len(changes))))
+    last = numbered.group_by(keys, use_threads=False).aggregate([(ROW, "max")])[f"{ROW}_max"]
+    rows = changes.take(last)
+    gone = pc.equal(rows[CHANGE], DELETE)
+    return rows.drop_columns([CHANGE, POSITION]).append_column(DELETED, gone)
+
+
+def _merge_many(
+    session: SparkSession, changes: DataFrame, table: str, keys: list[str], *, nulls: bool
+) -> None:
+    """Changes that stay where they are, merged by Spark."""
     places = _places(keys, changes.columns)
     kept = lake.keep(last_changes(changes, keys))
     try:
-        types = {name: kept.schema[place].dataType for name, place in places.items()}
-        asked = [part for name in keys for part in lake.bounds(places[name], types[name])]
-        size = [F.octet_length(places[n]) for n, t in types.items() if _is_long(t)]
-        width = F.coalesce(F.sum(reduce(add, size)), F.lit(0)) if size else F.lit(0)
-        bounds = kept.agg(F.count("*").alias("count"), width.alias("bytes"), *asked).first()
+        asked = [
+            part
+            for name in keys
+            for part in lake.bounds(places[name], kept.schema[places[name]].dataType)
+        ]
+        bounds = kept.agg(F.count("*").alias("count"), *asked).first()
         assert bounds is not None
-        if bounds["count"] == 0:
-            return
         columns = [F.col(quoted(name)) for name in keys]
-        where = lake.within(columns, [lake.range_of(bounds, places[name]) for name in keys])
-        few = bounds["count"] <= SMALL_ROWS_MAX and bounds["bytes"] <= SMALL_BYTES_MAX
-        small = few and all(map(_is_plain, types.values()))
-        if small:
-            rows = kept.toArrow()
-            source = session.createDataFrame(rows, kept.schema)
-            if not any(isinstance(types[name], (FloatType, DoubleType)) for name in keys):
-                where.append(_among(keys, rows[HASH].to_pylist()))
-        else:
-            source = _moved(session, kept)
-        for name, value in _SMALL.items():
-            if small:
-                session.conf.set(name, value)
-            else:
-                session.conf.unset(name)
         lake.merge(
-            source,
+            _moved(session, kept),
             table,
             key={name: F.col(places[name]) for name in keys},
             values={n: F.col(place) for n, place in places.items() if n not in keys},
             gone=F.col(DELETED),
-            where=where,
+            where=lake.within(columns, [lake.range_of(bounds, places[name]) for name in keys]),
             nulls=nulls,
         )
     finally:
@@ -384,25 +376,6 @@ def _places(keys: list[str], columns: list[str]) -> dict[str, str]:
     values = [name for name in columns if name not in (*keys, CHANGE, POSITION)]
     places = {name: key_name(i) for i, name in enumerate(keys)}
     return places | {name: value_name(0, i) for i, name in enumerate(values)}
-
-
-def _among(keys: list[str], hashes: list[int]) -> Column:
-    """Whether a row's key has one of the hashes: by it most rows leave before they are joined."""
-    names = ", ".join(map(quoted, keys))
-    return F.expr(f"xxhash64({names}) IN ({', '.join(f'{one}L' for one in hashes)})")
-
-
-def _is_long(type_: DataType) -> bool:
-    return isinstance(type_, (StringType, BinaryType))
-
-
-def _is_plain(type_: DataType) -> bool:
-    """Types that come to Arrow and back as they are."""
-    if isinstance(type_, StringType):
-        return type_.isUTF8BinaryCollation()
-    return isinstance(
-        type_, (BinaryType, BooleanType, DateType, DecimalType, NumericType, TimestampType)
-    )
 
 
 def _moved(session: SparkSession, kept: DataFrame) -> DataFrame:

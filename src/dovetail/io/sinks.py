@@ -16,6 +16,7 @@ from dovetail.arguments import Path, Rule, takes, validated
 from dovetail.errors import TargetError
 from dovetail.hadoop import entries, located
 from dovetail.plan.nodes import Node, changelog_schema
+from dovetail.plan.spans import Span, microseconds
 from dovetail.refusals import make_folder
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class ParquetSink:
     """
 
     path: str
+    retention_ms: int | None = None
 
     @property
     def title(self) -> str:
@@ -96,7 +98,10 @@ class ParquetSink:
             )
         if any(_batches(session, self.path)):
             self._refuse("the folder has the changes of a query with several results")
-        return changes.writeStream.format("parquet").outputMode("append").option("path", self.path)
+        writer = changes.writeStream.format("parquet").outputMode("append")
+        if self.retention_ms is not None:
+            writer = writer.option("retention", f"{self.retention_ms}ms")
+        return writer.option("path", self.path)
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """A folder for each micro-batch."""
@@ -146,18 +151,26 @@ class FunctionSink:
 
 
 @validated
-def to_parquet(path: Path) -> ParquetSink:
+def to_parquet(path: Path, *, retention: Span | None = None) -> ParquetSink:
     """The changelog as Parquet files: every change is appended, exactly once.
+
+    The folder's ``_spark_metadata`` lists the files that count, and every tenth micro-batch writes
+    the whole list again. ``retention``: files leave it when they are so old, so that it does not
+    grow for good. Spark then no longer reads them; they lie there until you delete them.
 
     Of a query with several results (``dt.run``) a micro-batch is a folder of its own,
     ``_batch=<number>``, and rows are read with its number as column ``_batch``: the rows of one
     number, from all results, are of the same input. Readers see a micro-batch wholly or not at
     all where the file system renames a folder at once, as HDFS and local disks do and S3 does not.
+    There is no list then, and ``retention`` does not apply.
 
     Raises ``TargetError`` at the start of a query with a new checkpoint where the folder has
     another's changes.
     """
-    return ParquetSink(fspath(path))
+    if retention is None:
+        return ParquetSink(fspath(path))
+    retention_us = microseconds("to_parquet", "retention=", retention)
+    return ParquetSink(fspath(path), max(retention_us // 1000, 1))
 
 
 @validated

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from os import PathLike, fspath
 
 from pyspark.sql import SparkSession
 
+from dovetail import upsert
 from dovetail.columns import foreign_name, quoted
 from dovetail.errors import DovetailError, TargetError
 from dovetail.lake import (
@@ -16,6 +17,7 @@ from dovetail.lake import (
     folder_of,
     refuse_but_one,
     refuse_without_delta,
+    setting,
     strict,
     tune,
 )
@@ -102,13 +104,25 @@ class Keeper:
     def _follow(self, old: Versions, new: Versions, base: int) -> Commit:
         """The changes from the old versions to the new ones, merged in one commit."""
         with self._reading() as reader:
-            delta = Deltas(reader, old, new).changes(self._root)
+            deltas = Deltas(reader, old, new)
+            changed = sum(deltas.of(source).rows for source in tables(self._root).values())
+            few = changed <= upsert.ROWS_MAX
+            with setting(self._session, self._for_few) if few else nullcontext():
+                delta = deltas.changes(self._root)
             if delta.frame is None:
                 return self._target.advance(new, base)
             names = self._root.key.names
             numbered = [(quoted(name), foreign_name(i)) for i, name in enumerate(names)]
             keys = counted(delta.frame.selectExpr(*(f"{a} AS {b}" for a, b in numbered)))
             return self._target.merge(delta.frame, keys, delta.rows, new, base)
+
+    @property
+    def _for_few(self) -> dict[str, str]:
+        """Settings for few changes: what their steps have to do is known, and small."""
+        return {
+            "spark.sql.adaptive.enabled": "false",
+            "spark.sql.shuffle.partitions": str(self._session.sparkContext.defaultParallelism),
+        }
 
     @contextmanager
     def _reading(self) -> Iterator[Reader]:

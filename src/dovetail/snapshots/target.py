@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from dovetail import lake
-from dovetail.columns import quoted
+from dovetail import lake, upsert
+from dovetail.columns import DELETED, quoted
 from dovetail.errors import TargetError
 from dovetail.snapshots.delta_rules import AFTER
 from dovetail.snapshots.plan import SnapshotNode, describe, differences, tables
@@ -110,7 +110,7 @@ class Target:
     def create(self, rows: DataFrame, versions: Versions, *, replace: bool) -> Commit:
         """Write all rows as one commit. ``replace``: in place of what the target holds."""
         base = self._version() if replace else -1
-        with self._telling({METADATA: self._metadata(versions, base)}):
+        with lake.setting(self._session, {METADATA: self._metadata(versions, base)}):
             if replace:
                 lake.overwrite(rows, self._table)
             else:
@@ -126,7 +126,18 @@ class Target:
         skipped. The transaction's number is refused by Delta where another writer has come first.
         """
         names, values = self._root.key.names, self._root.values.names
+        rows = changes.select(
+            *map(quoted, names),
+            *(F.col(f"{AFTER}.{quoted(name)}").alias(name) for name in values),
+            F.col(AFTER).isNull().alias(DELETED),
+        )
+        few = count <= upsert.ROWS_MAX and upsert.measure(rows)[1]
         with self._committing(versions, base):
+            if few and not upsert.has_floats(rows.schema, names):
+                upsert.upsert(
+                    self._session, self._table, rows.toArrow(), rows.schema, names, nulls=True
+                )
+                return self._committed(count, base)
             lake.merge(
                 changes,
                 self._table,
@@ -208,24 +219,14 @@ class Target:
 
     def _committing(self, versions: Versions, base: int) -> AbstractContextManager[None]:
         """What a commit that goes on from ``base`` says of itself."""
-        return self._telling(
+        return lake.setting(
+            self._session,
             {
                 METADATA: self._metadata(versions, base),
                 f"{TRANSACTION}AppId": "dovetail",
                 f"{TRANSACTION}Version": str(base + 1),
-            }
+            },
         )
-
-    @contextmanager
-    def _telling(self, settings: Mapping[str, str]) -> Iterator[None]:
-        """What the next commit of the session says of itself."""
-        for name, value in settings.items():
-            self._session.conf.set(name, value)
-        try:
-            yield
-        finally:
-            for name in settings:
-                self._session.conf.unset(name)
 
     def _committed(self, count: int, base: int) -> Commit:
         """The commit that was made; where there is none, somebody else was faster."""
