@@ -51,8 +51,8 @@ SOURCE_MISTAKES: dict[str, tuple[Callable[[DataFrame], Any], str]] = {
         r"table users: column '_change' has a name that changelogs use themselves. Rename it",
     ),
     "reserved name of a foreign key": (
-        lambda f: table(f.withColumnRenamed("name", "_foreign_key"), "id", "_foreign_key", "at"),
-        r"table users: column '_foreign_key' has a name that changelogs use themselves. Rename it",
+        lambda f: table(f.withColumnRenamed("name", "_foreign_key_1"), "id", "_foreign_key_1", "at"),
+        r"table users: column '_foreign_key_1' has a name that changelogs use themselves. Rename it",
     ),
     "key of map type": (
         lambda f: table(f, "tags", "at", key="tags"),
