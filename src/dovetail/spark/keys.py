@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeAlias
 
@@ -31,6 +32,27 @@ def columns_of(caller: str, store: Store, keys: Sequence[Any]) -> list[pa.Array]
         canonical(_column(caller, field, [row[number] for row in rows]))
         for number, field in enumerate(fields)
     ]
+
+
+def keys_of_text(caller: str, store: Store, texts: Sequence[str]) -> list[Any]:
+    """Keys that are written as text: the value, or of several columns a JSON list of them."""
+    return [_key_of_text(caller, store.own_key, text) for text in texts]
+
+
+def _key_of_text(caller: str, fields: Sequence[pa.Field], text: str) -> tuple[Any, ...] | Any:
+    try:
+        values = json.loads(text) if len(fields) > 1 else [text]
+        key = [
+            pa.array([str(value)]).cast(field.type)[0].as_py()
+            for field, value in zip(fields, values, strict=True)
+        ]
+    except (ValueError, TypeError, pa.ArrowException) as error:
+        raise PlanError(
+            caller,
+            f"{text} is no key, which is {', '.join(field.name for field in fields)}",
+            "Give its value, or a JSON list of the values of its columns",
+        ) from error
+    return key[0] if len(key) == 1 else tuple(key)
 
 
 def _row(caller: str, names: Sequence[str], key: Any) -> Sequence[Any]:

@@ -37,7 +37,7 @@ class _Planned(Protocol):
 
 
 ATopology: TypeAlias = Annotated[
-    _Planned, Rule("a Table or a Stream", lambda it: isinstance(it.plan, Node))
+    _Planned, Rule("a Table or a Stream", lambda it: isinstance(getattr(it, "plan", None), Node))
 ]
 
 _LISTING = StructType(
