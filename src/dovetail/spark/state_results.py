@@ -11,11 +11,11 @@ from pyspark.sql import functions as F
 
 from dovetail.columns import CHANGE, POSITION, TIMESTAMP, UPSERT, quoted
 from dovetail.errors import ConfigurationError
-from dovetail.physical.planner import physical_plan
-from dovetail.physical.stage import Stage, stages
+from dovetail.physical.planner import plan_of
+from dovetail.physical.stage import Stage
 from dovetail.plan.aggregation import Aggregation
 from dovetail.plan.fingerprint import refuse_other
-from dovetail.plan.nodes import Derived, Entry, Node, Rows, Source
+from dovetail.plan.nodes import Entry, Node, Rows, Source
 from dovetail.plan.unwindowed import Unwindowed
 from dovetail.spark import static
 from dovetail.spark.stored import Stored
@@ -26,11 +26,10 @@ def result_named(stored: Stored, topology: Node, name: str | None) -> Node | Non
     """The result that is meant in a topology to which the checkpoint must belong: its own where no
     name is given; None where an input is.
     """
-    refuse_other(topology, *stored.topology)
+    refuse_other([topology], topology.name, *stored.topology)
     if name is None:
         return topology
-    entries = (Source, Derived)
-    found = {n for n in topology.walk() if n.name == name and not isinstance(n, entries)}
+    found = {n for n in topology.walk() if n.name == name and not isinstance(n, Entry)}
     found -= {part for n in found if isinstance(n, (Rows, Unwindowed)) for part in n.inputs}
     if len(found) > 1:
         raise ConfigurationError(
@@ -49,12 +48,13 @@ def result(stored: Stored, topology: Node, node: Node) -> DataFrame:
     _refuse_timed(stored, node)
     if isinstance(node, Aggregation):
         return rows(stored, stored.named(node.name))
-    own = [s for s in stages(physical_plan(topology, buckets=1, emit="change")) if _runs(s, node)]
+    plan = plan_of([topology], buckets=1, emit="change")
+    own = [stage for stage in plan.stages if _runs(stage, node)]
     known: dict[Node, Node] = {}
 
     def over_stored(part: Node) -> Node:
         if part not in known:
-            if isinstance(part, (Source, Derived)):
+            if isinstance(part, Entry) and part is not node:
                 known[part] = _stored(stored, own, part)
             else:
                 values = {f.name: getattr(part, f.name) for f in fields(part)}
@@ -75,6 +75,12 @@ def _stored(stored: Stored, own: list[Stage], entry: Entry) -> Source:
         if port.input is not None and port.input.source == entry
     }
     topologies = {stage.fragment.topology for stage in own}
+    if not names:
+        raise ConfigurationError(
+            stored.caller,
+            f"{entry.name} is not stored as such",
+            "Ask for the join that it is made of, by its name",
+        )
     (name,) = names
     kept = stored.named(name, lambda kept: kept.stage.topology in topologies)
     frame = rows(stored, kept)
@@ -98,7 +104,7 @@ def _runs(stage: Stage, node: Node) -> bool:
 def _own(node: Node) -> Iterator[Node]:
     """A node and what its stage makes it of, without what is made in other stages."""
     yield node
-    if not isinstance(node, (Source, Derived)):
+    if not isinstance(node, Entry):
         for part in node.inputs:
             yield from _own(part)
 
