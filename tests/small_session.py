@@ -60,6 +60,7 @@ def builder() -> SparkSession.Builder:
         .config("spark.driver.extraJavaOptions", JAVA + archived)
         .config("spark.driver.extraClassPath", os.pathsep.join(first))
         .config("spark.python.daemon.module", DAEMON)
+        .config("spark.python.authenticate.socketTimeout", "120s")  # a busy machine
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     )

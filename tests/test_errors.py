@@ -51,8 +51,10 @@ SOURCE_MISTAKES: dict[str, tuple[Callable[[DataFrame], Any], str]] = {
         r"table users: column '_change' has a name that changelogs use themselves. Rename it",
     ),
     "reserved name of a foreign key": (
-        lambda f: table(f.withColumnRenamed("name", "_foreign_key_1"), "id", "_foreign_key_1", "at"),
-        r"table users: column '_foreign_key_1' has a name that changelogs use themselves. Rename it",
+        lambda f: table(
+            f.select("*", F.lit(1).alias("_foreign_key_1")), "id", "_foreign_key_1", "at"
+        ),
+        r"table users: column '_foreign_key_1' has a name that changelogs use themselves",
     ),
     "key of map type": (
         lambda f: table(f, "tags", "at", key="tags"),

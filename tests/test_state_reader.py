@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 import dovetail as dt
+from dovetail.arrays.hashing import spark_hash
+from dovetail.plan.arrow import arrow_schema
+from dovetail.spark.stored import Stored
 
 AT = datetime(2026, 1, 1, tzinfo=timezone.utc)
 LOG = pa.schema(
@@ -88,7 +93,30 @@ def last_rows(given: Sequence[Row], name: str, columns: Sequence[str]) -> list[t
     return sorted((*(r[c] for c in columns), r["at"].timestamp()) for r in found.values())
 
 
-def test_each_micro_batch_of_a_query_beside_its_run(spark: SparkSession, tmp_path: Path) -> None:
+def both(given: Sequence[Row]) -> list[list[tuple[Any, ...]]]:
+    return [last_rows(given, name, columns) for name, columns in TABLES.items()]
+
+
+def looked_up(checkpoint: Path, given: Sequence[Row]) -> list[list[tuple[Any, ...]]]:
+    """The rows of all keys, and of one that never came."""
+    return [
+        arrow_rows(dt.lookup_state(checkpoint, name, keys=[*"abcdefghxyz", "never"]))
+        for name in TABLES
+    ]
+
+
+def arrow_rows(found: pa.Table) -> list[tuple[Any, ...]]:
+    time = pc.divide(found.column("_timestamp").cast(pa.int64()).cast(pa.float64()), 1e6)
+    found = found.set_column(found.schema.get_field_index("_timestamp"), "_timestamp", time)
+    return sorted(tuple(row.values()) for row in found.to_pylist())
+
+
+TABLES = {"l": ["k", "v", "f"], "r": ["f", "v"]}
+
+
+def test_each_micro_batch_of_a_query_beside_its_run(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     batches = micro_batches("lr", 4, 40)
     for number, batch in enumerate(batches[:3]):
         write(tmp_path / "log", number, batch)
@@ -104,12 +132,16 @@ def test_each_micro_batch_of_a_query_beside_its_run(spark: SparkSession, tmp_pat
             for name, columns in (("l", ["k", "v", "f"]), ("r", ["f", "v"])):
                 found = dt.read_state(spark, checkpoint, name, batch=batch)
                 assert rows(found) == last_rows(given, name, columns)
+        assert looked_up(checkpoint, given) == both(given)
         before = dt.read_state(spark, checkpoint, "l")
         write(tmp_path / "log", 3, batches[3])
         query.processAllAvailable()
         assert rows(before) == last_rows(given, "l", ["k", "v", "f"])
         given = [row for part in batches for row in part]
         assert rows(dt.read_state(spark, checkpoint, "l")) == last_rows(given, "l", ["k", "v", "f"])
+        with monkeypatch.context() as patched:
+            patched.setattr(Stored, "of", None)  # what is new is read from its files alone
+            assert looked_up(checkpoint, given) == both(given)
         assert query.exception() is None
     finally:
         query.stop()
@@ -135,8 +167,25 @@ def test_each_micro_batch_of_a_query_beside_its_run(spark: SparkSession, tmp_pat
     assert listed["right"]["stream_time"].astimezone(timezone.utc) == max(
         row["at"] for row in given if row["table"] == "r"
     )
+    for row in listed.values():
+        assert row["batch"] == 3
+        assert row["offsets"] == ['{"logOffset":3}'] * 2
+    last = last_rows(given, "l", ["k", "v", "f"])
+    some = dt.read_state(spark, checkpoint, "l", keys=["a", "b", "never"])
+    assert rows(some) == [row for row in last if row[0] in "ab"]
+    theirs = dt.read_state(spark, checkpoint, "r", keys=["x"], columns=["v"])
+    assert [row.asDict() for row in theirs.collect()] == [
+        {"v": row[1]} for row in last_rows(given, "r", ["f", "v"]) if row[0] == "x"
+    ]
+    only = dt.read_state(spark, checkpoint, "l", columns=["f", "k"])
+    assert sorted(map(tuple, only.collect())) == sorted((row[2], row[0]) for row in last)
+    for keys in ([1], [("a", "b")], [None], [{"v": "a"}]):
+        with pytest.raises(dt.PlanError, match="keys= has"):
+            dt.read_state(spark, checkpoint, "l", keys=keys)
     refused = {
-        "holds no rows of 'orders'. It has l, subscriptions, r, right.": {"table": "orders"},
+        "l has no column 'w'. It has k, v, f, _timestamp.": {"table": "l", "columns": "w"},
+        "keys= goes with a table": {"keys": ["a"]},
+        "holds no rows of 'orders'. It has l, subscriptions, r, right; a join": {"table": "orders"},
         "what 'references' holds cannot be read by itself": {"table": "references"},
         "which is not a versioned table": {"table": "l", "as_of": AT},
         "as_of= goes with a table": {"as_of": AT},
@@ -148,6 +197,51 @@ def test_each_micro_batch_of_a_query_beside_its_run(spark: SparkSession, tmp_pat
         dt.read_state(spark, checkpoint, "l", batch=4)
     with pytest.raises(dt.PlanError, match="Give a datetime with its time zone"):
         dt.read_state(spark, checkpoint, "l", as_of=AT.replace(tzinfo=None))
+
+
+def test_results_of_joins_from_what_is_stored(spark: SparkSession, tmp_path: Path) -> None:
+    """Each is what the changelog's last changes say, after any micro-batch."""
+    batches = micro_batches("lru", 3, 40)
+    for number, batch in enumerate(batches):
+        write(tmp_path / "log", number, batch)
+    log, checkpoint = read_log(spark, tmp_path / "log"), tmp_path / "checkpoint"
+    left, right = table(log, "l", ["k", "v", "f"]), table(log, "r", ["f", "v"])
+    versioned = table(log, "u", ["k", "v"], versioned="1 hour")
+    sums = {"v": F.col("left.v") + F.coalesce("right.v", F.lit(0)), "f": "left.f"}
+    first = left.join(right, on="f", how="left", select=sums, name="enriched l")
+    whole = first.join(
+        versioned, how="outer", select={"v": "left.v", "w": "right.v", "f": "left.f"}
+    )
+    counted = whole.group_by("f").agg(n=dt.count(), most=dt.max("w"))
+    changes: list[Any] = []
+    sink = dt.to_foreach_batch(lambda frame, batch: changes.append((batch, frame.collect())))
+    query = whole.write_stream(sink, checkpoint=checkpoint, buckets=3, availableNow=True)
+    query.awaitTermination()
+    last: dict[str, Any] = {}
+    for batch, made in changes:
+        for row in sorted(made, key=lambda row: row["_position"]):
+            last.pop(row["k"], None)
+            if row["_change"] == "upsert":
+                last[row["k"]] = (row["k"], row["v"], row["w"], row["f"])
+        found = dt.read_state(spark, checkpoint, topology=whole, batch=batch)
+        assert found.columns == ["k", "v", "w", "f", "_timestamp"]
+        assert sorted(map(tuple, found.drop("_timestamp").collect()), key=repr) == sorted(
+            last.values(), key=repr
+        )
+    inner = dt.read_state(spark, checkpoint, "enriched l", topology=whole, columns=["k", "f"])
+    given = [row for batch in batches for row in batch]
+    assert sorted(map(tuple, inner.collect())) == [
+        (k, f) for k, _, f, _ in last_rows(given, "l", ["k", "v", "f"])
+    ]
+    stored = dt.read_state(spark, checkpoint, "u", topology=whole)
+    assert stored.columns == ["k", "v", "_timestamp", "_change"]
+    with pytest.raises(dt.CheckpointError, match="belongs to another topology"):
+        dt.read_state(spark, checkpoint, topology=counted)
+    stored = dt.read_state(spark, checkpoint, "enriched l", columns=["k", "f"])
+    assert sorted(stored.collect()) == sorted(inner.collect())
+    problem = rf"no rows of '{whole.plan.name}'.*a join's result takes topology="
+    with pytest.raises(dt.ConfigurationError, match=problem):
+        dt.read_state(spark, checkpoint, whole.plan.name)
 
 
 def test_a_versioned_table_as_of_a_time(spark: SparkSession, tmp_path: Path) -> None:
@@ -167,13 +261,18 @@ def test_a_versioned_table_as_of_a_time(spark: SparkSession, tmp_path: Path) -> 
         before = [row for row in given if row["at"] <= then]
         assert found.columns == ["k", "v", "_timestamp"]
         assert rows(found) == last_rows(before, "t", ["k", "v"])
+        found = dt.lookup_state(checkpoint, "t", keys=list("abcdefgh"), as_of=then)
+        assert arrow_rows(found) == last_rows(before, "t", ["k", "v"])
+    found = dt.lookup_state(checkpoint, "t", keys=list("abcdefgh"))
+    assert arrow_rows(found) == last_rows(given, "t", ["k", "v"])
     versions = dt.read_state(spark, checkpoint, "t")
     assert versions.columns == ["k", "v", "_timestamp", "_change"]
     assert {row["_change"] for row in versions.collect()} == {"upsert", "delete"}
-    with pytest.raises(
-        dt.ConfigurationError, match="before the history of t, which begins at 2026"
-    ):
+    problem = "before the history of t, which begins at 2026"
+    with pytest.raises(dt.ConfigurationError, match=problem):
         dt.read_state(spark, checkpoint, "t", as_of=AT)
+    with pytest.raises(dt.ConfigurationError, match=problem):
+        dt.lookup_state(checkpoint, "t", keys=["a"], as_of=AT)
 
 
 def test_the_results_of_groups(spark: SparkSession, tmp_path: Path) -> None:
@@ -202,6 +301,10 @@ def test_the_results_of_groups(spark: SparkSession, tmp_path: Path) -> None:
     assert {row["f"]: (row["n"], row["most"]) for row in found.collect()} == {
         f: (len(values), max(values)) for f, values in expected.items()
     }
+    asked = dt.lookup_state(checkpoint / "a", "aggregate of l by f", keys=["x", "y", "never"])
+    assert {row["f"]: (row["n"], row["most"]) for row in asked.to_pylist()} == {
+        f: (len(values), max(values)) for f, values in expected.items() if f in "xy"
+    }
     with pytest.raises(dt.ConfigurationError, match="'aggregate of l by f' holds cannot be read"):
         dt.read_state(spark, checkpoint / "b", "aggregate of l by f")
 
@@ -217,3 +320,28 @@ def test_what_is_no_checkpoint_or_has_nothing_yet(spark: SparkSession, tmp_path:
     assert dt.read_state(spark, checkpoint).count() == 0
     with pytest.raises(dt.ConfigurationError, match="It has none yet"):
         dt.read_state(spark, checkpoint, "l")
+
+
+def test_keys_are_hashed_as_spark_does(spark: SparkSession) -> None:
+    """Each type at its ends, nested ones and nulls too."""
+    day, moment = date(2026, 1, 31), datetime(1969, 1, 1, tzinfo=timezone.utc)
+    small, large = Decimal("-123.45"), Decimal("-98765432109876543210.123")
+    ends = (2**63 - 1, -(2**31), -(2**15), -128, True, "", 0.1, b"")
+    others = (-1, 7, 7, 7, False, "漢" * 40, -1e300, b"\x00" * 33)
+    rows = [
+        (*ends, day, moment, small, large, (1, "é"), []),
+        (*others, day, moment, -small, -large, (2, None), [3, None]),
+        (None,) * 14,
+    ]
+    columns = (
+        "a long, b int, c short, d byte, e boolean, f string, g double, h binary, i date, "
+        "j timestamp, k decimal(10,2), l decimal(30,3), m struct<x:int,y:string>, n array<int>"
+    )
+    frame = spark.createDataFrame(rows, columns)
+    arrow = frame.toArrow().cast(arrow_schema(frame.schema)).combine_chunks()
+    keys = [column.chunk(0) for column in arrow.columns]
+    hashes = [F.xxhash64(name) for name in frame.columns] + [F.xxhash64(*frame.columns)]
+    expected = zip(*frame.select(*hashes).collect(), strict=True)
+    assert [*map(list, expected)] == [
+        spark_hash(own).tolist() for own in [*([k] for k in keys), keys]
+    ]

@@ -51,6 +51,7 @@ from dovetail.spark.doctor import doctor
 from dovetail.spark.outcomes import BatchSink, Sink
 from dovetail.spark.query import settings
 from dovetail.spark.session import configure
+from dovetail.spark.state_lookup import lookup_state
 from dovetail.spark.state_reader import read_state
 
 __version__ = "0.1.0"
@@ -99,6 +100,7 @@ __all__ = [
     "index",
     "json",
     "last",
+    "lookup_state",
     "max",
     "mean",
     "min",

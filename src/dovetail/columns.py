@@ -12,7 +12,8 @@ ends in the log, and ``_high``, its largest timestamp. In the stores of a stream
 without a match). Between the two stages of a foreign-key join: the foreign key as ``_f0``
 and so on, ``_foreign`` (its hash), ``_place`` (the primary key's hash), ``_epoch`` (which change of
 the primary key's row) and ``_instruction`` (what is to be emitted); in the JVM before it,
-``_foreign_key_1`` and so on (what expressions make of the row). Beside a stage's rows in the JVM:
+``_foreign_key_1`` and so on (what expressions make of the row) and, of a view, ``_position_0`` and
+so on (what orders its rows). Beside a stage's rows in the JVM:
 ``_passing`` (what is on its way to another). On the way to an aggregate: the columns it is
 made of as ``_v0`` and so on. On a stage's way out: the keys as ``_k0`` and so on, the
 values of leaf 0 as ``_0_0``, ``_0_1`` and so on, ``_position``, and ``_visible``, a bit per leaf.
@@ -72,7 +73,7 @@ _OWN = (
     CHANGE,
     TIMESTAMP,
 )
-_NUMBERED = re.compile(r"_[kfv]\d+|_\d+_\d+|_foreign_key_\d+")
+_NUMBERED = re.compile(r"_[kfv]\d+|_\d+_\d+|_(foreign_key|position)_\d+")
 
 
 def key_name(number: int) -> str:
@@ -88,6 +89,11 @@ def foreign_name(number: int) -> str:
 def foreign_key_name(number: int) -> str:
     """The column that holds what the expressions of a foreign key make of a row."""
     return f"_foreign_key_{number}"
+
+
+def position_name(number: int) -> str:
+    """The column that holds what puts a view's rows in order."""
+    return f"_position_{number}"
 
 
 def aggregated_name(number: int) -> str:

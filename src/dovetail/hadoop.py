@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -36,3 +38,34 @@ def text_of(session: SparkSession, files: Any, path: Any) -> str:
         return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
     finally:
         stream.close()
+
+
+class Folder:
+    """The files of a folder by their names in it; on this machine without Hadoop's help."""
+
+    def __init__(self, session: SparkSession, folder: str) -> None:
+        self._session = session
+        self._root, self._files = located(session, folder)
+        scheme = self._files.getScheme()
+        self._local = Path(self._root.toUri().getPath()) if scheme == "file" else None
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a file."""
+        if self._local is not None:
+            return (self._local / name).is_file()
+        return bool(self._files.exists(located(self._session, self._root, name)[0]))
+
+    def read(self, name: str) -> bytes | None:
+        """What a file holds, None where there is none."""
+        if self._local is not None:
+            with suppress(FileNotFoundError):
+                return (self._local / name).read_bytes()
+            return None
+        if not self.has(name):
+            return None
+        jvm: Any = self._session._jvm  # noqa: SLF001
+        stream = self._files.open(located(self._session, self._root, name)[0])
+        try:
+            return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+        finally:
+            stream.close()

@@ -26,6 +26,7 @@ from dovetail.spark import query
 from dovetail.spark.dead_letters import dead_letters
 from dovetail.spark.outcomes import Outcome
 from dovetail.spark.query import ASink
+from dovetail.spark.seed import Initial
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -347,6 +348,7 @@ class Topology(Planned):
         emit: Emit = "change",
         buckets: Buckets | None = None,
         name: Text | None = None,
+        initial: Initial | None = None,
     ) -> StreamingQuery:
         """Start a query that keeps ``sink`` up to date; an ordinary ``StreamingQuery``.
 
@@ -356,6 +358,11 @@ class Topology(Planned):
         seconds"``), or all there is and then stop; with neither of them as fast as data comes.
         ``buckets``: into how many parts the key space is cut (8 by default), fixed by the
         checkpoint.
+
+        ``initial``: by name the static frames with which tables begin, one row a key: their columns
+        of key and values, and ``_timestamp`` or what ``timestamp=`` reads. The call stores their
+        rows before it starts the query; what they would have emitted is not. On a checkpoint that
+        has begun they are not looked at.
 
         Raises ``CheckpointError`` where the checkpoint is another topology's, ``PlanError`` where
         two inputs have one name and the same columns.
@@ -368,6 +375,7 @@ class Topology(Planned):
             emit=emit,
             buckets=buckets,
             name=name,
+            initial=initial,
         )
 
     def dead_letters(self) -> DataFrame:

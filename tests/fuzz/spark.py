@@ -103,7 +103,7 @@ def difference(case: Case) -> str | None:
     tables = inputs(case)
     with tempfile.TemporaryDirectory(prefix="dovetail-fuzz-") as folder:
         try:
-            told = _judged(case, tables, "stream", _stream(case, tables, Path(folder)))
+            told = _judged(case, tables, "stream", streamed(case, tables, Path(folder)))
             if told is None and not any(n.get("emit") == "final" for n in case.topology):
                 told = _judged(case, tables, "batch", [_static(case, tables, Path(folder))])
         except Exception as error:
@@ -124,8 +124,17 @@ def ordered_by_files(case: Case) -> bool:
     )
 
 
-def _stream(case: Case, tables: Mapping[int, pa.Table], folder: Path) -> Answers:
-    """What a query emits, started anew before each of ``restarts``."""
+def streamed(
+    case: Case,
+    tables: Mapping[int, pa.Table],
+    folder: Path,
+    *,
+    initial: Mapping[str, pa.Table] | None = None,
+    first: int = 0,
+) -> Answers:
+    """What a query emits, started anew before each of ``restarts``; ``initial``: by name the rows
+    that tables begin with; ``first``: the place of the first record.
+    """
     answers: dict[int, list[Change]] = {}
 
     def collect(changes: DataFrame, batch: int) -> None:
@@ -135,7 +144,10 @@ def _stream(case: Case, tables: Mapping[int, pa.Table], folder: Path) -> Answers
     for number in tables:
         (folder / f"s{number}").mkdir()
     topology = _over(case, tables, folder, files)
-    start = 0
+    frames = {
+        n: _session().createDataFrame(_stored(t)).coalesce(1) for n, t in (initial or {}).items()
+    }
+    start = first
     for number, length in enumerate(case.batches):
         _write(tables, folder, range(start, start + length), number, files)
         start += length
@@ -146,6 +158,7 @@ def _stream(case: Case, tables: Mapping[int, pa.Table], folder: Path) -> Answers
                 availableNow=True,
                 emit=case.emit,
                 buckets=case.buckets,
+                initial=frames or None,
             )
             query.awaitTermination()
             topology = _over(case, tables, folder, files)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dovetail.aggregates.multiset import Listing
 from dovetail.arrays.timeline import NO_TIME
 from dovetail.columns import CHANGE, DELETE, DELETED, DUE, EVENT_TIME, HASH, ROW, TIMESTAMP, UPSERT
 from dovetail.operators.aggregate import GROUP_TIME, accumulator_name
-from dovetail.operators.job import whole
+from dovetail.operators.job import END_OF_TIME, whole
 from dovetail.operators.parts import Parts
 from dovetail.physical.law import Store
 from dovetail.state.blobs import Blobs
@@ -72,16 +74,67 @@ def rows(
     for table in _opened(store, schema, runs, horizon_us, blobs, cache).contents():
         if gone is not None:
             table = table.filter(~np.isin(table.column(ROW).to_numpy(), gone))
-        if store.results:
-            columns = [*map(table.column, store.key), *_results(store, table, lists)]
-        else:
-            columns = [table.column(field.name) for field in store.fields]
-        columns.append(table.column(GROUP_TIME if store.results else EVENT_TIME).cast(TIME))
-        if store.kind == "versions":
-            columns.append(_changes(table.column(DELETED)))
-        if store.kind == "queue":
-            columns.append(table.column(DUE).cast(TIME))
-        yield pa.table(columns, schema=schema_of(store))
+        yield _shown(store, table, lists)
+
+
+def found(
+    store: Store,
+    runs: Runs,
+    beside: Mapping[str, Runs],
+    horizon_us: int,
+    blobs: Blobs,
+    cache: SegmentCache,
+    asked: Asked,
+) -> pa.Table:
+    """Of a store of ``rows``, ``versions`` or ``records`` those of the keys that are asked for
+    (``schema_of``): of a table a key's row, of a versioned one that of a time; of a stream all of a
+    key's records that are kept.
+    """
+    segment = next(runs.segments, None)
+    if segment is None:
+        return schema_of(store).empty_table()
+    schema = cache.open(segment, blobs.get).schema
+    state = _opened(store, schema, runs, horizon_us, blobs, cache)
+    order = np.argsort(asked.hash, kind="stable")
+    hash_, keys = asked.hash[order], [key.take(pa.array(order)) for key in asked.keys]
+    if isinstance(state, TableState):
+        located = state.locate(hash_, keys)
+    else:
+        assert isinstance(state, HistoryState)
+        if store.kind == "records":
+            low_us, high_us = (np.full(len(hash_), time) for time in (horizon_us, END_OF_TIME))
+            table = state.between(hash_, keys, low_us, high_us).rows
+            return _shown(store, table, {})
+        located = state.as_of(hash_, keys, np.full(len(hash_), asked.time_us))
+    table = located.fetch(np.flatnonzero(located.present), range(len(schema)))
+    if store.kind == "rows" and horizon_us != NO_TIME:
+        table = table.filter(
+            pc.greater_equal(table.column(store.time).cast(pa.int64()), horizon_us)
+        )
+    return _shown(store, table, _lists(store, beside, blobs, cache))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Distinct keys, with what orders their rows; of a versioned table also the time."""
+
+    hash: Ints
+    keys: Sequence[pa.Array]
+    time_us: int = END_OF_TIME
+
+
+def _shown(store: Store, table: pa.Table, lists: Mapping[int, Parts]) -> pa.Table:
+    """Stored rows as readers see them."""
+    if store.results:
+        columns = [*map(table.column, store.key), *_results(store, table, lists)]
+    else:
+        columns = [table.column(field.name) for field in store.fields]
+    columns.append(table.column(GROUP_TIME if store.results else EVENT_TIME).cast(TIME))
+    if store.kind == "versions":
+        columns.append(_changes(table.column(DELETED)))
+    if store.kind == "queue":
+        columns.append(table.column(DUE).cast(TIME))
+    return pa.table(columns, schema=schema_of(store))
 
 
 class _Groups(NamedTuple):

@@ -192,6 +192,8 @@ class Fragment:
         assert alone or not any(store.beside for store in kept.values()), "stores by other names"
         if alone:
             kept = {name: store.with_key(self.key_names) for name, store in kept.items()}
+        else:
+            kept = {name: replace(store, hashed=False) for name, store in kept.items()}
         return {**kept, **self._ahead}
 
     @property

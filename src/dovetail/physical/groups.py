@@ -117,6 +117,7 @@ class Aggregation(Law):
                 Accumulated(column.kernel, self.lists(number) if number in listed else ())
                 for number, column in enumerate(self.columns)
             ),
+            hashed=self.windows is None,
         )
 
     def counts(self, sources: Sources) -> list[str]:

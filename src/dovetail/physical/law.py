@@ -36,11 +36,13 @@ class Store:
     """What a bucket keeps under one name. ``holds``: in words; ``kind``: how its rows are read
     back, None where they are of no use to a reader, for they only say something of other rows.
 
-    ``of``: the input whose rows it has; ``key``: the stored columns by which a row is the same one;
-    ``fields``: the input's own columns; ``clocks``: the sources by whose stream time rows go,
-    ``span_us`` behind it, by their column ``time``; a span of None keeps them for good;
-    ``without``: the store that has the numbers of those that no longer count; ``results``: of
-    accumulators the results, which are the last ones among the ``fields``.
+    ``of``: the input whose rows it has, if it has any's; ``key``: the stored columns by which a row
+    is the same one; ``fields``: the input's own columns; ``clocks``: the sources by whose stream
+    time rows go, ``span_us`` behind it, by their column ``time``; a span of None keeps them for
+    good; ``without``: the store that has the numbers of those that no longer count; ``results``: of
+    accumulators the results, which are the last ones among the ``fields``; ``hashed``: whether rows
+    lie by Spark's hash of their key, and with it in its bucket; ``through``: where they lie by
+    another key, the store of the stage before that has this one of each row.
     """
 
     holds: str
@@ -53,6 +55,24 @@ class Store:
     time: str = EVENT_TIME
     without: str = ""
     results: tuple[Accumulated, ...] = ()
+    hashed: bool = False
+    through: str = ""
+
+    @property
+    def own_key(self) -> tuple[pa.Field, ...]:
+        """The key as users know it: those of its columns that are the input's own."""
+        if self.results:
+            return self.fields[: len(self.key)]
+        return tuple(field for field in self.fields if field.name in self.key)
+
+    def only(self, columns: Sequence[str]) -> Store:
+        """It without the values that are not among these columns, as far as they can be left
+        unread.
+        """
+        needed = {*columns, *self.key, self.time}
+        if self.results:
+            return self
+        return replace(self, fields=tuple(f for f in self.fields if f.name in needed))
 
     def with_key(self, names: Sequence[str]) -> Store:
         """The key of accumulators by the names of what is grouped by."""
@@ -85,6 +105,7 @@ def table_of(sources: Sources, number: int, *, key: int | None = None) -> Store:
         clocks=(number,),
         span_us=windowed if key is not None or versioned is None else versioned,
         time=EVENT_TIME if windowed is None else source.window,
+        hashed=key is None and windowed is None,
     )
 
 

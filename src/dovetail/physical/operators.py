@@ -171,7 +171,14 @@ class Subscribe(Law):
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
         """Each row's foreign key."""
-        return dict.fromkeys(super().stores(sources), Store("foreign key per key"))
+        (source,) = sources
+        kept = replace(
+            table_of(sources, 0),
+            holds="foreign key per key",
+            of="",
+            fields=tuple(source.fields(source.key_columns) + source.fields(source.foreign_columns)),
+        )
+        return dict.fromkeys(super().stores(sources), kept)
 
 
 @dataclass(frozen=True)
@@ -226,7 +233,9 @@ class ForeignKeyJoin(Law):
         theirs = table_of(sources, 1)
         kept = {
             self.SUBSCRIPTIONS: replace(
-                rows, holds=f"{left.name}, last row per foreign key and key"
+                rows,
+                holds=f"{left.name}, last row per foreign key and key",
+                through=left.name,
             ),
             self.RIGHT: replace(theirs, holds=f"{right.name}, {theirs.holds}"),
         }

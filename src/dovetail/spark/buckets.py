@@ -35,8 +35,13 @@ def bucket_labels(buckets: int) -> list[int]:
     return [spark_preimage(bucket) for bucket in range(buckets)]
 
 
+def bucket_number(label: int, buckets: int) -> int:
+    """The bucket of a label."""
+    return _numbers(buckets)[label]
+
+
 @cache
-def _number_of(buckets: int) -> dict[int, int]:
+def _numbers(buckets: int) -> dict[int, int]:
     """The bucket of each label; once in a worker."""
     return {label: bucket for bucket, label in enumerate(bucket_labels(buckets))}
 
@@ -73,7 +78,7 @@ class Work:
         self, label: int, pieces: Sequence[Piece], now_us: int, state: Any, handle: Any
     ) -> Iterator[pd.DataFrame]:
         """One micro-batch of one bucket, known by its label, with Spark's ``state`` of it."""
-        bucket, blobs = _number_of(self.fragment.buckets)[label], StoreBlobs(state)
+        bucket, blobs = bucket_number(label, self.fragment.buckets), StoreBlobs(state)
         done = process(self.fragment, pieces, blobs, segment_cache(), now_us, bucket)
         if self.timers and done.waiting:
             assert self.fragment.align_us is not None

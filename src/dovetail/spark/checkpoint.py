@@ -35,8 +35,12 @@ _LOCAL_CHECKPOINT = {
 }
 
 
-def binding_of(nodes: Sequence[Node], plan: Plan, *, partitions: int) -> dict[str, Any]:
-    """What ties a checkpoint to a query whose results are ``nodes``, and which runs as ``plan``."""
+def binding_of(
+    nodes: Sequence[Node], plan: Plan, *, partitions: int, seeded: bool = False
+) -> dict[str, Any]:
+    """What ties a checkpoint to a query whose results are ``nodes``, and which runs as ``plan``;
+    ``seeded``: whether its tables begin with the rows of frames.
+    """
     return {
         "version": FORMAT_VERSION,
         "topology": fingerprint(*nodes),
@@ -44,6 +48,7 @@ def binding_of(nodes: Sequence[Node], plan: Plan, *, partitions: int) -> dict[st
         "buckets": plan.buckets,
         "partitions": partitions,
         "stages": described(plan.stages),
+        **({"seeded": True} if seeded else {}),
     }
 
 
@@ -139,6 +144,11 @@ class CheckpointFile:
             stream.cancel()
             raise
         stream.close()
+
+    def has_committed(self) -> bool:
+        """Whether a micro-batch is done."""
+        commits, _ = located(self._session, self._root, "commits")
+        return any(True for _ in entries(self._fs, commits))
 
     def _has_begun(self) -> bool:
         """Whether Spark has planned a micro-batch, or a source what will be its first."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import ClassVar
@@ -222,10 +222,13 @@ class Streaming(Frames):
 
     ``timers``: rows that wait for another source are let through when their time has come even if
     no data does. A query with timers runs micro-batches without end, so it never stops by itself.
-    ``stateful``: how many stages with state have been made.
+    ``initial``: by the fingerprint of a stage the blobs that its buckets begin with (``bucket``,
+    ``name``, ``blob``), taken over by the query's first micro-batch; ``stateful``: how many stages
+    with state have been made.
     """
 
     timers: bool
+    initial: Mapping[str, DataFrame] = field(default_factory=dict, kw_only=True)
     stateful: int = field(default=0, init=False)
 
     flat = True
@@ -239,11 +242,13 @@ class Streaming(Frames):
             # The time of the micro-batch, which is the same when a batch is run again. Only where
             # rows may wait: the projection copies every blob.
             packed = packed.withColumn("now_us", F.unix_micros(F.current_timestamp()))
+        initial = self.initial.get(fragment.topology)
         return packed.groupBy("bucket").transformWithStateInPandas(
             BucketProcessor(Work(fragment, emission, step.number, step.passes, timers)),
             emission.columns,
             "append",
             "processingTime" if timers else "none",
+            initialState=None if initial is None else initial.groupBy("bucket"),
         )
 
 

@@ -67,7 +67,7 @@ def _store(store: Store) -> dict[str, Any]:
         for result in store.results
         if readable
     ]
-    return {**own, "fields": _columns(store.fields if readable else ()), "results": results}
+    return {**own, "fields": _columns(store.fields), "results": results}
 
 
 def _read(store: Mapping[str, Any]) -> Store:

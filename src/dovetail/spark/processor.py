@@ -31,6 +31,16 @@ class BucketProcessor(StatefulProcessor):
         blob = StructType([StructField("blob", BinaryType())])
         self._handle, self._blobs = handle, handle.getMapState("blobs", name, blob)
 
+    def handleInitialState(  # noqa: N802
+        self,
+        key: Any,
+        initialState: pd.DataFrame,  # noqa: N803
+        timerValues: Any,  # noqa: N803
+    ) -> None:
+        """Some of the blobs that a bucket begins with."""
+        for name, blob in zip(initialState["name"], initialState["blob"], strict=True):
+            self._blobs.updateValue((name,), (blob,))
+
     def handleInputRows(  # noqa: N802
         self,
         key: Any,

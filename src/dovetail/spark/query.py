@@ -21,10 +21,10 @@ from dovetail.physical.line import Plan
 from dovetail.physical.planner import plan_of
 from dovetail.plan.dead_letters import DeadLetters
 from dovetail.plan.fingerprint import in_one_order, origins_of, refuse_alike
-from dovetail.plan.nodes import Node
+from dovetail.plan.nodes import Node, Source
 from dovetail.plan.spans import Span, microseconds
 from dovetail.refusals import reaching, refused
-from dovetail.spark import project, static
+from dovetail.spark import project, seed, static
 from dovetail.spark.buckets import bucket_labels
 from dovetail.spark.checkpoint import (
     CheckpointFile,
@@ -87,7 +87,8 @@ def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
     partitions = int(str(session.conf.get(_PARTITIONS)))
     count = BUCKETS_DEFAULT if buckets is None else buckets
     plan = plan_of([node], buckets=count, emit=emit)
-    return _rows(plan, session, partitions, timers=False, packed=False)
+    streaming = Streaming(bucket_labels(count), partitions, timers=False)
+    return _rows(plan, session, streaming, packed=False)
 
 
 def start(
@@ -99,9 +100,11 @@ def start(
     emit: Emit,
     buckets: int | None,
     name: str | None,
+    initial: Mapping[str, DataFrame] | None = None,
 ) -> StreamingQuery:
     """Start the query of these results, bound to its checkpoint; ``operator``: the call;
-    ``trigger``: as ``trigger_of`` gives it.
+    ``trigger``: as ``trigger_of`` gives it; ``initial``: by name the rows that tables begin with,
+    where the checkpoint has not begun.
     """
     outcomes = _in_one_order(outcomes)
     nodes = [one.node for one in outcomes if not isinstance(one.node, DeadLetters)]
@@ -109,6 +112,8 @@ def start(
     session = streaming_session(*nodes)
     refuse_strange_workers(session)
     folder = fspath(checkpoint)
+    if initial is not None:
+        _seed(operator, nodes, folder, seed.rows_of(operator, nodes, initial), emit, buckets)
     with _STARTING:
         _refuse_running(operator, session, name)
         with reaching(operator, "checkpoint=", folder):
@@ -125,8 +130,16 @@ def start(
         cores = session.sparkContext.defaultParallelism
         partitions = min(count, cores) if bound is None else bound["partitions"]
         with _settings(session, settings(partitions) | file.settings()):
-            timers = "availableNow" not in trigger
-            rows = _rows(plan, session, partitions, timers=timers, packed=_fan_out(outcomes))
+            blobs: Mapping[str, DataFrame] = {}
+            seeded = initial is not None if bound is None else bound.get("seeded", False)
+            if seeded and file.has_committed():
+                seed.remove(session, folder)
+            elif seeded:
+                blobs = seed.blobs_of(operator, session, folder)
+            streaming = Streaming(
+                bucket_labels(count), partitions, "availableNow" not in trigger, initial=blobs
+            )
+            rows = _rows(plan, session, streaming, packed=_fan_out(outcomes))
             if _fan_out(outcomes):
                 writer = fan_out(rows, plan, outcomes, folder)
             else:
@@ -138,9 +151,37 @@ def start(
             if bound is None:
                 # Before Spark writes anything there, so that nothing is ever stored unbound.
                 with reaching(operator, "checkpoint=", folder):
-                    file.write(binding_of(nodes, plan, partitions=partitions))
+                    file.write(binding_of(nodes, plan, partitions=partitions, seeded=seeded))
             with refused(title, "Spark does not start its query", "Mend what it names"):
                 return Query(writer.start(), title)
+
+
+def _seed(
+    operator: str,
+    nodes: Sequence[Node],
+    folder: str,
+    rows: Mapping[Source, DataFrame],
+    emit: Emit,
+    buckets: int | None,
+) -> None:
+    """Store the rows that tables begin with, unless the query has begun."""
+    session, title = session_of(nodes[0]), " and ".join(node.name for node in nodes)
+    with reaching(operator, "checkpoint=", folder):
+        if CheckpointFile(session, folder).read(title) is not None:
+            return
+    with refused(title, "the frames of initial= cannot be stored", "Mend what it names"):
+        sources = seed.written(session, folder, nodes, rows)
+    count = BUCKETS_DEFAULT if buckets is None else buckets
+    plan = plan_of(nodes, buckets=count, emit=emit)
+    partitions = min(count, session.sparkContext.defaultParallelism)
+    file = CheckpointFile(session, seed.folder_of(folder))
+    with _STARTING, _settings(session, settings(partitions) | file.settings()):
+        seeding = seed.Seeding(bucket_labels(count), partitions, timers=False, sources=sources)
+        writer = seed.writer_of(plan, seeding, folder)
+        file.write(binding_of(nodes, plan, partitions=partitions))
+        with refused(title, "Spark does not start its query", "Mend what it names"):
+            query = Query(writer.start(), title)
+    query.awaitTermination()
 
 
 def _in_one_order(outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -192,17 +233,14 @@ def trigger_of(operator: str, processing_time: Span | None, available_now: bool)
     return {"processingTime": f"{interval_us // 1000} milliseconds"}
 
 
-def _rows(
-    plan: Plan, session: SparkSession, partitions: int, *, timers: bool, packed: bool
-) -> DataFrame:
+def _rows(plan: Plan, session: SparkSession, streaming: Streaming, *, packed: bool) -> DataFrame:
     """The changelog of a plan's single result; or all its results, ``packed``."""
-    streaming = Streaming(bucket_labels(plan.buckets), partitions, timers)
     if packed:
         rows = reduce(DataFrame.union, flow.results(plan, streaming))
     else:
         (result,) = plan.results
         rows = reduce(project.viewed, result.views, flow.changes(plan, streaming))
-    _warn_of_leak(session, streaming.stateful * partitions)
+    _warn_of_leak(session, streaming.stateful * streaming.partitions)
     return rows
 
 

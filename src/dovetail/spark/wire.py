@@ -32,15 +32,13 @@ from dovetail.columns import (
     TIE,
     TIMESTAMP,
     foreign_key_name,
+    position_name,
     quoted,
 )
 from dovetail.physical.inputs import Input
 from dovetail.physical.source import SourceSpec
 from dovetail.plan.nodes import Entry, Source
 from dovetail.plan.views import View
-
-_POSITION = "_position_"
-"""Of what puts a view's rows in order, the columns' names, which numbers end."""
 
 
 class Wire:
@@ -159,7 +157,7 @@ def viewed(view: View, read: Read, *, files: bool = False) -> Read:
 
     A tombstone, or a record without a value, has nulls for values, and nothing is computed of it.
     """
-    numbers = [f"{_POSITION}{number}" for number in range(len(read.positions))]
+    numbers = [*map(position_name, range(len(read.positions)))]
     gone = F.lit(False) if read.deleted is None else F.coalesce(read.deleted, F.lit(False))
     places = [column.alias(name) for column, name in zip(read.positions, numbers, strict=True)]
     passing = [F.col(PASSING)] if PASSING in read.frame.columns else []

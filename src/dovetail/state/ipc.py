@@ -5,7 +5,7 @@ Arrow IPC streams, compressed with LZ4.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pyarrow as pa
 
@@ -24,9 +24,14 @@ def to_ipc(table: pa.Table) -> bytes:
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
-def from_ipc(stream: pa.Buffer | bytes) -> pa.Table:
-    """The table that one stream holds."""
-    return pa.ipc.open_stream(stream, options=ONE_THREAD).read_all()
+def from_ipc(stream: pa.Buffer | bytes, without: Collection[str] = ()) -> pa.Table:
+    """The table that one stream holds, but for some columns."""
+    reader = pa.ipc.open_stream(stream, options=ONE_THREAD)
+    if without:
+        kept = [n for n, name in enumerate(reader.schema.names) if name not in without]
+        options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=kept)
+        reader = pa.ipc.open_stream(stream, options=options)
+    return reader.read_all()
 
 
 def parts_of(table: pa.Table, size_bytes: int, rows: int = _ANY_ROWS) -> Iterator[pa.Table]:

@@ -12,7 +12,8 @@ All values here are immutable; ``run_state`` holds the current ones and does the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from dovetail.state.segment import Segment
@@ -73,6 +74,17 @@ class Runs:
             yield from part.segments
         for merge in self.merges:
             yield from merge.done
+
+    def holding(self, ordered: Sequence[int]) -> Runs:
+        """Of these runs the segments that may have rows with one of the values, in ascending order,
+        in the column that orders them.
+        """
+
+        def may(segment: Segment) -> bool:
+            return bisect_left(ordered, segment.first) < bisect_right(ordered, segment.last)
+
+        runs = (replace(run, segments=tuple(filter(may, run.segments))) for run in self.runs)
+        return Runs(tuple(run for run in runs if run.segments))
 
     def append(self, segments: tuple[Segment, ...]) -> Runs:
         """These runs and, as the newest, a batch's own."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
@@ -81,15 +81,15 @@ def encode(table: pa.Table) -> bytes:
     return bytes([FORMAT_VERSION]) + to_ipc(table)
 
 
-def decode(blob: bytes) -> pa.Table:
-    """The rows of a stored segment."""
+def decode(blob: bytes, without: Collection[str] = ()) -> pa.Table:
+    """The rows of a stored segment, but for some columns that are not to be unpacked."""
     if blob[0] != FORMAT_VERSION:
         raise StateError(
             "state segment",
             f"format version {blob[0]}, this version of dovetail reads {FORMAT_VERSION}",
             "Run the version that wrote the checkpoint, or start from a new checkpoint",
         )
-    return from_ipc(pa.py_buffer(blob)[1:])
+    return from_ipc(pa.py_buffer(blob)[1:], without)
 
 
 class SegmentCache:

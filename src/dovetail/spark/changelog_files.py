@@ -1,0 +1,101 @@
+"""What a micro-batch has written to a partition of Spark's state store, read from the file in which
+Spark keeps it until the next snapshot (``state/<operator>/<partition>/<version>.changelog``).
+
+It is a shortcut: what is not exactly as known is ``Unknown``, and Spark is to be asked instead.
+
+The file is a stream of LZ4 blocks (lz4-java's frames): a version, then records of a kind, a key and
+a value, the last two with their lengths, big end first. Keys and values are Spark's unsafe rows,
+little end first, each behind a version byte: of the state variable that has the buckets' blobs the
+key is the bucket's label, then the blob's name.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from dovetail.state import manifest as manifests
+
+_HEAD = struct.Struct("<8sBiiI")
+_MAGIC, _RAW, _LZ4 = b"LZ4Block", 0x10, 0x20
+_VERSION = b"\x00\x02v2"
+_END, _PUT, _DELETE = 0x00, 0x01, 0x10
+_NAME = re.compile(rf"{manifests.NAME}|{manifests.PAGE}[0-9a-f]{{32}}|[0-9a-f]{{32}}".encode())
+# Of a key: the state variable's number, the label's row with its length, the name's row.
+_LABEL_LENGTH, _LABEL, _NAME_LENGTH, _NAME_AT = 2, 31, 64, 72
+_LABEL_ROW_BYTES = 33
+_VALUE_LENGTH, _VALUE_AT = 9, 17
+
+
+class Unknown(Exception):  # noqa: N818 -- no error: the reader has another way
+    """The file is not as this module knows it."""
+
+
+def changes(file: bytes) -> Iterator[tuple[int, str, bytes | None]]:
+    """The blobs that are written, in their order: the label of their bucket, their name, and what
+    they hold, None where they are deleted.
+    """
+    data = _unpacked(file)
+    if data[: len(_VERSION)] != _VERSION:
+        raise Unknown("another version")
+    at = len(_VERSION)
+    try:
+        while at < len(data):
+            kind = struct.unpack_from(">b", data, at)[0]
+            if kind == _END:
+                return
+            if kind not in (_PUT, _DELETE):
+                raise Unknown(f"a record of kind {kind}")
+            key, at = _part(data, at + 1)
+            value, at = _part(data, at)
+            label, name = _named(key)
+            if name is not None:
+                yield label, name, _blob(value) if kind == _PUT else None
+    except struct.error as error:
+        raise Unknown("a file that is cut off") from error
+
+
+def _part(data: memoryview, at: int) -> tuple[memoryview, int]:
+    (size,) = struct.unpack_from(">i", data, at)
+    end = at + 4 + max(size, 0)  # of what is deleted the value's length is -1
+    if end > len(data):
+        raise Unknown("a length that cannot be")
+    return data[at + 4 : end], end
+
+
+def _named(key: memoryview) -> tuple[int, str | None]:
+    """A blob's bucket and name; no name where the key is another state variable's."""
+    if len(key) < _NAME_AT or struct.unpack_from("<i", key, _LABEL_LENGTH)[0] != _LABEL_ROW_BYTES:
+        return 0, None
+    (label,) = struct.unpack_from("<i", key, _LABEL)
+    (size,) = struct.unpack_from("<i", key, _NAME_LENGTH)
+    name = bytes(key[_NAME_AT : _NAME_AT + max(size, 0)])
+    return label, name.decode() if _NAME.fullmatch(name) else None
+
+
+def _blob(value: memoryview) -> bytes:
+    size, at = struct.unpack_from("<ii", value, _VALUE_LENGTH)
+    blob = bytes(value[1 + at : 1 + at + size])
+    if at != _VALUE_AT - 1 or len(blob) != size:
+        raise Unknown("a value of another shape")
+    return blob
+
+
+def _unpacked(file: bytes) -> memoryview:
+    codec, parts, at = pa.Codec("lz4_raw"), [], 0
+    while at < len(file):
+        try:
+            magic, token, packed, size, _ = _HEAD.unpack_from(file, at)
+        except struct.error as error:
+            raise Unknown("a file that is cut off") from error
+        start, at = at + _HEAD.size, at + _HEAD.size + packed
+        method = token & 0xF0
+        if magic != _MAGIC or method not in (_RAW, _LZ4) or at > len(file):
+            raise Unknown("another compression")
+        if size:
+            block = file[start:at]
+            parts.append(block if method == _RAW else codec.decompress(block, size, asbytes=True))
+    return memoryview(b"".join(parts))

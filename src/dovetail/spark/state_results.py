@@ -1,0 +1,128 @@
+"""The results of joins, computed of the tables that a checkpoint holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from dovetail.columns import CHANGE, POSITION, TIMESTAMP, UPSERT, quoted
+from dovetail.errors import ConfigurationError
+from dovetail.physical.planner import plan_of
+from dovetail.physical.stage import Stage
+from dovetail.plan.aggregation import Aggregation
+from dovetail.plan.fingerprint import refuse_other
+from dovetail.plan.nodes import Entry, Node, Rows, Source
+from dovetail.plan.unwindowed import Unwindowed
+from dovetail.spark import static
+from dovetail.spark.stored import Stored
+from dovetail.spark.stored_rows import last_versions, rows
+
+
+def result_named(stored: Stored, topology: Node, name: str | None) -> Node | None:
+    """The result that is meant in a topology to which the checkpoint must belong: its own where no
+    name is given; None where an input is.
+    """
+    refuse_other([topology], topology.name, *stored.topology)
+    if name is None:
+        return topology
+    found = {n for n in topology.walk() if n.name == name and not isinstance(n, Entry)}
+    found -= {part for n in found if isinstance(n, (Rows, Unwindowed)) for part in n.inputs}
+    if len(found) > 1:
+        raise ConfigurationError(
+            stored.caller, f"several results are called {name!r}", "Tell them apart by name="
+        )
+    return found.pop() if found else None
+
+
+def result(stored: Stored, topology: Node, node: Node) -> DataFrame:
+    """The table that ``node``, of the topology, is after the micro-batch: key, values and
+    ``_timestamp``.
+
+    It is what a batch run makes of the stored rows of its stage's inputs, so it takes no more than
+    these. ``ConfigurationError`` for a result that depends on more.
+    """
+    _refuse_timed(stored, node)
+    if isinstance(node, Aggregation):
+        return rows(stored, stored.named(node.name))
+    plan = plan_of([topology], buckets=1, emit="change")
+    own = [stage for stage in plan.stages if _runs(stage, node)]
+    known: dict[Node, Node] = {}
+
+    def over_stored(part: Node) -> Node:
+        if part not in known:
+            if isinstance(part, Entry) and part is not node:
+                known[part] = _stored(stored, own, part)
+            else:
+                values = {f.name: getattr(part, f.name) for f in fields(part)}
+                inputs = {n: over_stored(v) for n, v in values.items() if isinstance(v, Node)}
+                known[part] = replace(part, **inputs)
+        return known[part]
+
+    changes = static.changelog(over_stored(node), emit="batch", buckets=stored.buckets)
+    return changes.where(F.col(CHANGE) == UPSERT).drop(CHANGE, POSITION)
+
+
+def _stored(stored: Stored, own: list[Stage], entry: Entry) -> Source:
+    """An input as a static table of its stored rows."""
+    names = {
+        port.source.name
+        for stage in own
+        for port in stage.ports
+        if port.input is not None and port.input.source == entry
+    }
+    topologies = {stage.fragment.topology for stage in own}
+    if not names:
+        raise ConfigurationError(
+            stored.caller,
+            f"{entry.name} is not stored as such",
+            "Ask for the join that it is made of, by its name",
+        )
+    (name,) = names
+    kept = stored.named(name, lambda kept: kept.stage.topology in topologies)
+    frame = rows(stored, kept)
+    if kept.store.kind == "versions":
+        frame = last_versions(frame, kept)
+    columns = [quoted(column) for column in (*entry.row.names, TIMESTAMP)]
+    return Source(
+        name=entry.name,
+        key=entry.key,
+        values=entry.values,
+        frame=frame.select(columns),
+        timestamp=F.col(TIMESTAMP),
+    )
+
+
+def _runs(stage: Stage, node: Node) -> bool:
+    """Whether a stage computes a node or a part of it."""
+    return node in _own(stage.node)
+
+
+def _own(node: Node) -> Iterator[Node]:
+    """A node and what its stage makes it of, without what is made in other stages."""
+    yield node
+    if not isinstance(node, Entry):
+        for part in node.inputs:
+            yield from _own(part)
+
+
+def _refuse_timed(stored: Stored, node: Node) -> None:
+    parts = list(_own(node))
+    reasons: dict[str, Any] = {
+        "is a stream, of which nothing is left once it is written": node.stream,
+        "is looked up, so nothing of it is stored": any(part.eventual for part in parts),
+        "corrects the past of its tables, so it has no present rows": node.corrects,
+        "depends on stream time: rows go with their windows": any(
+            part.windows is not None or isinstance(part, Unwindowed) for part in parts
+        ),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise ConfigurationError(
+                stored.caller,
+                f"{node.name} {reason}",
+                "Read the tables and groups that it is made of, by their names",
+            )
