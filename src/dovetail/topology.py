@@ -381,8 +381,8 @@ class Topology(Planned):
     def dead_letters(self) -> DataFrame:
         """The rows that the topology leaves out, as a frame for a query of its own, streaming where
         the inputs are: records that cannot be read, of sources with ``malformed="dead_letter"``,
-        and rows on which a foreign key's expression fails. ``dt.run`` writes them beside
-        the results, without computing them again.
+        and rows on which a foreign key's expression fails; ``dt.run`` writes the
+        latter beside the results, without computing them again.
 
         Columns: ``_operator``, the source or join; ``_problem``, what is wrong, and where a record
         lies; ``_timestamp``, the record's own or the row's; ``row``, the row as JSON, of a record

@@ -141,6 +141,17 @@ def test_the_time_of_a_change_is_that_of_the_database(spark: SparkSession) -> No
     )
     times = table.plan.frame.select(F.unix_micros("_timestamp")).collect()
     assert [row[0] for row in times] == [1559033904863123, 1559033904863000, 1559033904961654]
+    named = dt.Table.from_records(
+        records(spark, ['{"id": 1, "at": "1970-01-01T00:00:05Z"}', '{"id": 2}', None], [1, 2, 3]),
+        value=dt.json("id int, at timestamp"),
+        timestamp="at",
+        malformed="dead_letter",
+    )
+    assert named.plan.values.names == ["id"]
+    found = named.plan.frame.select("id", "_deleted", F.unix_micros("_timestamp")).collect()
+    assert [tuple(row) for row in found] == [(1, False, 5_000_000), (None, True, 1_000_000)]
+    (letter,) = named.dead_letters().collect()
+    assert letter["_problem"] == "topic t, partition 0, offset 1: it has no event time"
 
 
 def test_the_key_is_that_of_the_record(spark: SparkSession) -> None:
@@ -212,6 +223,11 @@ def test_what_is_no_change_says_why(spark: SparkSession) -> None:
         frame, value=dt.debezium(schema), key_columns="id", malformed="drop"
     )
     assert counted.plan.frame.collect() == []
+    kept = dt.Table.from_records(
+        frame, value=dt.debezium(schema), key_columns="id", name="x", malformed="dead_letter"
+    )
+    with pytest.raises(dt.PlanError, match="does not have the records of table x that cannot be"):
+        dt.run({kept: dt.to_memory("a"), dt.dead_letters: dt.to_memory("b")}, checkpoint="c")
     stopped = dt.Table.from_records(frame, value=dt.debezium(schema), key_columns="id", name="x")
     with pytest.raises(Exception, match="table x: the record of topic t, partition 0, offset 0"):
         stopped.plan.frame.collect()

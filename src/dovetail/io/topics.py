@@ -55,6 +55,7 @@ class TopicSink:
             value_columns=node.values.names,
             key=self.key,
             value=self.value,
+            topic=self.topic,
         )
         return lambda batch, _: save_to_topic(batch, **self._records(node))
 
