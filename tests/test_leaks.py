@@ -16,14 +16,28 @@ from typing import Any, NamedTuple
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 import small_session
 from drivers import reported
 from pyspark.sql import SparkSession
 
 import dovetail as dt
 
-BATCHES, SETTLED, LAST = 150, 50, 20
 AT = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+class Run(NamedTuple):
+    """A query, and when it is watched: ``watched`` micro-batches early, once it has settled, and
+    the last ones.
+    """
+
+    batches: int
+    settled: int
+    watched: int
+    buckets: int
+
+
+SHORT, LONG = Run(80, 25, 12, 1), Run(150, 50, 20, 2)
 
 
 class Held(NamedTuple):
@@ -72,11 +86,11 @@ def topology(spark: SparkSession, folder: Path) -> dt.Table:
     return joined.group_by("city").agg(orders=dt.count(), amount=dt.sum("amount"))
 
 
-def write(folder: Path) -> None:
+def write(folder: Path, batches: int) -> None:
     """A few rows a micro-batch, new ones and replaced ones."""
     for name in ("orders", "customers"):
         (folder / name).mkdir()
-    for batch in range(BATCHES):
+    for batch in range(batches):
         at = AT + timedelta(minutes=batch)
         rows = [{"id": (7 * batch + n) % 400, "customer": n, "amount": batch} for n in range(20)]
         some = [{"name": n, "city": (n + batch) % 5} for n in range(batch % 20, 20)]
@@ -85,38 +99,43 @@ def write(folder: Path) -> None:
             pq.write_table(dated, folder / name / f"{batch:04}.parquet")
 
 
-def samples(query: Any, spark: SparkSession) -> Iterator[tuple[int, Held]]:
+def samples(query: Any, spark: SparkSession, run: Run) -> Iterator[tuple[int, Held]]:
     """What is held after some of the micro-batches, each with its number."""
     seen = -1
     while query.isActive:
         progress = query.lastProgress
         batch = -1 if progress is None else progress["batchId"]
-        if batch > seen and not SETTLED < batch < BATCHES - LAST:
+        if batch > seen and not run.settled < batch < run.batches - run.watched:
             seen = batch
             yield batch, held(spark)
         time.sleep(0.2)
     query.awaitTermination()
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, run: Run) -> None:
     """Run the query in a process of its own, and print what it holds early and late."""
     builder = small_session.builder().config("spark.sql.shuffle.partitions", "1")
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    write(folder)
+    write(folder, run.batches)
     sink, checkpoint = dt.to_parquet(str(folder / "out")), str(folder / "checkpoint")
     started = topology(spark, folder)
-    query = started.write_stream(sink, checkpoint=checkpoint, buckets=2, availableNow=True)
-    found = list(samples(query, spark))
-    early = [own for batch, own in found if SETTLED - LAST <= batch <= SETTLED]
-    late = [own for batch, own in found if batch >= BATCHES - LAST]
+    query = started.write_stream(
+        sink, checkpoint=checkpoint, buckets=run.buckets, availableNow=True
+    )
+    found = list(samples(query, spark, run))
+    early = [own for batch, own in found if run.settled - run.watched <= batch <= run.settled]
+    late = [own for batch, own in found if batch >= run.batches - run.watched]
     print(json.dumps({"ended": query.lastProgress["batchId"], "early": early, "late": late}))
 
 
-def test_micro_batches_leave_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "run", [pytest.param(SHORT, id="short"), pytest.param(LONG, id="long", marks=pytest.mark.slow)]
+)
+def test_micro_batches_leave_nothing_behind(tmp_path: Path, run: Run) -> None:
     """What is held rises and falls; a leak raises its floor above what was its ceiling."""
-    found = reported(__file__, tmp_path)
-    assert found["ended"] == BATCHES - 1
+    found = reported(__file__, tmp_path, *run)
+    assert found["ended"] == run.batches - 1
     assert min(len(found["early"]), len(found["late"])) > 3
     most = [max(values) for values in zip(*found["early"], strict=True)]
     least = [min(values) for values in zip(*found["late"], strict=True)]
@@ -125,4 +144,4 @@ def test_micro_batches_leave_nothing_behind(tmp_path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), Run(*map(int, sys.argv[2:])))

@@ -89,8 +89,7 @@ def main(folder: Path) -> None:
     builder = builder.config("spark.sql.streaming.stateStore.maintenanceInterval", "500ms")
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    test_leaks.BATCHES = 1
-    test_leaks.write(folder)
+    test_leaks.write(folder, 1)
     found = []
     for number in range(CYCLES):
         cycle(spark, folder / f"cycle-{number}")
