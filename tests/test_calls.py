@@ -201,6 +201,7 @@ COLUMN = line("text", "column", "span", "empty text")
 SPAN = line("span", wrong=("soon", "-5 min", "5", "99999999999 days", "5 months"))
 MAYBE_SPAN = line("None", "span", wrong=SPAN.wrong)
 POSITIVE = line("None", "number")
+LISTS = ("empty list", "names", "list of None", "list of numbers")
 NATURAL = line("zero", "number")
 BUCKETS = line("None", "number", wrong=(1 << 17,))
 EMIT = line(wrong=("final", "all"))
@@ -531,6 +532,7 @@ CALLS: dict[str, Call] = {
         emit=EMIT,
         buckets=BUCKETS,
         name=NAME,
+        initial=line("None", "empty mapping", wrong=({"orders": 1},)),
     ),
     # Aggregates and windows.
     "aggregate": call(
@@ -655,6 +657,17 @@ CALLS: dict[str, Call] = {
         checkpoint=line("text", "column", "span", "path"),
         table=NAME,
         batch=line("None", "zero", "number"),
+        as_of=line("None", wrong=(datetime(2026, 1, 1),)),  # noqa: DTZ001
+        keys=line("None", *LISTS),
+        columns=line("None", "text", "column", "span", "empty text", "empty list", "names"),
+        topology=line("None", "table", "stream"),
+    ),
+    "lookup_state": call(
+        lambda w: partial(dt.lookup_state, checkpoint=w.folder, table="orders", keys=[1]),
+        runs=True,
+        checkpoint=line("text", "column", "span", "path"),
+        table=NAMED,
+        keys=line(*LISTS),
         as_of=line("None", wrong=(datetime(2026, 1, 1),)),  # noqa: DTZ001
     ),
     "index": call(lambda _: partial(dt.index, "a"), columns=COLUMN, unique=FLAG, name=NAME),
