@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,9 +19,10 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import dovetail as dt
-from dovetail.io.sinks import FormatSink
+from dovetail.plan.nodes import Node
 from dovetail.spark import query
 from dovetail.spark.checkpoint import CheckpointFile
 
@@ -147,6 +149,13 @@ def test_old_files_leave_the_list_of_a_folder(
         assert found in (["b"], [])
 
 
+def test_a_retention_is_of_one_list() -> None:
+    """A query with several results keeps no list of files."""
+    sink = dt.to_parquet("out", retention="1 day")
+    with pytest.raises(dt.PlanError, match=r"to_parquet\('out'\): retention= is for the list"):
+        sink.batches(Mock(), Mock(), "checkpoint")
+
+
 def test_a_folder_of_another_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """Spark would skip the micro-batches whose numbers the folder has, and succeed."""
     write(tmp_path / "table0", 0, [(1, "a", 100, 0)])
@@ -202,12 +211,19 @@ def test_sides_that_change_places_are_refused(spark: SparkSession, tmp_path: Pat
         joined.changelog()
 
 
+class Nowhere:
+    """A sink of a format that is not there."""
+
+    def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
+        return changes.writeStream.format("nowhere")
+
+
 def test_a_start_that_fails_binds_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """Not its topology, not its number of buckets."""
     write(tmp_path / "table0", 0, [(1, "a", 0, 0)])
     users, others = tables(spark, tmp_path, "users", "others")
     with pytest.raises(Exception, match="nowhere"):
-        bound(tmp_path, users, buckets=4, sink=FormatSink("nowhere"))
+        bound(tmp_path, users, buckets=4, sink=Nowhere())
     chosen = users.join(others, how="left", select=["left.v"])
     bound(tmp_path, chosen, buckets=2)
     with pytest.raises(dt.CheckpointError, match="another topology"):

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from dovetail.arguments import Path, Rule, takes, validated
-from dovetail.errors import TargetError
+from dovetail.errors import PlanError, TargetError
 from dovetail.hadoop import entries, located
 from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.plan.spans import Span, microseconds
@@ -104,7 +104,13 @@ class ParquetSink:
         return writer.option("path", self.path)
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """A folder for each micro-batch."""
+        """A folder for each micro-batch. Raises ``PlanError`` for ``retention=``."""
+        if self.retention_ms is not None:
+            raise PlanError(
+                self.title,
+                "retention= is for the list of files of a query with one result",
+                "Leave it out; of several results old folders of micro-batches may be deleted",
+            )
         begun = _has_files(session, checkpoint, "offsets")
         make_folder(session, "to_parquet", "path=", self.path)
         if _has_files(session, self.path, _LIST):
@@ -154,15 +160,15 @@ class FunctionSink:
 def to_parquet(path: Path, *, retention: Span | None = None) -> ParquetSink:
     """The changelog as Parquet files: every change is appended, exactly once.
 
-    The folder's ``_spark_metadata`` lists the files that count, and every tenth micro-batch writes
-    the whole list again. ``retention``: files leave it when they are so old, so that it does not
-    grow for good. Spark then no longer reads them; they lie there until you delete them.
+    Of a query with one result ``_spark_metadata`` in the folder lists the files that count, and
+    every tenth micro-batch writes the whole list again. ``retention``: files leave it when they are
+    so old, so that it does not grow for good. Spark then no longer reads them; they lie there until
+    you delete them.
 
     Of a query with several results (``dt.run``) a micro-batch is a folder of its own,
     ``_batch=<number>``, and rows are read with its number as column ``_batch``: the rows of one
     number, from all results, are of the same input. Readers see a micro-batch wholly or not at
     all where the file system renames a folder at once, as HDFS and local disks do and S3 does not.
-    There is no list then, and ``retention`` does not apply.
 
     Raises ``TargetError`` at the start of a query with a new checkpoint where the folder has
     another's changes.
