@@ -20,13 +20,19 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import dovetail as dt
-from dovetail.io.sinks import FormatSink
 from dovetail.spark import query
 from dovetail.spark.checkpoint import CheckpointFile
 
 ROWS = pa.schema(
     [("k", pa.int64()), ("v", pa.string()), ("n", pa.int64()), ("t", pa.timestamp("us", "UTC"))]
 )
+
+
+class Nowhere:
+    """A sink of a format that Spark does not know."""
+
+    def writer(self, changes: Any, node: Any, checkpoint: str) -> Any:
+        return changes.writeStream.format("nowhere")
 
 
 def write(folder: Path, number: int, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -207,7 +213,7 @@ def test_a_start_that_fails_binds_nothing(spark: SparkSession, tmp_path: Path) -
     write(tmp_path / "table0", 0, [(1, "a", 0, 0)])
     users, others = tables(spark, tmp_path, "users", "others")
     with pytest.raises(Exception, match="nowhere"):
-        bound(tmp_path, users, buckets=4, sink=FormatSink("nowhere"))
+        bound(tmp_path, users, buckets=4, sink=Nowhere())
     chosen = users.join(others, how="left", select=["left.v"])
     bound(tmp_path, chosen, buckets=2)
     with pytest.raises(dt.CheckpointError, match="another topology"):
