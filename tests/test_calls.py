@@ -793,6 +793,9 @@ CALLS: dict[str, Call] = {
         key_hash=line("None", "function", "class", wrong=(lambda: None,)),
         spark=line("None", "session"),
     ),
+    "Driver.__init__ (several)": call(
+        lambda w: partial(testing.Driver, w.fed), others=line("table", told="nothing is joined")
+    ),
     "Driver.pipe": call(
         lambda w: partial(testing.Driver(w.fed).pipe, table=w.fed, rows={"id": 1}, timestamp=1),
         table=line(wrong=(Given(lambda w: w.orders.join(w.payments, select=[])),)),
@@ -804,10 +807,16 @@ CALLS: dict[str, Call] = {
         timestamp=line(*MOMENT.right, "list of numbers", wrong=([1, 2], [None])),
         deleted=FLAG,
     ),
-    "Driver.as_text": call(lambda w: testing.Driver(w.fed).as_text, changes=line("empty list")),
+    "Driver.read": call(lambda w: testing.Driver(w.fed).read, result=line("None")),
+    "Driver.as_text": call(
+        lambda w: partial(testing.Driver(w.fed).as_text, changes=[]),
+        changes=line("empty list"),
+        result=line("None"),
+    ),
     "Driver.assert_changes": call(
-        lambda w: testing.Driver(w.fed).assert_changes,
+        lambda w: partial(testing.Driver(w.fed).assert_changes, text="time | id | amount"),
         text=line(wrong=("time | amount", "time | id\n1 | x")),
+        result=line("None"),
     ),
     "Driver.table": call(
         lambda w: testing.Driver(w.fed).table, table=line(wrong=(Given(lambda w: w.orders),))
@@ -829,6 +838,14 @@ CALLS: dict[str, Call] = {
         spark=line("None", "session"),
     ),
 }
+WRITTEN = CALLS["Topology.write_stream"]
+CALLS["run"] = call(
+    lambda w: partial(dt.run, results={w.orders: dt.to_memory("m")}, checkpoint=w.new_folder()),
+    runs=True,
+    lines={name: line for name, line in WRITTEN.arguments.items() if name != "sink"},
+    results=line(wrong=({dt.dead_letters: dt.to_memory("m")},)),
+)
+CALLS["explain"] = call(lambda _: dt.explain, results=line("table", "stream", "windowed table"))
 UNCALLED = {"Change", "GroupedTable", "GroupedStream", "WindowedStream"}
 """Classes of what calls return; they are not made by users."""
 
