@@ -22,23 +22,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import dovetail as dt
-<<<<<<< HEAD
 from dovetail.plan.nodes import Node
-=======
->>>>>>> sinks
 from dovetail.spark import query
 from dovetail.spark.checkpoint import CheckpointFile
 
 ROWS = pa.schema(
     [("k", pa.int64()), ("v", pa.string()), ("n", pa.int64()), ("t", pa.timestamp("us", "UTC"))]
 )
-
-
-class Nowhere:
-    """A sink of a format that Spark does not know."""
-
-    def writer(self, changes: Any, node: Any, checkpoint: str) -> Any:
-        return changes.writeStream.format("nowhere")
 
 
 def write(folder: Path, number: int, rows: Sequence[tuple[Any, ...]]) -> None:
