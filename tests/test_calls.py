@@ -842,9 +842,7 @@ WRITTEN = CALLS["Topology.write_stream"]
 CALLS["run"] = call(
     lambda w: partial(dt.run, results={w.orders: dt.to_memory("m")}, checkpoint=w.new_folder()),
     runs=True,
-    lines={
-        name: line for name, line in WRITTEN.arguments.items() if name not in ("sink", "initial")
-    },
+    lines={name: line for name, line in WRITTEN.arguments.items() if name != "sink"},
     results=line(wrong=({dt.dead_letters: dt.to_memory("m")},)),
 )
 CALLS["explain"] = call(lambda _: dt.explain, results=line("table", "stream", "windowed table"))

@@ -16,6 +16,7 @@ from dovetail.plan.spans import Span
 from dovetail.spark import query
 from dovetail.spark.outcomes import BatchSink, Outcome
 from dovetail.spark.query import A_SINK
+from dovetail.spark.seed import Initial
 from dovetail.topology import Planned, Topology
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def run(
     emit: Emit = "change",
     buckets: Buckets | None = None,
     name: Text | None = None,
+    initial: Initial | None = None,
 ) -> StreamingQuery:
     """Start one query that keeps the sinks of several results up to date.
 
@@ -102,6 +104,7 @@ def run(
         emit=emit,
         buckets=buckets,
         name=name,
+        initial=initial,
     )
 
 
