@@ -96,10 +96,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: clicks.join(views, within=WITHIN, how="left", unmatched="retract").join(prices),
         r"left join of clicks and views withdraws rows .* Use unmatched='on_close' or 'eager'",
     ),
-    "a result made a table": (
-        lambda: clicks.join(prices).to_table(),
-        r"the result of a join does not become a table here",
-    ),
     "a stream alone": (
         lambda: Driver(clicks),
         r"stream clicks: nothing is joined with it",

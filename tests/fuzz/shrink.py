@@ -52,7 +52,7 @@ def _settings(case: Case) -> Iterator[Case]:
 def _fewer_records(case: Case) -> Iterator[Case]:
     """Without half of them, a quarter, …, one."""
     count = len(case.records)
-    length = count // 2
+    length = (count + 1) // 2
     while length:
         for start in range(0, count, length):
             yield without(case, start, start + length)

@@ -343,6 +343,8 @@ class Driver:
             ) from error
         header = json.loads(stored.schema.metadata[b"driver"])
         results = [topology] if isinstance(topology, Topology) else topology
+        if not results:
+            raise PlanError("restore", "topology= is an empty list", "Give the results, as before")
         known: dict[Node, Node] = {}
         nodes = _computed(by_hand(result.plan, known) for result in results)
         refuse_alike(*nodes)

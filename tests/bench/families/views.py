@@ -42,9 +42,9 @@ def read_join(folder: str, text: str, windows: Mapping[str, str]) -> Pipeline:
 def read_value(name: str, word: str) -> Any:
     """``x.y`` of arrays; ``+x`` and ``-x`` of rows that do and do not meet the condition."""
     if name == "A":
-        return [None if word == "null" else [one for one in word.split(".") if one]]
+        return (None if word == "null" else tuple(one for one in word.split(".") if one),)
     met = {"+": True, "-": False}.get(word[0])
-    return [value_of(word if met is None else word[1:]), met]
+    return value_of(word if met is None else word[1:]), met
 
 
 def width(join: Pipeline) -> int:
@@ -96,7 +96,7 @@ def build(join: Pipeline, inputs: Mapping[str, Any]) -> Any:
 
 
 def row(join: Pipeline, record: Record, number: int) -> Row:
-    value, *met = record.value or [None]
+    value, *met = record.value or (None,)
     return {"k": record.key, "v": value} | ({} if record.table == "A" else {"ok": (*met, None)[0]})
 
 
