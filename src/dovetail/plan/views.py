@@ -130,8 +130,8 @@ def where(node: Node, condition: str | Column) -> View:
     name = f"where of {node.name}"
     source = _viewed(name, node)
     column = condition
-    if condition in source.row.names if isinstance(condition, str) else False:
-        found = source.fields[str(condition)].dataType
+    if isinstance(condition, str) and condition in source.row.names:
+        found = source.fields[condition].dataType
     else:
         session_for(name, "condition=")
         column = F.expr(condition) if isinstance(condition, str) else condition
@@ -221,8 +221,7 @@ def keyed_by(
 def as_records(node: Node) -> View:
     """A table's changes as a stream."""
     name = f"to_stream of {node.name}"
-    refuse_corrected(name, node)
-    return _same(as_entry(name, node, exact=True), stream=True)
+    return _same(_viewed(name, node, exact=True), stream=True)
 
 
 def as_rows(node: Node) -> View:
@@ -254,9 +253,9 @@ Made: TypeAlias = "Sequence[tuple[StructField, str | Column]]"
 """Columns of a view, each with what it is made of."""
 
 
-def _viewed(name: str, node: Node) -> Entry:
+def _viewed(name: str, node: Node, *, exact: bool = False) -> Entry:
     refuse_corrected(name, node)
-    return as_entry(name, node)
+    return as_entry(name, node, exact=exact)
 
 
 def labelled(node: Node, column: str) -> View:
@@ -311,7 +310,7 @@ def _key_of(source: Entry) -> list[tuple[StructField, str | Column]]:
 
 def _is_key(source: Entry, field: StructField, item: str | Column) -> bool:
     """Whether it is a key column by its own name, which stays anyway."""
-    return item == field.name if isinstance(item, str) and item in source.key.names else False
+    return isinstance(item, str) and item in source.key.names and item == field.name
 
 
 def _named(
