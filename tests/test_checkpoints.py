@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import dovetail as dt
+from dovetail import lake
 from dovetail.plan.nodes import Node
 from dovetail.spark import query
 from dovetail.spark.checkpoint import CheckpointFile
@@ -284,7 +285,7 @@ def test_a_checkpoint_that_nothing_binds_is_refused(
 def test_there_is_never_a_part_of_a_binding(spark: SparkSession, tmp_path: Path) -> None:
     file = CheckpointFile(spark, str(tmp_path / "checkpoint"))
     path = tmp_path / "checkpoint" / "dovetail.json"
-    with query._settings(spark, file.settings()):
+    with lake.setting(spark, file.settings()):
         file.write({"plan": "x" * 1_000_000})
     seen, done = [], threading.Event()
 
@@ -294,7 +295,7 @@ def test_there_is_never_a_part_of_a_binding(spark: SparkSession, tmp_path: Path)
 
     thread = threading.Thread(target=look)
     thread.start()
-    with query._settings(spark, file.settings()):
+    with lake.setting(spark, file.settings()):
         for _ in range(10):
             file.write({"plan": "x" * 1_000_000})
     done.set()

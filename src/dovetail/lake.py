@@ -91,14 +91,14 @@ def tune(session: SparkSession) -> None:
 
 @contextmanager
 def setting(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Settings of a session of one's own for a while."""
+    """Settings that hold for a while. A query that starts meanwhile keeps a copy of them."""
     before = {name: session.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         session.conf.set(name, value)
     try:
         yield
     finally:
-        for name, old in before.items():
+        for name, old in reversed(before.items()):
             if old is None:
                 session.conf.unset(name)
             else:

@@ -52,13 +52,11 @@ _SETTINGS = {
     "spark.sql.autoBroadcastJoinThreshold": str(1 << 40),
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.leafNodeDefaultParallelism": "1",
-    "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.shuffle.partitions": "1",
 }
-"""For few rows: one task a step, and no shuffle of the table; texts in conditions are read as they
-are written here. And no code is generated: a commit takes some hundred pieces of it, more than
-Spark keeps, so it would compile all of them anew each time. For more rows Spark's defaults, under
-which it finds the number of tasks by itself.
+"""For few rows: one task a step, and no shuffle of the table. And no code is generated: a commit
+takes some hundred pieces of it, more than Spark keeps, so it would compile all of them anew each
+time. For more rows Spark's defaults, under which it finds the number of tasks by itself.
 """
 
 _SUFFIXES: Mapping[type[DataType], str] = {

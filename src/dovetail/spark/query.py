@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from os import fspath
 from threading import Lock
@@ -13,6 +12,7 @@ from weakref import WeakSet
 
 from pyspark.sql import DataFrame, SparkSession
 
+from dovetail import lake
 from dovetail.arguments import Path, Positive, Rule, validated
 from dovetail.engine import flow
 from dovetail.errors import ConfigurationError, DovetailWarning, PlanError
@@ -129,7 +129,7 @@ def start(
             refuse_other_stages(bound, plan, title)
         cores = session.sparkContext.defaultParallelism
         partitions = min(count, cores) if bound is None else bound["partitions"]
-        with _settings(session, settings(partitions) | file.settings()):
+        with lake.setting(session, settings(partitions) | file.settings()):
             blobs: Mapping[str, DataFrame] = {}
             seeded = initial is not None if bound is None else bound.get("seeded", False)
             if seeded and file.has_committed():
@@ -175,7 +175,7 @@ def _seed(
     plan = plan_of(nodes, buckets=count, emit=emit)
     partitions = min(count, session.sparkContext.defaultParallelism)
     file = CheckpointFile(session, seed.folder_of(folder))
-    with _STARTING, _settings(session, settings(partitions) | file.settings()):
+    with _STARTING, lake.setting(session, settings(partitions) | file.settings()):
         seeding = seed.Seeding(bucket_labels(count), partitions, timers=False, sources=sources)
         writer = seed.writer_of(plan, seeding, folder)
         file.write(binding_of(nodes, plan, partitions=partitions))
@@ -267,19 +267,3 @@ def _warn_of_leak(session: SparkSession, tasks: int) -> None:
         DovetailWarning,
         stacklevel=6,
     )
-
-
-@contextmanager
-def _settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Settings that hold while a query starts: it keeps a copy of them, the session does not."""
-    before: dict[str, str | None] = {key: session.conf.get(key, None) for key in wanted}
-    for key, value in wanted.items():
-        session.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key, old in reversed(before.items()):
-            if old is None:
-                session.conf.unset(key)
-            else:
-                session.conf.set(key, old)
