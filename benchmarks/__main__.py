@@ -8,6 +8,7 @@ import json
 
 from benchmarks import (
     delta_join,
+    delta_sink,
     foreign_key,
     snapshot_join,
     stream_stream,
@@ -20,6 +21,7 @@ BENCHMARKS = {
     "table-table": table_table,
     "foreign-key": foreign_key,
     "delta-join": delta_join,
+    "delta-sink": delta_sink,
     "stream-table": stream_table,
     "stream-stream": stream_stream,
     "windowed": windowed,

@@ -1,10 +1,10 @@
-"""``./dev soak``: queries that run micro-batch after micro-batch, watched and killed.
+"""``./dev soak``: a query that runs micro-batch after micro-batch, watched and killed.
 
 Changed orders and customers go from topics of a real broker through a join by foreign key into a
-Delta table and Parquet files, and through an aggregate of it into a compacted topic: three queries
-of one session. The session is killed twice early on, then runs until it is killed a third time
-near the end; the figures are of this long run, by its quarters. At the end all outputs are compared
-with what DuckDB makes of the input.
+Delta table and Parquet files, and through an aggregate of it into a compacted topic. The session
+is killed twice early on, then runs until it is killed a third time near the end; the figures are of
+this long run, by its quarters. At the end all outputs are compared with what DuckDB makes of the
+input.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ import psutil
 
 from benchmarks import harness
 from benchmarks.soak import check, feed, plot
-from benchmarks.soak.queries import OUTPUTS
 from benchmarks.soak.watch import KINDS, Sample, sample
 
 ROOT = Path(__file__).parents[2]
@@ -44,9 +43,7 @@ class Run:
     """What was seen of the long run."""
 
     samples: list[Sample] = field(default_factory=list)
-    batch_ms: dict[str, list[tuple[int, int]]] = field(
-        default_factory=lambda: {name: [] for name in OUTPUTS}
-    )
+    batch_ms: list[tuple[int, int]] = field(default_factory=list)
     heap_mb: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -54,7 +51,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="./dev soak", description=__doc__.splitlines()[0])
     parser.add_argument("--batches", type=int, default=400, help="micro-batches (400)")
     parser.add_argument("--orders", type=int, default=60_000, help="rows of the left table (60000)")
-    parser.add_argument("--every", default="3 seconds", help="a micro-batch of each query (3 s)")
     parser.add_argument("--plot", type=Path, help="where to draw the run, an .svg or .png")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     arguments = parser.parse_args()
@@ -71,7 +67,7 @@ def soak(
     batches = arguments.batches
 
     def driver(task: str) -> Generator[dict[str, Any]]:
-        return lines_of(task, place, servers, size, batches, arguments.every)
+        return lines_of(task, place, servers, size, batches)
 
     harness.note("loading")
     for _ in driver("load"):
@@ -88,13 +84,15 @@ def soak(
     for _ in driver("run"):
         pass
     took_s = time.monotonic() - start
-    for _ in driver("read"):
-        pass
+    (stored,) = driver("read")
     apart = check.differences(place, size, batches)
     figures = figures_of(watched, batches) | {
         "batches": batches,
         "kills": len(EARLY_KILLS) + 1,
         "seconds": round(took_s),
+        "checkpoint_per_stored_byte": round(
+            watched.samples[-1].checkpoint_bytes / stored["stored_bytes"], 2
+        ),
         "differences": apart,
         "equal": not any(apart.values()),
     }
@@ -105,8 +103,8 @@ def soak(
 
 
 def follow(lines: Iterator[dict[str, Any]], until: int, watched: Run, place: Path) -> bool:
-    """Watch the queries until the first one has come to a micro-batch, then kill all of it; whether
-    it has ended before.
+    """Watch the query until it has come to a micro-batch, then kill all of it; whether it has ended
+    before.
     """
     step = max(until // SAMPLES, 1)
     for line in lines:
@@ -115,9 +113,7 @@ def follow(lines: Iterator[dict[str, Any]], until: int, watched: Run, place: Pat
         if "heap_mb" in line:
             watched.heap_mb.append((line["batch"], line["heap_mb"]))
             continue
-        watched.batch_ms[line["query"]].append((line["batch"], line["ms"]))
-        if line["query"] != OUTPUTS[0]:
-            continue
+        watched.batch_ms.append((line["batch"], line["ms"]))
         if line["batch"] % step == 0:
             process = psutil.Process(line["process"])
             watched.samples.append(sample(line["batch"], process, place, place / "log"))
@@ -127,11 +123,11 @@ def follow(lines: Iterator[dict[str, Any]], until: int, watched: Run, place: Pat
 
 
 def lines_of(
-    task: str, place: Path, servers: str, size: feed.Size, batches: int, every: str
+    task: str, place: Path, servers: str, size: feed.Size, batches: int
 ) -> Generator[dict[str, Any]]:
     """What a session of ``queries`` says, with its process; it is killed when nobody listens."""
     with (place / "log").open("ab") as log:
-        arguments = [task, place, servers, json.dumps(asdict(size)), batches, every]
+        arguments = [task, place, servers, json.dumps(asdict(size)), batches]
         process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.soak.queries", *map(str, arguments)],
             env=os.environ | {"TMPDIR": str(place / "temporary")},
@@ -181,7 +177,7 @@ def figures_of(watched: Run, batches: int) -> dict[str, Any]:
     first, last = int(SETTLED * batches), int(LAST_KILL * batches)
     ends = [first + (last - first) * n // 4 for n in range(5)]
     quarters = [quarter(watched, ends[n], ends[n + 1]) for n in range(4)]
-    told: dict[str, Any] = {"quarters": quarters}
+    found: dict[str, Any] = {"quarters": quarters}
     for name, figure in {
         "last_over_first_quarter_ms": "ms",
         "cpu_growth": "cpu_ms",
@@ -194,8 +190,8 @@ def figures_of(watched: Run, batches: int) -> dict[str, Any]:
         "temporary_growth": "temporary_files",
     }.items():
         before, after = quarters[0][figure], quarters[-1][figure]
-        told[name] = round(after / before, 3) if before else None
-    return told
+        found[name] = round(after / before, 3) if before else None
+    return found
 
 
 def quarter(watched: Run, first: int, last: int) -> dict[str, Any]:
@@ -206,15 +202,10 @@ def quarter(watched: Run, first: int, last: int) -> dict[str, Any]:
     if not own:
         raise SystemExit(f"no micro-batch was seen from {first} to {last}: run more of them")
     passed = max(own[-1].batch - own[0].batch, 1)
-    ms = {
-        name: middle(ms for batch, ms in taken if first <= batch <= last)
-        for name, taken in watched.batch_ms.items()
-    }
     rss = {kind: middle(one.rss_mb[kind] for one in own) for kind in KINDS}
     return {
         "from": first,
-        "ms": round(sum(ms.values())),
-        **{f"ms_{name}": round(own_ms) for name, own_ms in ms.items()},
+        "ms": round(middle(ms for batch, ms in watched.batch_ms if first <= batch <= last)),
         "cpu_ms": round(1000 * (own[-1].cpu_s - own[0].cpu_s) / passed),
         "heap_mb": middle(mb for batch, mb in watched.heap_mb if first <= batch <= last),
         "rss_mb": round(sum(rss.values())),
@@ -231,7 +222,7 @@ def quarter(watched: Run, first: int, last: int) -> dict[str, Any]:
 
 
 def middle(values: Iterable[float]) -> float:
-    """The median; 0 where there is none, for a query that lags behind or has read all."""
+    """The median; 0 where there is none."""
     own = list(values)
     return median(own) if own else 0
 

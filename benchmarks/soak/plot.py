@@ -19,7 +19,7 @@ WINDOW = 15
 def draw(
     path: Path,
     samples: Sequence[Sample],
-    batch_ms: Mapping[str, Points],
+    batch_ms: Points,
     heap_mb: Points,
 ) -> None:
     """Write a picture of how the figures of a run went with its micro-batches."""
@@ -38,16 +38,16 @@ def draw(
     def each(name: str) -> Points:
         return [(one.batch, getattr(one, name)) for one in samples]
 
-    show((0, 0), "ms a micro-batch", {name: smooth(own) for name, own in batch_ms.items()})
-    show((0, 1), "CPU ms a micro-batch, of all three", {"all processes": smooth(cpu(samples))})
+    show((0, 0), "ms a micro-batch", {"median": smooth(batch_ms)})
+    show((0, 1), "CPU ms a micro-batch", {"all processes": smooth(cpu(samples))})
     memory = {kind: [(one.batch, one.rss_mb[kind]) for one in samples] for kind in KINDS}
     show((0, 2), "MB", {**memory, "heap, collected": heap_mb})
     show((1, 0), "open", {"files": each("open_files"), "threads": each("threads")})
-    files = {"checkpoints": each("checkpoint_files"), "temporary": each("temporary_files")}
+    files = {"checkpoint": each("checkpoint_files"), "temporary": each("temporary_files")}
     show((1, 1), "files", files)
     megabytes = {
-        name: [(batch, size / (1 << 20)) for batch, size in each(f"{which}_bytes")]
-        for name, which in (("checkpoints", "checkpoint"), ("temporary", "temporary"))
+        name: [(batch, size / (1 << 20)) for batch, size in each(f"{name}_bytes")]
+        for name in ("checkpoint", "temporary")
     }
     show((1, 2), "MB on disk", megabytes)
     figure.supxlabel("micro-batches", fontsize=9)

@@ -1,8 +1,8 @@
-"""The process that is watched and killed: one session with all queries.
+"""The process that is watched and killed: a session with one query of three outputs.
 
-``load`` fills the topics and lets each query read what is there first; ``run`` starts the queries,
+``load`` fills the topics and lets the query read what is there first; ``run`` starts it again,
 micro-batch after micro-batch, and says what each took, as lines of JSON; ``read`` writes what has
-come out.
+come out, and says how much is stored.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import LongType, StructType
 
@@ -28,9 +28,8 @@ from dovetail.io.kafka import read_topic, to_records
 
 TOTALS = "totals"
 PARTITIONS = {"orders": 2, "customers": 1, TOTALS: 1}
-OUTPUTS = ("delta", "topic", "parquet")
-"""The queries; the first is the one by which a run is measured."""
 POLL_S = 0.5
+CHECKPOINT = "checkpoint"
 MEMORY = "2g"
 
 
@@ -46,11 +45,11 @@ def session(place: Path) -> SparkSession:
     return builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
 
 
-def outputs(
-    spark: SparkSession, place: Path, servers: str, size: feed.Size | None = None, every: str = ""
-) -> dict[str, Callable[[], StreamingQuery]]:
-    """What starts each query: with micro-batches of ``size``, one ``every`` so long, so that all
-    queries keep step; or, without, one with all there is.
+def start(
+    spark: SparkSession, place: Path, servers: str, size: feed.Size | None = None
+) -> StreamingQuery:
+    """The query, with micro-batches of ``size``, one after the other; or, without, with one of all
+    there is.
     """
 
     def table(topic: str, most: int | None) -> dt.Table:
@@ -70,23 +69,14 @@ def outputs(
     joined = orders.join(customers, on={"customer": "name"}, select=["amount", "city"])
     totals = joined.group_by("city").agg(orders=dt.count(), amount=dt.sum("amount"))
     results = {
-        "delta": (joined, dt.to_delta(place / "delta")),
-        "topic": (totals, dt.to_topic(TOTALS, servers=servers)),
-        "parquet": (joined, dt.to_parquet(place / "parquet")),
+        joined: [dt.to_delta(place / "delta"), dt.to_parquet(place / "parquet")],
+        totals: dt.to_topic(TOTALS, servers=servers),
     }
-
-    def start(name: str) -> StreamingQuery:
-        result, sink = results[name]
-        checkpoint = place / "checkpoints" / name
-        if size is None:
-            return result.write_stream(sink, checkpoint=checkpoint, availableNow=True, name=name)
-        return result.write_stream(sink, checkpoint=checkpoint, processingTime=every, name=name)
-
-    return {name: partial(start, name) for name in OUTPUTS}
+    return dt.run(results, checkpoint=place / CHECKPOINT, availableNow=size is None)
 
 
 def load(spark: SparkSession, place: Path, servers: str, size: feed.Size, batches: int) -> None:
-    """Make the topics, let the queries read the tables as they begin, then write what changes."""
+    """Make the topics, let the query read the tables as they begin, then write what changes."""
     kafka: Any = spark._jvm.org.apache.kafka.clients.admin  # type: ignore[union-attr]  # noqa: SLF001
     admin = kafka.Admin.create({"bootstrap.servers": servers})
     topics = [kafka.NewTopic(name, count, 1) for name, count in PARTITIONS.items()]
@@ -96,11 +86,10 @@ def load(spark: SparkSession, place: Path, servers: str, size: feed.Size, batche
     admin.close()
     for topic, rows in feed.beginning(size).items():
         write(spark, servers, topic, rows)
-    for start in outputs(spark, place, servers).values():
-        query = start()
-        while query.isActive or is_late(query):
-            query = query if query.isActive else start()
-            time.sleep(POLL_S)
+    query = start(spark, place, servers)
+    while query.isActive or is_late(query):
+        query = query if query.isActive else start(spark, place, servers)
+        time.sleep(POLL_S)
     for topic, rows in feed.changes(size, batches).items():
         write(spark, servers, topic, rows)
 
@@ -115,38 +104,29 @@ def write(spark: SparkSession, servers: str, topic: str, rows: pa.Table) -> None
 
 
 def run(
-    spark: SparkSession, place: Path, servers: str, size: feed.Size, every: str, heap_every: int
+    spark: SparkSession, place: Path, servers: str, size: feed.Size, heap_every: int
 ) -> Iterator[dict[str, Any]]:
-    """Each query's micro-batches as they end, and now and then the heap after a collection; until
-    all of them have read all there is. One starts after the other.
+    """The query's micro-batches as they end, and now and then the heap after a collection; until it
+    has read all there is.
     """
-    starts = outputs(spark, place, servers, size, every)
-    queries: dict[str, StreamingQuery] = {}
-    seen = dict.fromkeys(OUTPUTS, -1)
-    collected = 0
+    query = start(spark, place, servers, size)
+    seen, collected = -1, 0
     while True:
-        begun = all(query.lastProgress is not None for query in queries.values())
-        ended = begun and len(queries) == len(starts) and all(map(has_read_all, queries.values()))
-        for name, query in queries.items():
-            for progress in query.recentProgress:
-                number = progress["batchId"]
-                if number > seen[name] and "addBatch" in progress["durationMs"]:
-                    seen[name] = number
-                    took = progress["durationMs"]["triggerExecution"]
-                    yield {"query": name, "batch": number, "ms": took}
-            if is_late(query):
-                queries[name] = starts[name]()
-        if seen[OUTPUTS[0]] >= collected + heap_every:
-            collected = seen[OUTPUTS[0]]
-            yield {"batch": collected, "heap_mb": heap_mb(spark)}
+        ended = has_read_all(query)
+        for progress in query.recentProgress:
+            if progress["batchId"] > seen and "addBatch" in progress["durationMs"]:
+                seen = progress["batchId"]
+                took = progress["durationMs"]["triggerExecution"]
+                yield {"batch": seen, "ms": took}
+        if is_late(query):
+            query = start(spark, place, servers, size)
+        if seen >= collected + heap_every:
+            collected = seen
+            yield {"batch": seen, "heap_mb": heap_mb(spark)}
         if ended:
             break
-        if begun and len(queries) < len(starts):
-            name = OUTPUTS[len(queries)]
-            queries[name] = starts[name]()
         time.sleep(POLL_S)
-    for query in queries.values():
-        query.stop()
+    query.stop()
     yield {"ended": True}
 
 
@@ -168,7 +148,7 @@ def is_late(query: StreamingQuery) -> bool:
         return False
     if "failed to connect back" not in str(query.exception()):
         query.awaitTermination()
-    harness.note(f"{query.name} found no Python worker in time")
+    harness.note("the query found no Python worker in time")
     return True
 
 
@@ -180,8 +160,10 @@ def heap_mb(spark: SparkSession) -> int:
     return int(memory.getUsed()) >> 20
 
 
-def read(spark: SparkSession, place: Path, servers: str) -> None:
-    """Each output as one file: the table, the topic's records, the changes."""
+def read(spark: SparkSession, place: Path, servers: str) -> Iterator[dict[str, Any]]:
+    """Each output as one file: the table, the topic's records, the changes. Then how much the state
+    holds.
+    """
     city = StructType().add("city", LongType())
     totals = StructType().add("orders", LongType()).add("amount", LongType())
     frames = {
@@ -193,18 +175,20 @@ def read(spark: SparkSession, place: Path, servers: str) -> None:
     }
     for name, frame in frames.items():
         pq.write_table(frame.toArrow(), place / f"{name}.parquet")
+    state = dt.read_state(spark, place / CHECKPOINT).agg(F.sum("bytes").alias("bytes")).first()
+    assert state is not None
+    yield {"stored_bytes": state["bytes"]}
 
 
 def main() -> None:
-    task, folder, servers, sizes, batches, every = sys.argv[1:7]
+    task, folder, servers, sizes, batches = sys.argv[1:6]
     place, size = Path(folder), feed.Size(**json.loads(sizes))
     spark = session(place)
     if task == "load":
         load(spark, place, servers, size, int(batches))
-    elif task == "read":
-        read(spark, place, servers)
     else:
-        for line in run(spark, place, servers, size, every, max(int(batches) // 24, 1)):
+        lines = run(spark, place, servers, size, max(int(batches) // 24, 1))
+        for line in read(spark, place, servers) if task == "read" else lines:
             print(json.dumps(line), flush=True)
     spark.stop()
 

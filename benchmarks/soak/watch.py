@@ -48,11 +48,11 @@ def sample(batch: int, driver: psutil.Process, place: Path, log: Path) -> Sample
             times = process.cpu_times()
             cpu_s += times.user + times.system + times.children_user + times.children_system
             processes += 1
-    checkpoints, temporary = _lies_in(place / "checkpoints"), _lies_in(place / "temporary")
+    checkpoint, temporary = _lies_in(place / "checkpoint"), _lies_in(place / "temporary")
     with log.open("rb") as lines:
         logged = sum(1 for _ in lines)
     return Sample(
-        batch, rss_mb, processes, open_files, threads, cpu_s, *checkpoints, *temporary, logged
+        batch, rss_mb, processes, open_files, threads, cpu_s, *checkpoint, *temporary, logged
     )
 
 

@@ -28,6 +28,8 @@ EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
 _ABSENT = ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND")
+FEED = "delta.enableChangeDataFeed"
+"""The property of a table that keeps its changes for readers."""
 _VECTORS = "delta.enableDeletionVectors"
 _LOG_PARTITIONS, _LOG_PARTITIONS_DEFAULT = "spark.databricks.delta.snapshotPartitions", 50
 
@@ -138,10 +140,17 @@ def called(
     return (table or "") if path is None else named(path_of(session, operator, argument, path))
 
 
+def details(session: SparkSession, table: str) -> Row:
+    """What Delta says of a table: ``location``, ``sizeInBytes``, ``properties`` and more. Its log
+    is read for it, and kept for what comes next.
+    """
+    (row,) = session.sql(f"DESCRIBE DETAIL {table}").collect()
+    return row
+
+
 def location(session: SparkSession, table: str) -> str:
     """The path of a table."""
-    (detail,) = session.sql(f"DESCRIBE DETAIL {table}").select("location").collect()
-    return str(detail["location"])
+    return str(details(session, table)["location"])
 
 
 def named(path: str) -> str:
@@ -188,15 +197,10 @@ def replace(rows: DataFrame, table: str, where: str) -> None:
     writer.saveAsTable(table)
 
 
-def records_changes(session: SparkSession, table: str) -> bool:
-    """Whether the table has a change feed."""
-    return (property_of(session, table, "delta.enableChangeDataFeed") or "").lower() == "true"
-
-
 def property_of(session: SparkSession, table: str, name: str) -> str | None:
     """A property of the table."""
-    rows = session.sql(f"SHOW TBLPROPERTIES {table}").collect()
-    return next((row["value"] for row in rows if row["key"] == name), None)
+    value: str | None = details(session, table)["properties"].get(name)
+    return value
 
 
 def set_property(session: SparkSession, table: str, name: str, value: str) -> None:

@@ -50,14 +50,17 @@ CONDITION_CHARS_MAX = 1 << 20
 _SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.autoBroadcastJoinThreshold": str(1 << 40),
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.leafNodeDefaultParallelism": "1",
     "spark.sql.shuffle.partitions": "1",
 }
-"""For few rows: one task a step, and no shuffle of the table. And no code is generated: a commit
-takes some hundred pieces of it, more than Spark keeps, so it would compile all of them anew each
-time. For more rows Spark's defaults, under which it finds the number of tasks by itself.
+"""For few rows: one task a step, and no shuffle of the table. For more rows Spark's defaults, under
+which it finds the number of tasks by itself.
 """
+COMPILED_BYTES_MIN = 8 << 20
+"""Tables that are smaller are read without code generated for them: a commit takes some hundred
+pieces of it, which take longer to make than so few rows to read.
+"""
+_INTERPRETED = {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 _SUFFIXES: Mapping[type[DataType], str] = {
     ByteType: "Y",
@@ -70,9 +73,12 @@ _SUFFIXES: Mapping[type[DataType], str] = {
 Mask = npt.NDArray[np.bool_]
 
 
-def for_few(session: SparkSession) -> AbstractContextManager[None]:
-    """Settings of a session of one's own under which a commit of few rows is fast."""
-    return lake.setting(session, _SETTINGS)
+def for_few(session: SparkSession, table_bytes: int) -> AbstractContextManager[None]:
+    """Settings of a session of one's own under which a commit of few rows to a table of this size
+    is fast.
+    """
+    compiled = table_bytes >= COMPILED_BYTES_MIN
+    return lake.setting(session, _SETTINGS if compiled else _SETTINGS | _INTERPRETED)
 
 
 def measure(frame: DataFrame) -> tuple[int, bool]:
@@ -118,8 +124,10 @@ def upsert(
     the key has no row any more. All types are plain, keys no floats. ``nulls``: keys may have nulls
     in them; a null equals a null. ``session``: one's own.
     """
-    with for_few(session):
-        _upsert(session, table, rows, schema, keys, nulls=nulls)
+    details = lake.details(session, table)
+    with for_few(session, details["sizeInBytes"]):
+        records_changes = details["properties"].get(lake.FEED, "").lower() == "true"
+        _upsert(session, table, rows, schema, keys, nulls=nulls, records_changes=records_changes)
 
 
 def _upsert(
@@ -130,10 +138,11 @@ def _upsert(
     keys: Sequence[str],
     *,
     nulls: bool,
+    records_changes: bool,
 ) -> None:
     columns = [name for name in schema.names if name != DELETED]
     where = having_keys({name: (rows[name], schema[name].dataType) for name in keys})
-    if len(where) <= CONDITION_CHARS_MAX and not lake.records_changes(session, table):
+    if len(where) <= CONDITION_CHARS_MAX and not records_changes:
         coming = rows.filter(pc.invert(rows[DELETED])).select(columns).combine_chunks()
         frame = session.createDataFrame(coming, StructType([schema[name] for name in columns]))
         lake.replace(frame, table, where)

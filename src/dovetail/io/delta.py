@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from os import fspath
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -192,6 +193,16 @@ class KeptTable:
         every = self.sink.compact_every
         if every is not None and (batch_id + 1) % every == 0:
             lake.compact(session, self.table)
+        self._read_ahead(session)
+
+    def _read_ahead(self, session: SparkSession) -> None:
+        """Read the table's log while Spark prepares the next micro-batch, which needs it."""
+
+        def read() -> None:
+            with suppress(Exception):  # the next micro-batch says what is wrong
+                lake.details(session, self.table)
+
+        InheritableThread(target=read, daemon=True, name="dovetail-delta-log").start()
 
     def _standing(
         self, session: SparkSession, query: str | None, *, begun: bool
@@ -297,7 +308,8 @@ def merge_changes(
             schema = schema.add(DELETED, BooleanType())
             upsert.upsert(session, table, rows.select(schema.names), schema, keys, nulls=nulls)
         else:
-            with upsert.for_few(session) if few else nullcontext():
+            size = lake.details(session, table)["sizeInBytes"]
+            with upsert.for_few(session, size) if few else nullcontext():
                 _merge_many(session, kept, table, keys, nulls=nulls)
     finally:
         lake.release(kept)

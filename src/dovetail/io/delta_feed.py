@@ -14,7 +14,6 @@ from dovetail.errors import ConfigurationError
 from dovetail.refusals import refused
 
 POSITION = "_commit_position"
-_FEED = "delta.enableChangeDataFeed"
 _GIVEN = "Give the path of a Delta table in path=, or its name in the catalog in table="
 _KIND, _VERSION, _TIME = "_change_type", "_commit_version", "_commit_timestamp"
 
@@ -61,12 +60,12 @@ class DeltaChanges:
         )
 
     def _feed(self, table: str) -> DataFrame:
-        if lake.property_of(self.session, table, _FEED) != "true":
+        if lake.property_of(self.session, table, lake.FEED) != "true":
             raise ConfigurationError(
                 f"table {self.label}",
                 "its change data feed is not enabled",
-                f"ALTER TABLE {table} SET TBLPROPERTIES ({_FEED} = true); with streaming=False and "
-                "no version= its content is read without",
+                f"ALTER TABLE {table} SET TBLPROPERTIES ({lake.FEED} = true); with "
+                "streaming=False and no version= its content is read without",
             )
         options = {"readChangeFeed": "true"}
         if self.version is not None:

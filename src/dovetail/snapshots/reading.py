@@ -260,7 +260,7 @@ class Present:
         """Read from the table's log. SQL has the same by several jobs, as rows."""
         logs: Any = session._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]  # noqa: SLF001 -- only the JVM knows logs
         snapshot = logs.forTableWithSnapshot(session._jsparkSession, path)._2()  # noqa: SLF001
-        feed = snapshot.metadata().configuration().get("delta.enableChangeDataFeed")
+        feed = snapshot.metadata().configuration().get(lake.FEED)
         has_feed = feed.isDefined() and feed.get().lower() == "true"
         return cls(snapshot.version(), snapshot.metadata().id(), has_feed)
 
@@ -304,8 +304,7 @@ def fit_version(reader: Reader, source: SnapshotSource) -> int:
         raise ConfigurationError(
             operator,
             "its change data feed is not enabled",
-            f"Run ALTER TABLE {lake.named(source.path)} SET TBLPROPERTIES "
-            "(delta.enableChangeDataFeed = true)",
+            f"Run ALTER TABLE {lake.named(source.path)} SET TBLPROPERTIES ({lake.FEED} = true)",
         )
     schema = lake.read(reader.session, lake.named(source.path)).schema
     for name in reader.columns(source):

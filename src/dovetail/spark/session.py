@@ -31,6 +31,10 @@ MEMORY = {
 HUGE_PAGES = "-XX:+UseTransparentHugePages"
 DAEMON = "dovetail.spark.daemon"
 INSTALL = "Set PYSPARK_PYTHON to a Python that has dovetail, on a cluster in each executor's image"
+COMPILED, COMPILED_KEPT = "spark.sql.codegen.cache.maxEntries", "2000"
+"""How many pieces of generated code the JVM keeps, so that they are not compiled anew in each
+micro-batch; by default 100, fewer than a commit to a Delta table takes.
+"""
 SOCKETS = "spark.python.unix.domain.socket.enabled"
 
 _ASKED: WeakSet[SparkSession] = WeakSet()
@@ -63,8 +67,8 @@ def configure(
     are added.
 
     Besides: huge pages, on Linux, for the JVM and its Python workers (set in ``os.environ``, which
-    they inherit); Unix sockets between them; UTC as time zone; and on one machine
-    (``master("local...")``) workers that start with their imports made.
+    they inherit); Unix sockets between them; UTC as time zone; room for generated code; and on one
+    machine (``master("local...")``) workers that start with their imports made.
 
     Raises ``ConfigurationError`` for jars that are not there.
     """
@@ -74,7 +78,7 @@ def configure(
         "spark.jars": ",".join(_files(jars)),
         "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
     }
-    settings = {SOCKETS: "true", "spark.sql.session.timeZone": "UTC"}
+    settings = {SOCKETS: "true", "spark.sql.session.timeZone": "UTC", COMPILED: COMPILED_KEPT}
     if sys.platform == "linux":
         for name, value in MEMORY.items():
             os.environ.setdefault(name, value)
