@@ -85,7 +85,8 @@ def strict(session: SparkSession) -> None:
 def tune(session: SparkSession) -> None:
     """Settings of a session of one's own under which small merges are fast."""
     for name, value in _SETTINGS.items():
-        session.conf.set(name, value)
+        if session.conf.get(name, None) != value:  # Spark warns of some of them
+            session.conf.set(name, value)
     if session.conf.get(_LOG_PARTITIONS, None) is None:
         partitions = min(session.sparkContext.defaultParallelism, _LOG_PARTITIONS_DEFAULT)
         session.conf.set(_LOG_PARTITIONS, str(partitions))
@@ -276,7 +277,8 @@ def keep(frame: DataFrame) -> DataFrame:
 def release(kept: DataFrame) -> None:
     """Forget what was kept."""
     rows: Any = kept._jdf  # noqa: SLF001 -- only the JVM knows what is kept
-    rows.queryExecution().logical().rdd().unpersist(False)
+    rdd = rows.queryExecution().logical().rdd()
+    rdd.sparkContext().unpersistRDD(rdd.id(), False)  # of itself it would log a warning
 
 
 def bounds(name: str, type_: DataType) -> list[Column]:

@@ -7,8 +7,8 @@ rows that have them go, found in one scan of the key columns, and those that com
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import reduce
 from operator import add
 from typing import Any
@@ -47,20 +47,23 @@ BYTES_MAX = 16 << 20
 CONDITION_CHARS_MAX = 1 << 20
 """A condition is written into the table's log."""
 
+CODE = "spark.sql.codegen.factoryMode"
+"""Whether Spark compiles code for what it runs."""
+INTERPRETED, COMPILED = "NO_CODEGEN", "FALLBACK"
+COMPILED_BYTES_MIN = 8 << 20
+"""Tables that are smaller are read without compiled code: a commit takes some hundred pieces of it,
+more than Spark keeps by default, which take longer to make than so few rows to read.
+"""
 _SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.autoBroadcastJoinThreshold": str(1 << 40),
+    CODE: INTERPRETED,
     "spark.sql.leafNodeDefaultParallelism": "1",
     "spark.sql.shuffle.partitions": "1",
 }
-"""For few rows: one task a step, and no shuffle of the table. For more rows Spark's defaults, under
-which it finds the number of tasks by itself.
+"""For few rows: one task a step, no shuffle of the table, no compiled code. For more rows Spark's
+defaults, under which it finds the number of tasks by itself.
 """
-COMPILED_BYTES_MIN = 8 << 20
-"""Tables that are smaller are read without code generated for them: a commit takes some hundred
-pieces of it, which take longer to make than so few rows to read.
-"""
-_INTERPRETED = {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 _SUFFIXES: Mapping[type[DataType], str] = {
     ByteType: "Y",
@@ -73,12 +76,21 @@ _SUFFIXES: Mapping[type[DataType], str] = {
 Mask = npt.NDArray[np.bool_]
 
 
-def for_few(session: SparkSession, table_bytes: int) -> AbstractContextManager[None]:
-    """Settings of a session of one's own under which a commit of few rows to a table of this size
-    is fast.
+def for_many(session: SparkSession) -> AbstractContextManager[None]:
+    """Settings of a session of one's own under which many rows are fast."""
+    return lake.setting(session, {CODE: COMPILED})
+
+
+@contextmanager
+def for_few(session: SparkSession, table: str) -> Iterator[Mapping[str, str]]:
+    """Settings of a session of one's own under which a commit of few rows to the table is fast;
+    gives the table's properties.
     """
-    compiled = table_bytes >= COMPILED_BYTES_MIN
-    return lake.setting(session, _SETTINGS if compiled else _SETTINGS | _INTERPRETED)
+    with lake.setting(session, _SETTINGS):
+        details = lake.details(session, table)
+        large = details["sizeInBytes"] >= COMPILED_BYTES_MIN
+        with for_many(session) if large else nullcontext():
+            yield details["properties"]
 
 
 def measure(frame: DataFrame) -> tuple[int, bool]:
@@ -124,9 +136,8 @@ def upsert(
     the key has no row any more. All types are plain, keys no floats. ``nulls``: keys may have nulls
     in them; a null equals a null. ``session``: one's own.
     """
-    details = lake.details(session, table)
-    with for_few(session, details["sizeInBytes"]):
-        records_changes = details["properties"].get(lake.FEED, "").lower() == "true"
+    with for_few(session, table) as properties:
+        records_changes = properties.get(lake.FEED, "").lower() == "true"
         _upsert(session, table, rows, schema, keys, nulls=nulls, records_changes=records_changes)
 
 

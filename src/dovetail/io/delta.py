@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from os import fspath
@@ -50,9 +50,11 @@ belongs to its checkpoint.
 QUERY_ID = "sql.streaming.queryId"
 """The property under which Spark's jobs know the id."""
 
-_COMPACTION = {
+_SETTINGS = {
     "spark.databricks.delta.optimize.minFileSize": str(32 << 20),
     "spark.databricks.delta.optimize.maxFileSize": str(128 << 20),
+    # Of the table's log there is little to read.
+    upsert.CODE: upsert.INTERPRETED,
 }
 
 
@@ -168,7 +170,7 @@ class KeptTable:
         if self._session is None:
             self._session = lake.apart(batch.sparkSession)
             lake.tune(self._session)
-            for name, value in _COMPACTION.items():
+            for name, value in _SETTINGS.items():
                 self._session.conf.set(name, value)
             # A streaming query's own; for many changes Spark finds the number of tasks by itself.
             for name in ("spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions"):
@@ -177,7 +179,8 @@ class KeptTable:
         if not self._taken:
             standing = self._standing(session, query, begun=batch_id > 0)
             if standing == "replaced":
-                self._replace(batch, query)
+                with upsert.for_many(session):
+                    self._replace(batch, query)
                 self._taken = True
                 return
             if standing == "adopted":
@@ -192,7 +195,8 @@ class KeptTable:
         merge_changes(session, batch, self.table, self.keys, nulls=self.nulls)
         every = self.sink.compact_every
         if every is not None and (batch_id + 1) % every == 0:
-            lake.compact(session, self.table)
+            with upsert.for_many(session):
+                lake.compact(session, self.table)
         self._read_ahead(session)
 
     def _read_ahead(self, session: SparkSession) -> None:
@@ -308,8 +312,7 @@ def merge_changes(
             schema = schema.add(DELETED, BooleanType())
             upsert.upsert(session, table, rows.select(schema.names), schema, keys, nulls=nulls)
         else:
-            size = lake.details(session, table)["sizeInBytes"]
-            with upsert.for_few(session, size) if few else nullcontext():
+            with upsert.for_few(session, table) if few else upsert.for_many(session):
                 _merge_many(session, kept, table, keys, nulls=nulls)
     finally:
         lake.release(kept)
