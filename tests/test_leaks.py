@@ -27,18 +27,8 @@ import dovetail as dt
 AT = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
-class Run(NamedTuple):
-    """A query, and when it is watched: ``watched`` micro-batches early, once it has settled, and
-    the last ones.
-    """
-
-    batches: int
-    settled: int
-    watched: int
-    buckets: int
-
-
-SHORT, LONG = Run(80, 25, 12, 1), Run(150, 50, 20, 2)
+BATCHES, SETTLED, WATCHED, BUCKETS = 150, 50, 20, 2
+"""A query is watched for some micro-batches early, once it has settled, and for the last ones."""
 
 
 class Held(NamedTuple):
@@ -100,43 +90,41 @@ def write(folder: Path, batches: int) -> None:
             pq.write_table(dated, folder / name / f"{batch:04}.parquet")
 
 
-def samples(query: Any, spark: SparkSession, run: Run) -> Iterator[tuple[int, Held]]:
+def samples(query: Any, spark: SparkSession) -> Iterator[tuple[int, Held]]:
     """What is held after some of the micro-batches, each with its number."""
     seen = -1
     while query.isActive:
         progress = query.lastProgress
         batch = -1 if progress is None else progress["batchId"]
-        if batch > seen and not run.settled < batch < run.batches - run.watched:
+        if batch > seen and not SETTLED < batch < BATCHES - WATCHED:
             seen = batch
             yield batch, held(spark)
         time.sleep(0.2)
     query.awaitTermination()
 
 
-def main(folder: Path, run: Run) -> None:
+def main(folder: Path) -> None:
     """Run the query in a process of its own, and print what it holds early and late."""
     builder = small_session.builder().config("spark.sql.shuffle.partitions", "1")
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    write(folder, run.batches)
+    write(folder, BATCHES)
     sink, checkpoint = dt.to_parquet(str(folder / "out")), str(folder / "checkpoint")
     started = topology(spark, folder)
     query = started.write_stream(
-        sink, checkpoint=checkpoint, buckets=run.buckets, availableNow=True
+        sink, checkpoint=checkpoint, buckets=BUCKETS, availableNow=True
     )
-    found = list(samples(query, spark, run))
-    early = [own for batch, own in found if run.settled - run.watched <= batch <= run.settled]
-    late = [own for batch, own in found if batch >= run.batches - run.watched]
+    found = list(samples(query, spark))
+    early = [own for batch, own in found if SETTLED - WATCHED <= batch <= SETTLED]
+    late = [own for batch, own in found if batch >= BATCHES - WATCHED]
     print(json.dumps({"ended": query.lastProgress["batchId"], "early": early, "late": late}))
 
 
-@pytest.mark.parametrize(
-    "run", [pytest.param(SHORT, id="short"), pytest.param(LONG, id="long", marks=pytest.mark.slow)]
-)
-def test_micro_batches_leave_nothing_behind(tmp_path: Path, run: Run) -> None:
+@pytest.mark.slow
+def test_micro_batches_leave_nothing_behind(tmp_path: Path) -> None:
     """What is held rises and falls; a leak raises its floor above what was its ceiling."""
-    found = reported(__file__, tmp_path, *run)
-    assert found["ended"] == run.batches - 1
+    found = reported(__file__, tmp_path)
+    assert found["ended"] == BATCHES - 1
     assert min(len(found["early"]), len(found["late"])) > 3
     most = [max(values) for values in zip(*found["early"], strict=True)]
     least = [min(values) for values in zip(*found["late"], strict=True)]
@@ -145,4 +133,4 @@ def test_micro_batches_leave_nothing_behind(tmp_path: Path, run: Run) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Run(*map(int, sys.argv[2:])))
+    main(Path(sys.argv[1]))

@@ -367,7 +367,7 @@ def to_delta(
     """A Delta table, at ``path`` or called ``table`` in a catalog, that equals the table after each
     micro-batch: its key, its values and ``_timestamp``, the event time of the row's last change.
 
-    Each batch is one MERGE of the last change per key; a batch that is repeated after a failure
+    Each batch is one commit of the last change per key; a batch that is repeated after a failure
     leaves the table as it is, so nothing is lost or doubled. The table is created on first use. It
     belongs to the query's checkpoint, which its property ``dovetail.query`` names.
 

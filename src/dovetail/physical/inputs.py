@@ -135,7 +135,7 @@ class Arrival:
 def _in_one_order(orders: Sequence[Sequence[Source]]) -> tuple[Source, ...]:
     """All sources in the order in which each list has them; that of first use if lists differ."""
     first_use = dict.fromkeys(chain.from_iterable(orders))
-    sorter = TopologicalSorter[Source](dict.fromkeys(first_use, ()))
+    sorter: TopologicalSorter[Source] = TopologicalSorter(dict.fromkeys(first_use, ()))
     for before, after in chain.from_iterable(map(pairwise, orders)):
         sorter.add(after, before)
     try:

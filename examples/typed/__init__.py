@@ -1,0 +1,1 @@
+"""Typed code of an application, checked against the installed package."""

@@ -1,0 +1,66 @@
+"""A topology as an application has it, typed: ``./dev versions`` checks it with mypy and pyright
+against the installed package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+import dovetail as dt
+from dovetail import testing
+
+
+def enriched(orders: dt.Table, customers: dt.Table) -> dt.Table:
+    """Orders with their customers, those that cost something."""
+    joined = orders.join(customers, on="customer", how="left", select=["amount", "city"])
+    return joined.where(F.col("amount") > 0)
+
+
+def by_city(orders: dt.Table) -> dt.Table:
+    """How many orders each city has, and what they amount to."""
+    return orders.group_by("city").agg(orders=dt.count(), amount=dt.sum("amount"))
+
+
+def seen(clicks: dt.Stream, customers: dt.Table) -> dt.Stream:
+    """Clicks with who clicked, as it was at the time."""
+    return clicks.join(customers, how="left", on="customer", name="seen")
+
+
+def start(spark: SparkSession, orders: Path, customers: Path, out: Path) -> StreamingQuery:
+    """Both tables kept by one query."""
+
+    def table(name: str, folder: Path, key: str, columns: str) -> dt.Table:
+        frame = spark.readStream.schema(f"{columns}, at timestamp").json(str(folder))
+        return dt.Table.from_changelog(frame, key=key, timestamp="at", name=name)
+
+    joined = enriched(
+        table("orders", orders, "id", "id long, customer string, amount long"),
+        table("customers", customers, "name", "name string, city string"),
+    )
+    totals = by_city(joined.materialize())
+    return dt.run(
+        {joined: dt.to_parquet(out / "joined"), totals: [dt.to_memory("totals")]},
+        checkpoint=out / "checkpoint",
+        availableNow=True,
+    )
+
+
+def tried() -> Sequence[Mapping[str, object]]:
+    """The same topology in process."""
+    orders = testing.table(
+        "orders", key="id", schema={"id": pa.int64(), "customer": pa.string(), "amount": pa.int64()}
+    )
+    customers = testing.table(
+        "customers", key="name", schema={"name": pa.string(), "city": pa.string()}
+    )
+    joined = orders.join(customers, on="customer", how="left", select=["amount", "city"])
+    driver = testing.Driver(by_city(joined))
+    driver.pipe(customers, {"name": "ann", "city": "Oslo"}, timestamp=1)
+    driver.pipe(orders, {"id": 1, "customer": "ann", "amount": 40}, timestamp=2)
+    return [{**change.key, **(change.values or {})} for change in driver.read()]
