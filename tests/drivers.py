@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 Driver = subprocess.Popen[bytes]
+CHATTER = "Python worker finish init stage"
+"""What Spark would print for each stage with state at each start of a query."""
 
 
 @contextmanager
@@ -56,4 +58,5 @@ def reported(script: str, *arguments: object, **environment: str) -> Any:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    assert CHATTER not in done.stderr
     return json.loads(done.stdout.splitlines()[-1])

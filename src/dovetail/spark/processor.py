@@ -5,6 +5,7 @@ and so imports nothing of the library.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -19,11 +20,25 @@ if TYPE_CHECKING:
     from dovetail.spark.buckets import Work
 
 
+_ASKS = "pyspark.sql.streaming.transform_with_state_driver_worker"
+"""The main module of the process that only asks for the state variables."""
+
+
 class BucketProcessor(StatefulProcessor):
     """Runs a stage for each bucket of a partition; its one state variable holds the blobs."""
 
     def __init__(self, work: Work) -> None:
         self._work = cloudpickle.dumps(work)  # type: ignore[no-untyped-call]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Let nothing of what Spark prints in the process that asks come to the user's console, but
+        for a first line that stands there already.
+        """
+        self.__dict__ = state
+        main = getattr(sys.modules["__main__"], "__spec__", None)
+        if main is not None and main.name == _ASKS:
+            with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 -- imports nothing
+                os.dup2(nowhere.fileno(), 1)
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state variable."""

@@ -13,6 +13,7 @@ from weakref import WeakSet
 
 import pyarrow as pa
 import pyspark
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -127,7 +128,7 @@ def workers_lack(spark: SparkSession) -> str | None:
 
     try:
         row = spark.range(1).mapInArrow(asked, "found string").head()
-    except PySparkException as error:
+    except (Py4JError, PySparkException) as error:
         return f"no worker starts: {reason(error)}"
     assert row is not None
     found: str = row["found"]
