@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 import small_session
+from postgres_server import database, pooled, postgres_server  # noqa: F401 -- fixtures
 from pyspark.sql import SparkSession
 
 

@@ -631,6 +631,14 @@ CALLS: dict[str, Call] = {
         existing=line(wrong=("overwrite",)),
         compact_every=POSITIVE,
     ),
+    "to_postgres": call(
+        lambda _: partial(dt.to_postgres, dsn="", table="t"),
+        dsn=line("empty text"),
+        table=line("text", "column", "span", wrong=("a.b.c", ".a")),
+        existing=line(wrong=("overwrite",)),
+        timeout_s=line("number", "fraction", wrong=(math.inf,)),
+        retries=NATURAL,
+    ),
     "to_topic": call(
         lambda _: partial(dt.to_topic, topic="t", servers="localhost:9092"),
         topic=TOPIC["topic"],

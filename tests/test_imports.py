@@ -39,7 +39,17 @@ LAYERS = {
     "operators": {*PLANS, "state"},
     "engine": {*PLANS, "state", "operators"},
     "spark": {*BUCKETS, "hadoop", "refusals", "lake"},
-    "io": {"arguments", "hadoop", "refusals", "errors", "columns", "lake", "upsert", "plan"},
+    "io": {
+        "arguments",
+        "hadoop",
+        "refusals",
+        "errors",
+        "columns",
+        "lake",
+        "upsert",
+        "lookup",
+        "plan",
+    },
     "snapshots": {*ARRAYS, "laws", "arguments", "refusals", "lake", "upsert", "plan"},
     "topology": {"arguments", "columns", "plan", "physical", "io", "spark"},
     "dsl": {

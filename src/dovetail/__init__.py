@@ -20,6 +20,7 @@ from dovetail.io.debezium import debezium
 from dovetail.io.delta import to_delta
 from dovetail.io.formats import json
 from dovetail.io.kafka import read_topic
+from dovetail.io.postgres import to_postgres
 from dovetail.io.protobuf import protobuf
 from dovetail.io.registry import registry
 from dovetail.io.sinks import to_foreach_batch, to_memory, to_parquet
@@ -119,6 +120,7 @@ __all__ = [
     "to_foreach_batch",
     "to_memory",
     "to_parquet",
+    "to_postgres",
     "to_topic",
     "tumbling",
     "within",

@@ -92,10 +92,11 @@ def run(
     if dead_letters in results:
         _refuse_unwritten(nodes)
     outcomes = [Outcome(r.plan, _listed(sinks)) for r, sinks in results.items()]
-    targets = [s.title for o in outcomes for s in o.sinks if not isinstance(s, FunctionSink)]
-    for target in targets:
+    named = [s for o in outcomes for s in o.sinks if not isinstance(s, FunctionSink)]
+    targets = [getattr(sink, "target", sink.title) for sink in named]
+    for sink, target in zip(named, targets, strict=True):
         if targets.count(target) > 1:
-            raise PlanError("run", f"results= has {target} twice", "Give each one of its own")
+            raise PlanError("run", f"results= has {sink.title} twice", "Give each one of its own")
     return query.start(
         "run",
         outcomes,

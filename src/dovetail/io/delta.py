@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from os import fspath
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,8 +31,18 @@ from dovetail.columns import (
     quoted,
     value_name,
 )
-from dovetail.errors import PlanError, TargetError
-from dovetail.hadoop import entries, located, text_of
+from dovetail.errors import TargetError
+from dovetail.io.ownership import (
+    Existing,
+    Standing,
+    progress,
+    query_of,
+    refuse_existing,
+    refuse_gone,
+    refuse_rows,
+    refuse_taken,
+    standing,
+)
 from dovetail.io.sinks import WriteBatch
 from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.refusals import refused
@@ -41,14 +50,8 @@ from dovetail.refusals import refused
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-Existing: TypeAlias = Literal["refuse", "replace", "adopt"]
-
 QUERY = "dovetail.query"
-"""The table property that names the query that keeps the table, by Spark's id of the query, which
-belongs to its checkpoint.
-"""
-QUERY_ID = "sql.streaming.queryId"
-"""The property under which Spark's jobs know the id."""
+"""The table property that names the query that keeps the table."""
 
 _SETTINGS = {
     "spark.databricks.delta.optimize.minFileSize": str(32 << 20),
@@ -108,7 +111,7 @@ class DeltaSink:
         columns = [*node.key.names, *node.values.names, TIMESTAMP]
         schema = StructType([changes[name] for name in columns])
         kept = KeptTable(self.title, table, schema, node.key.names, node.null_keys, self)
-        kept.prepare(session, *_progress(session, checkpoint))
+        kept.prepare(session, *progress(session, checkpoint))
         return kept
 
     @property
@@ -117,12 +120,7 @@ class DeltaSink:
         return f"to_delta({self.path or self.table!r})"
 
     def _prepare_appending(self, session: SparkSession, schema: StructType, table: str) -> None:
-        if self.existing != "refuse":
-            raise PlanError(
-                self.title,
-                "existing= is for tables; records and histories are appended to what is there",
-                "Leave it out",
-            )
+        refuse_existing(self.title, self.existing)
         if lake.exists(session, table):
             refuse_columns(self.title, lake.read(session, table).schema, schema)
         else:
@@ -154,19 +152,14 @@ class KeptTable:
         if lake.exists(session, self.table):
             self._standing(session, query, begun=begun)
         elif begun:
-            raise TargetError(
-                self.title,
-                "the table that this checkpoint has kept is gone",
-                "Bring it back, or start with a new checkpoint",
-            )
+            refuse_gone(self.title)
         else:
             empty = session.createDataFrame([], self.schema)
             lake.create(empty, self.table, {}, replace=False)
 
     def take(self, batch: DataFrame, batch_id: int) -> None:
         """One micro-batch."""
-        query = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
-        assert query is not None
+        query = query_of(batch)
         if self._session is None:
             self._session = lake.apart(batch.sparkSession)
             lake.tune(self._session)
@@ -177,21 +170,17 @@ class KeptTable:
                 self._session.conf.unset(name)
         session = self._session
         if not self._taken:
-            standing = self._standing(session, query, begun=batch_id > 0)
-            if standing == "replaced":
+            found = self._standing(session, query, begun=batch_id > 0)
+            if found == "replaced":
                 with upsert.for_many(session):
                     self._replace(batch, query)
                 self._taken = True
                 return
-            if standing == "adopted":
+            if found == "adopted":
                 lake.set_property(session, self.table, QUERY, query)
             self._taken = True
         elif lake.property_of(session, self.table, QUERY) != query:
-            raise TargetError(
-                self.title,
-                "another query has taken the table over",
-                "Let one query at a time keep it, each with a path of its own",
-            )
+            refuse_taken(self.title)
         merge_changes(session, batch, self.table, self.keys, nulls=self.nulls)
         every = self.sink.compact_every
         if every is not None and (batch_id + 1) % every == 0:
@@ -208,32 +197,16 @@ class KeptTable:
 
         InheritableThread(target=read, daemon=True, name="dovetail-delta-log").start()
 
-    def _standing(
-        self, session: SparkSession, query: str | None, *, begun: bool
-    ) -> Literal["kept", "replaced", "adopted"]:
+    def _standing(self, session: SparkSession, query: str | None, *, begun: bool) -> Standing:
         """Whether the table is this query's already, or what is to become of its rows."""
         owner = lake.property_of(session, self.table, QUERY)
-        if query is not None and owner == query:
+        found = standing(self.title, self.sink.existing, owner=owner, query=query, begun=begun)
+        if found != "replaced":
             self._refuse_columns(session)
-            return "kept"
-        if begun and self.sink.existing != "adopt":
-            raise TargetError(
-                self.title,
-                "it is not the table that this checkpoint has kept, or another query has taken it",
-                "Start with a new checkpoint, or go on with the rows that are there by "
-                "existing='adopt'",
-            )
-        if self.sink.existing == "replace":
-            return "replaced"
-        self._refuse_columns(session)
-        if self.sink.existing == "refuse" and not lake.read(session, self.table).isEmpty():
-            raise TargetError(
-                self.title,
-                "the table has rows that this query has not written",
-                "Choose another one, let them be replaced by existing='replace', or keep those "
-                "whose keys do not come by existing='adopt'",
-            )
-        return "adopted"
+        refusing = found == "adopted" and self.sink.existing == "refuse"
+        if refusing and not lake.read(session, self.table).isEmpty():
+            refuse_rows(self.title)
+        return found
 
     def _refuse_columns(self, session: SparkSession) -> None:
         refuse_columns(self.title, lake.read(session, self.table).schema, self.schema)
@@ -250,9 +223,7 @@ def _append(location: str, batch: DataFrame, number: int) -> None:
     """Append a micro-batch's rows. The table's log has the number under the query's name, so one
     that is appended again changes nothing.
     """
-    query = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
-    assert query is not None
-    once = {"txnAppId": f"dovetail-{query}", "txnVersion": str(number)}
+    once = {"txnAppId": f"dovetail-{query_of(batch)}", "txnVersion": str(number)}
     batch.write.format("delta").mode("append").options(**once).save(location)
 
 
@@ -398,13 +369,3 @@ def _moved(session: SparkSession, kept: DataFrame) -> DataFrame:
     datasets: Any = session._jvm.org.apache.spark.sql.classic.Dataset  # type: ignore[union-attr]  # noqa: SLF001 -- frames cannot change their session
     plan = kept._jdf.queryExecution().logical()  # noqa: SLF001
     return DataFrame(datasets.ofRows(session._jsparkSession, plan), session)  # noqa: SLF001
-
-
-def _progress(session: SparkSession, checkpoint: str) -> tuple[str | None, bool]:
-    """The id of a checkpoint's query, None in a new one, and whether a micro-batch is complete."""
-    metadata, files = located(session, checkpoint, "metadata")
-    if not files.exists(metadata):
-        return None, False
-    query = json.loads(text_of(session, files, metadata))["id"]
-    commits, _ = located(session, checkpoint, "commits")
-    return query, any(file.getName().isdigit() for file in entries(files, commits))

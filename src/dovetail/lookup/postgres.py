@@ -10,13 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.arguments import ColumnNames, Natural, Seconds, Text, validated
-from dovetail.errors import ConfigurationError, DataError, PlanError
+from dovetail.errors import DataError
 from dovetail.lookup.fit import changed, fitted
 from dovetail.lookup.postgres_line import (
     connected,
     deadline,
     milliseconds,
-    parameters,
+    psycopg_for,
+    refuse_names,
     without_parameters,
 )
 from dovetail.lookup.postgres_types import (
@@ -59,7 +60,7 @@ class PostgresReader:
     def __init__(self, source: PostgresLookup, schema: pa.Schema) -> None:
         self._source = source
         self._schema = schema
-        self._psycopg = _psycopg(source.title)
+        self._psycopg = psycopg_for(source.title)
         self._connection: Any = None
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
@@ -208,19 +209,6 @@ def _restricted(sql: Any, column: str, constants: Sequence[Any]) -> Any:
     return sql.SQL("({})").format(sql.SQL(" OR ").join(parts))
 
 
-def _psycopg(title: str) -> Any:
-    try:
-        import psycopg
-        import psycopg.sql
-    except ImportError as error:
-        raise ConfigurationError(
-            title,
-            "psycopg is not installed where it is needed",
-            "Install dovetail[postgres] for the driver and the workers",
-        ) from error
-    return psycopg
-
-
 @validated
 def postgres(
     dsn: str,
@@ -248,16 +236,8 @@ def postgres(
     missing (``dovetail[postgres]``). Source: FLIP-486 "Public Interfaces".
     """
     title = f"postgres {table}"
-    _psycopg(title)
-    if parameters(dsn) is None:
-        raise PlanError(
-            title,
-            "its dsn is not a connection string",
-            "Write 'host=… dbname=…' or 'postgresql://user:password@host/database', with % codes "
-            "for special characters in a password",
-        )
-    if not 1 <= len(table.split(".")) <= 2 or not all(table.split(".")):
-        raise PlanError(title, "its name is not one", "Write 'table' or 'schema.table'")
+    psycopg_for(title)
+    refuse_names(title, dsn, table)
     options = declared(
         title, key=key, indexes=indexes, where=where, timeout_s=timeout_s, retries=retries
     )

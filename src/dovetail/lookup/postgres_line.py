@@ -12,7 +12,36 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from dovetail.errors import ConfigurationError, PlanError
+
 _GRACE_S = 1.0
+
+
+def psycopg_for(title: str) -> Any:
+    """The package; ``ConfigurationError`` where it is missing."""
+    try:
+        import psycopg
+        import psycopg.sql
+    except ImportError as error:
+        raise ConfigurationError(
+            title,
+            "psycopg is not installed where it is needed",
+            "Install dovetail[postgres] for the driver and the workers",
+        ) from error
+    return psycopg
+
+
+def refuse_names(title: str, dsn: str, table: str) -> None:
+    """``PlanError`` for what is no connection string, or no table's name."""
+    if parameters(dsn) is None:
+        raise PlanError(
+            title,
+            "its dsn is not a connection string",
+            "Write 'host=… dbname=…' or 'postgresql://user:password@host/database', with % codes "
+            "for special characters in a password",
+        )
+    if not 1 <= len(table.split(".")) <= 2 or not all(table.split(".")):
+        raise PlanError(title, "its name is not one", "Write 'table' or 'schema.table'")
 
 
 def parameters(dsn: str) -> dict[str, Any] | None:
@@ -24,9 +53,9 @@ def parameters(dsn: str) -> dict[str, Any] | None:
     return None
 
 
-def connected(dsn: str, timeout_s: float) -> Any:
+def connected(dsn: str, timeout_s: float, name: str = "dovetail look-up") -> Any:
     """A new connection, or psycopg's error; on it every statement is a transaction but where one
-    is begun.
+    is begun. ``name``: what the server calls the application.
     """
     import psycopg
 
@@ -40,7 +69,7 @@ def connected(dsn: str, timeout_s: float) -> Any:
     }
     # Plans that are prepared would stay in a session that others may share.
     options: dict[str, Any] = {"autocommit": True, "prepare_threshold": None}
-    own = {"connect_timeout": seconds, "application_name": "dovetail look-up"}
+    own = {"connect_timeout": seconds, "application_name": name}
     return psycopg.connect(**{**lost, **(parameters(dsn) or {}), **own, **options})
 
 

@@ -159,11 +159,16 @@ def fits(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
     return np.ones(len(keys), np.bool_)
 
 
+def digits_of(column: StoreColumn) -> tuple[int, int]:
+    """The precision and the scale of a ``numeric`` that has them."""
+    coded = column.modifier - _HEADER
+    return coded >> 16, (coded & 0x7FF ^ 0x400) - 0x400
+
+
 def _fits_numeric(column: StoreColumn, keys: pa.Array) -> Mask:
     if column.modifier < 0:
         return np.ones(len(keys), np.bool_)
-    coded = column.modifier - _HEADER
-    precision, scale = coded >> 16, (coded & 0x7FF ^ 0x400) - 0x400
+    precision, scale = digits_of(column)
     digits = keys.type.scale if pa.types.is_decimal(keys.type) else 0
     wide = keys.cast(pa.decimal256(76, digits))
     fine = pc.equal(pc.round(wide, scale), wide)

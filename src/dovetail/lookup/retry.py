@@ -37,8 +37,8 @@ def persistently(
         raise ConfigurationError(
             title,
             f"no answer after {retries + 1} attempts: {first_line(error)}",
-            "See that the source runs and can be reached from the workers, then start the query "
-            "again; timeout_s= and retries= say how long to wait",
+            "See that it runs and can be reached from the workers, then start the query again; "
+            "timeout_s= and retries= say how long to wait",
         ) from error
 
 

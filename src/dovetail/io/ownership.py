@@ -1,0 +1,93 @@
+"""Whose a target is: a table belongs to the query that keeps it, by Spark's id of the query, which
+belongs to its checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Literal, TypeAlias
+
+from pyspark.sql import DataFrame, SparkSession
+
+from dovetail.errors import PlanError, TargetError
+from dovetail.hadoop import entries, located, text_of
+
+Existing: TypeAlias = Literal["refuse", "replace", "adopt"]
+Standing: TypeAlias = Literal["kept", "replaced", "adopted"]
+
+_QUERY_ID = "sql.streaming.queryId"
+"""The property under which Spark's jobs know the id."""
+
+
+def query_of(batch: DataFrame) -> str:
+    """The id of the query whose micro-batch is being written."""
+    query = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+    assert query is not None
+    return query
+
+
+def progress(session: SparkSession, checkpoint: str) -> tuple[str | None, bool]:
+    """The id of a checkpoint's query, None in a new one, and whether a micro-batch is complete."""
+    metadata, files = located(session, checkpoint, "metadata")
+    if not files.exists(metadata):
+        return None, False
+    query = json.loads(text_of(session, files, metadata))["id"]
+    commits, _ = located(session, checkpoint, "commits")
+    return query, any(file.getName().isdigit() for file in entries(files, commits))
+
+
+def standing(
+    title: str, existing: Existing, *, owner: str | None, query: str | None, begun: bool
+) -> Standing:
+    """Whether a table is this query's already, or what is to become of its rows. ``owner``: whose
+    it is; ``query``: None before its first start; ``begun``: whether a micro-batch of it is
+    complete.
+    """
+    if query is not None and owner == query:
+        return "kept"
+    if begun and existing != "adopt":
+        raise TargetError(
+            title,
+            "it is not the table that this checkpoint has kept, or another query has taken it",
+            "Start with a new checkpoint, or go on with the rows that are there by "
+            "existing='adopt'",
+        )
+    return "replaced" if existing == "replace" else "adopted"
+
+
+def refuse_gone(title: str) -> None:
+    """The table that a checkpoint has kept is missing."""
+    raise TargetError(
+        title,
+        "the table that this checkpoint has kept is gone",
+        "Bring it back, or start with a new checkpoint",
+    )
+
+
+def refuse_rows(title: str) -> None:
+    """The table has rows of others."""
+    raise TargetError(
+        title,
+        "the table has rows that this query has not written",
+        "Choose another one, let them be replaced by existing='replace', or keep those "
+        "whose keys do not come by existing='adopt'",
+    )
+
+
+def refuse_taken(title: str) -> None:
+    """The table has another owner since this query began."""
+    raise TargetError(
+        title,
+        "another query has taken the table over",
+        "Let one query at a time keep it, each with a table of its own",
+    )
+
+
+def refuse_existing(title: str, existing: Existing) -> None:
+    """``existing=`` is not for what is appended."""
+    if existing != "refuse":
+        raise PlanError(
+            title,
+            "existing= is for tables; records and histories are appended to what is there",
+            "Leave it out",
+        )

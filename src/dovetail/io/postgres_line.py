@@ -1,0 +1,93 @@
+"""Transactions of a sink in PostgreSQL, and what their failures say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from dovetail.errors import TargetError
+from dovetail.lookup.postgres_line import (
+    connected,
+    deadline,
+    milliseconds,
+    psycopg_for,
+    without_parameters,
+)
+from dovetail.lookup.retry import first_line
+
+CONNECTING_MAX_S = 10.0
+
+
+@dataclass(frozen=True)
+class Line:
+    """The way to a server. ``title``: what errors call the sink; ``timeout_s``: for a transaction.
+
+    Nothing is kept between transactions, so nothing of them stays in a session that others may
+    share through a pooler, and a connection that was lost meanwhile is no failure.
+    """
+
+    title: str
+    dsn: str = field(repr=False)
+    timeout_s: float
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        """A transaction on a connection of its own: its cursor. What fails in it is an ``OSError``
+        where trying again may help, or else a ``TargetError``; neither has psycopg's error in its
+        chain, which may show what the DSN says.
+        """
+        psycopg = psycopg_for(self.title)
+        try:
+            with (
+                self._connection(psycopg) as connection,
+                deadline(connection, self.timeout_s),
+                connection.transaction(),
+                connection.cursor() as cursor,
+            ):
+                cursor.execute(self._settings())
+                yield cursor
+        except psycopg.Error as error:
+            failure = self._failure(psycopg, error)
+        else:
+            return
+        raise failure
+
+    @contextmanager
+    def _connection(self, psycopg: Any) -> Iterator[Any]:
+        connection = connected(self.dsn, min(self.timeout_s, CONNECTING_MAX_S), "dovetail sink")
+        try:
+            # What others commit while a lock is waited for is seen.
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            yield connection
+        finally:
+            connection.close()
+
+    def _settings(self) -> str:
+        """How values are written; and what is committed is on disk, whatever the role says."""
+        return (
+            "SET LOCAL TimeZone = 'UTC'; SET LOCAL DateStyle = 'ISO'; "
+            "SET LOCAL client_encoding = 'UTF8'; "
+            f"SET LOCAL statement_timeout = {milliseconds(self.timeout_s)}; "
+            "SELECT set_config('synchronous_commit', 'on', true) "
+            "WHERE current_setting('synchronous_commit') = 'off'"
+        )
+
+    def _failure(self, psycopg: Any, error: Exception) -> Exception:
+        line = first_line(error)
+        if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+            return OSError(without_parameters(self.dsn, line))
+        if isinstance(error, psycopg.errors.InsufficientPrivilege):
+            return TargetError(
+                self.title,
+                f"PostgreSQL does not let this user write: {line}",
+                "GRANT it USAGE and CREATE on the schema, TEMPORARY on the database, and SELECT, "
+                "INSERT, UPDATE and DELETE on the table and on dovetail_queries",
+            )
+        return TargetError(
+            self.title,
+            f"PostgreSQL refuses what is written: {line}",
+            "ALTER the table so that it takes the rows, or change them by with_columns() or "
+            "where(), and start the query again",
+        )

@@ -1,0 +1,673 @@
+"""A table in a real PostgreSQL that equals a query's result: contents, restarts, kills, ownership,
+types, and what is refused.
+
+Run as a script, this module is a driver that is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import drivers
+import pytest
+import small_session
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import dovetail as dt
+from dovetail.io import postgres as sink_module
+
+psycopg = pytest.importorskip("psycopg")
+
+START = datetime(2024, 1, 1, tzinfo=timezone.utc)
+CHANGES = "id long, v string, at timestamp"
+ORDERS = "id long, name string, zone long, v string, at timestamp"
+
+Rows = list[tuple[Any, ...]]
+
+
+class Place:
+    """Files of a table, checkpoints, and a database."""
+
+    def __init__(self, spark: SparkSession, directory: Path, dsn: str) -> None:
+        self.spark, self.directory, self.dsn = spark, directory, dsn
+        self._files = 0
+
+    def come(self, *rows: tuple[Any, ...], schema: str = CHANGES, folder: str = "in") -> None:
+        """A file of changes, a micro-batch of its own; a row without a value is a tombstone."""
+        frame = self.spark.createDataFrame([(*row, START) for row in rows], schema)
+        self.write(frame, folder)
+
+    def write(self, frame: DataFrame, folder: str = "in") -> None:
+        written = self.directory / folder / f"{self._files}"
+        frame.coalesce(1).write.parquet(str(written))
+        (file,) = written.glob("*.parquet")
+        os.utime(file, (self._files, self._files))
+        self._files += 1
+
+    def table(self, schema: str = CHANGES, folder: str = "in", **options: Any) -> dt.Table:
+        reader = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
+        options = {"key": "id", "deleted": F.col("v").isNull(), "name": "t"} | options
+        frame = reader.parquet(str(self.directory / folder / "*"))
+        return dt.Table.from_changelog(frame, timestamp="at", **options)
+
+    def stream(self) -> dt.Stream:
+        """The changes as records, beside a table that has none of their keys."""
+        (self.directory / "known").mkdir(exist_ok=True)
+        reader = self.spark.readStream.schema(CHANGES).option("maxFilesPerTrigger", 1)
+        frame = reader.parquet(str(self.directory / "in" / "*"))
+        records = dt.Stream.from_changelog(frame, key="id", timestamp="at", name="s")
+        known = reader.parquet(str(self.directory / "known"))
+        table = dt.Table.from_changelog(known, key="id", timestamp="at", name="known")
+        return records.join(table, how="left", select={"v": "left.v"})
+
+    def run(
+        self, topology: Any = None, checkpoint: str = "checkpoint", name: str = "t", **options: Any
+    ) -> None:
+        topology = self.table() if topology is None else topology
+        topology.write_stream(
+            dt.to_postgres(self.dsn, name, **{"retries": 0, **options}),
+            checkpoint=str(self.directory / checkpoint),
+            availableNow=True,
+            buckets=2,
+        ).awaitTermination()
+
+    def sql(self, text: str) -> Rows:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            cursor = connection.execute(text)
+            return cursor.fetchall() if cursor.description else []
+
+    def rows(self, table: str = "t", columns: str = "id, v") -> Rows:
+        return self.sql(f"SELECT {columns} FROM {table} ORDER BY {columns}")
+
+    def batch(self, table: str = "t") -> Rows:
+        return self.sql(f"SELECT batch_id FROM dovetail_queries WHERE table_name = '{table}'")
+
+    def columns(self, table: str = "t") -> dict[str, str]:
+        return dict(
+            self.sql(
+                "SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute "
+                f"WHERE attrelid = '{table}'::regclass AND attnum > 0 ORDER BY attnum"
+            )
+        )
+
+    def left_over(self) -> Rows:
+        """Tables that nobody needs any more."""
+        return self.sql("SELECT relname FROM pg_class WHERE relname LIKE 'dovetail_changes%'")
+
+
+@pytest.fixture
+def place(spark: SparkSession, tmp_path: Path, database: str) -> Place:
+    return Place(spark, tmp_path, database)
+
+
+@pytest.fixture(params=["driver", "tasks"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Rows come through the driver, or from tasks."""
+    if request.param == "tasks":
+        monkeypatch.setattr(sink_module, "_is_small", lambda kept: False)
+    return str(request.param)
+
+
+def refused(
+    place: Place, *parts: str, error: type[dt.DovetailError] = dt.TargetError, **options: Any
+) -> None:
+    """Before the query starts."""
+    with pytest.raises(error) as told:
+        place.run(**options)
+    for part in parts:
+        assert part in str(told.value), told.value
+    assert not place.spark.streams.active
+
+
+def failed(place: Place, *parts: str, **options: Any) -> None:
+    """While the query runs."""
+    with pytest.raises(StreamingQueryException) as told:
+        place.run(**options)
+    first = str(told.value).partition("\n\n")[0]
+    for part in parts:
+        assert part in first, first
+
+
+# Contents.
+
+
+def test_the_table_is_what_the_changelog_says(place: Place, way: str) -> None:
+    place.come((1, "a"), (2, "b"), (1, "c"), (3, None))
+    place.come((2, None), (4, "d"), (4, None), (5, "e"), (5, None), (5, "f"))
+    place.run()
+    assert place.rows() == [(1, "c"), (5, "f")]
+    assert place.columns() == {
+        "id": "bigint",
+        "v": "text",
+        "_timestamp": "timestamp with time zone",
+    }
+    assert place.rows(columns="id, _timestamp") == [(1, START), (5, START)]
+    assert place.batch() == [(1,)]
+    place.come((1, None), (6, "g"))
+    place.run()
+    assert place.rows() == [(5, "f"), (6, "g")]
+    assert place.batch() == [(2,)]
+    assert place.left_over() == []
+
+
+def test_nulls_are_keys(place: Place, way: str) -> None:
+    customers = "name string, zone long, v string, at timestamp"
+    place.come((1, "ann", 1, "a"), (2, "bob", 2, "b"), (3, None, None, "c"), schema=ORDERS)
+    place.come(("ann", 1, "x"), ("eve", 1, "y"), ("eve", 2, "z"), schema=customers, folder="right")
+    orders = place.table(ORDERS)
+    joined = orders.join(
+        place.table(customers, "right", key=["name", "zone"], name="customers"),
+        on=["name", "zone"],
+        how="outer",
+        select={"v": "left.v", "w": "right.v"},
+    )
+    place.run(joined)
+    key = "id, right_name, right_zone"
+    assert [*place.columns()] == ["id", "right_name", "right_zone", "v", "w", "_timestamp"]
+    ann, bob = (1, None, None, "a", "x"), (2, None, None, "b", None)
+    none = (3, None, None, "c", None)
+    eve = [(None, "eve", 1, None, "y"), (None, "eve", 2, None, "z")]
+    assert place.rows(columns=f"{key}, v, w") == [ann, bob, none, *eve]
+    place.come((1, None, None, None), (3, None, None, None), schema=ORDERS)
+    place.come(("eve", 2, None), schema=customers, folder="right")
+    place.run(joined)
+    assert place.rows(columns=f"{key}, v, w") == [bob, (None, "ann", 1, None, "x"), eve[0]]
+    assert place.sql("SELECT indnullsnotdistinct FROM pg_index WHERE indrelid = 't'::regclass") == [
+        (True,)
+    ]
+
+
+def test_records_are_appended_once(place: Place, way: str) -> None:
+    place.come((1, "a"), (1, "a"))
+    place.come((2, None))
+    place.run(place.stream())
+    changes = "id, v, _change"
+    assert place.rows(columns=changes) == [
+        (1, "a", "upsert"),
+        (1, "a", "upsert"),
+        (2, None, "upsert"),
+    ]
+    # Another query's go beside them.
+    place.run(place.stream(), checkpoint="another")
+    assert len(place.rows()) == 6
+    assert sorted(place.batch()) == [(1,), (1,)]
+    adopting = {"topology": place.stream(), "existing": "adopt"}
+    refused(place, "existing= is for tables", error=dt.PlanError, **adopting)
+
+
+def test_all_types_are_kept_as_they_are(place: Place, way: str) -> None:
+    nested = "struct<a: double, b: timestamp, c: string>"
+    columns = {
+        "byte": ("tinyint", "smallint", [-128, 127, None]),
+        "short": ("smallint", "smallint", [-32768, 32767, None]),
+        "int": ("int", "integer", [-(2**31), 2**31 - 1, None]),
+        "long": ("bigint", "bigint", [-(2**63), 2**63 - 1, None]),
+        "float": ("float", "real", [0.1, float("-inf"), None]),
+        "double": ("double", "double precision", [-0.0, float("nan"), None]),
+        "large": ("double", "double precision", [1.7976931348623157e308, 5e-324, None]),
+        "bool": ("boolean", "boolean", [True, False, None]),
+        "text": ("string", "text", ['a,"b"\n\\\t\r☃\U0001f600', "", None]),
+        "bytes": ("binary", "bytea", [b"\x00\xff\\", b"", None]),
+        "price": (
+            "decimal(38,18)",
+            "numeric(38,18)",
+            [Decimal("-1.5" + 17 * "0"), Decimal("1" + 19 * "0" + "." + 18 * "0"), None],
+        ),
+        "day": ("date", "date", [date(1, 1, 1), date(9999, 12, 31), None]),
+        "instant": (
+            "timestamp",
+            "timestamp with time zone",
+            [datetime(1, 1, 3, tzinfo=timezone.utc), START.replace(microsecond=1), None],
+        ),
+        "local": (
+            "timestamp_ntz",
+            "timestamp without time zone",
+            [datetime.min, datetime.max, None],  # noqa: DTZ901
+        ),
+        "texts": ("array<string>", "text[]", [['"', "\\", None, "NULL", "", "{,}"], [], None]),
+        "days": ("array<date>", "date[]", [[date(2024, 2, 29), None], [], None]),
+        "blobs": ("array<binary>", "bytea[]", [[b"\x00", b""], [], None]),
+        "flags": ("array<boolean>", "boolean[]", [[True, False], [None], None]),
+        'odd "name" % {x}': (
+            nested,
+            "jsonb",
+            [(0.5, START, 'q"'), (float("nan"), None, "\\u0000"), None],
+        ),
+        "map": ("map<string, array<int>>", "jsonb", [{"a": [1, None]}, {}, None]),
+        "rows": ("array<array<int>>", "jsonb", [[[1], [2, 3]], [], None]),
+    }
+    declared = ", ".join(f"`{name}` {type_}" for name, (type_, _, _) in columns.items())
+    schema = f"id long, {declared}, at timestamp"
+    rows = [(n, *(v[n] for _, _, v in columns.values()), START) for n in range(3)]
+    place.write(place.spark.createDataFrame(rows, schema))
+    place.run(place.table(schema, deleted=None))
+    stored = place.columns()
+    assert [*stored] == ["id", *columns, "_timestamp"]
+    json_values = {
+        'odd "name" % {x}': [
+            {"a": 0.5, "b": "2024-01-01T00:00:00.000000Z", "c": 'q"'},
+            {"a": "NaN", "b": None, "c": "\\u0000"},
+            None,
+        ],
+    }
+    for name, (_, type_, values) in columns.items():
+        assert stored[name] == type_, name
+        quoted = name.replace('"', '""')
+        kept = [value for (value,) in place.sql(f'SELECT "{quoted}" FROM t ORDER BY id')]
+        if name == "instant":
+            kept = [instant and instant.astimezone(timezone.utc) for instant in kept]
+        assert repr(kept) == repr(json_values.get(name, values)), name
+
+
+def test_a_value_that_a_column_does_not_have_is_an_error(place: Place, way: str) -> None:
+    place.sql("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+    made = "_timestamp timestamptz"
+    for type_, value, shown in [
+        ("text", "a\0b", "column v of text does not have the value 'a\\x00b', of key id=7"),
+        ("uuid", "0B1C2D3E-0000-4000-8000-000000000001", "column v of uuid does not have"),
+        ("varchar(2)", "ab ", "column v of character varying does not have the value 'ab '"),
+        ("mood", "glad", "column v of mood does not have the value 'glad'"),
+    ]:
+        place.come((7, value), folder=type_)
+        place.sql(
+            f"DROP TABLE IF EXISTS t; CREATE TABLE t (id bigint PRIMARY KEY, v {type_}, {made})"
+        )
+        table = place.table(folder=type_)
+        failed(place, f"to_postgres('t'): {shown}", topology=table, checkpoint=type_)
+        assert place.rows() == []
+    schema = "id long, v array<string>, at timestamp"
+    place.sql("DROP TABLE t")
+    place.write(place.spark.createDataFrame([(8, ["b", "\0"], START)], schema), "arrays")
+    failed(
+        place, "column v of text[] does not", topology=place.table(schema, "arrays"), checkpoint="a"
+    )
+    long_ago = place.spark.range(1).select(
+        F.lit(9).cast("long").alias("id"),
+        F.expr("date'2024-01-01' + 3000000").alias("v"),
+        F.lit(START).alias("at"),
+    )
+    place.sql("DROP TABLE t")
+    place.write(long_ago, "days")
+    schema = "id long, v date, at timestamp"
+    failed(
+        place,
+        "column v of date does not have",
+        topology=place.table(schema, "days"),
+        checkpoint="d",
+    )
+    assert place.left_over() == []
+
+
+def test_what_the_table_refuses_is_an_error(place: Place, way: str) -> None:
+    place.sql(
+        "CREATE TABLE t (id bigint PRIMARY KEY, v text, _timestamp timestamptz, CHECK (id < 9))"
+    )
+    place.come((1, "a"))
+    place.come((9, "b"), (2, "b"))
+    failed(place, "PostgreSQL refuses what is written: new row for relation", "check constraint")
+    assert place.rows() == [(1, "a")]
+    assert place.batch() == [(0,)]
+    place.sql("ALTER TABLE t DROP CONSTRAINT t_id_check")
+    place.run()
+    assert place.rows() == [(1, "a"), (2, "b"), (9, "b")]
+
+
+# Restarts.
+
+
+def write(place: Place, query: str, number: int, *rows: tuple[int, str, str]) -> None:
+    """A micro-batch, as a query of this id hands it over."""
+    sink = dt.to_postgres(place.dsn, "t", retries=0, existing="adopt")
+    table = place.table()
+    changes = place.spark.createDataFrame(
+        [(id_, v, change, START, n) for n, (id_, v, change) in enumerate(rows)], table.schema
+    )
+    context = place.spark.sparkContext
+    context.setLocalProperty("sql.streaming.queryId", query)
+    try:
+        sink.batches(place.spark, table.plan, str(place.directory / "none"))(changes, number)
+    finally:
+        context.setLocalProperty("sql.streaming.queryId", None)
+
+
+def test_a_batch_is_taken_once_and_in_order(place: Place, way: str) -> None:
+    place.come((0, "-"))
+    write(place, "q", 0, (1, "a", "upsert"))
+    write(place, "q", 0, (1, "b", "upsert"), (2, "b", "upsert"))
+    assert place.rows() == [(1, "a")]
+    write(place, "q", 1, (1, "a", "delete"))
+    assert place.rows() == []
+    place.sql("INSERT INTO t VALUES (5, 'x', now())")
+    for number, last in [(0, 1), (3, 1)]:
+        with pytest.raises(dt.TargetError, match=f"up to {last}, and the next one is {number}: "):
+            write(place, "q", number, (1, "c", "upsert"))
+    assert place.rows() == [(5, "x")]
+    assert place.batch() == [(1,)]
+
+
+@pytest.mark.parametrize(("kind", "few"), [("table", "few"), ("stream", "many")])
+def test_a_kill_loses_and_doubles_nothing(place: Place, kind: str, few: str) -> None:
+    for batch in range(3):
+        place.come(*((n, f"{batch}") for n in range(batch, batch + 4)), (batch, None))
+    for moment, last in [("within", []), ("after", [(1,)])]:
+        arguments = (str(place.directory), place.dsn, kind, few, moment)
+        with drivers.running(__file__, *arguments, folder=place.directory) as driver:
+            assert driver.wait(timeout=300) == -signal.SIGKILL
+        assert place.batch() == last
+    place.run(getattr(place, kind)())
+    assert place.batch() == [(2,)]
+    assert place.left_over() == []
+    changes = [(n, f"{batch}") for batch in range(3) for n in range(batch, batch + 4)]
+    if kind == "table":
+        assert place.rows() == [(n, f"{min(n, 2)}") for n in range(3, 6)]
+    else:
+        assert place.rows() == sorted([*changes, *((batch, None) for batch in range(3))], key=str)
+
+
+def kill(*_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die(directory: str, dsn: str, kind: str, few: str, moment: str) -> None:
+    """Run the query until it is killed in its first transaction, or after its second."""
+    session = small_session.builder().config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    place = Place(session, Path(directory), dsn)
+    sink_module._is_small = lambda kept: few == "few"
+    take = sink_module.PostgresTable.take
+
+    def dying(self: Any, batch: DataFrame, number: int) -> None:
+        take(self, batch, number)
+        if number == 1:
+            kill()
+
+    if moment == "within":
+        sink_module.Target.record = kill  # type: ignore[method-assign]
+    else:
+        sink_module.PostgresTable.take = dying  # type: ignore[method-assign]
+    place.run(getattr(place, kind)())
+
+
+def test_a_transaction_whose_end_is_not_heard_is_not_repeated(
+    place: Place, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.come((1, "a"))
+    ends = sink_module.Target.record
+    lost = []
+
+    def losing(self: Any, cursor: Any, query: str, batch: int) -> None:
+        ends(self, cursor, query, batch)
+        if not lost:
+            lost.append(cursor.connection.info.backend_pid)
+            cursor.execute("COMMIT")
+            place.sql(f"SELECT pg_terminate_backend({lost[0]}, 5000)")
+
+    monkeypatch.setattr(sink_module.Target, "record", losing)
+    place.run(place.stream(), retries=1)
+    assert lost
+    assert place.rows() == [(1, "a")]
+
+
+def test_a_server_that_comes_back_delays_a_batch(
+    place: Place, way: str, postgres_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.come((1, "a"))
+    keep, timers = sink_module.lake.keep, []
+
+    def stopping(frame: DataFrame) -> DataFrame:
+        if not timers:
+            postgres_server.stop()
+            timers.append(threading.Timer(1.0, postgres_server.start))
+            timers[0].start()
+        return keep(frame)
+
+    monkeypatch.setattr(sink_module.lake, "keep", stopping)
+    try:
+        place.run(retries=10)
+    finally:
+        timers[0].join()
+    assert place.rows() == [(1, "a")]
+
+
+def test_rows_that_the_server_loses_on_their_way_are_copied_again(
+    place: Place, postgres_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink_module, "_is_small", lambda kept: False)
+    place.come(*((n, "a") for n in range(5)))
+    lock, attempts = sink_module.Target.lock, []
+
+    def crashing(self: Any, cursor: Any, query: str) -> None:
+        lock(self, cursor, query)
+        attempts.append(place.left_over())
+        if len(attempts) == 1:
+            # What is not logged is empty after a crash.
+            place.sql(f'TRUNCATE "{attempts[0][0][0]}"')
+
+    monkeypatch.setattr(sink_module.Target, "lock", crashing)
+    place.run(retries=1)
+    assert [len(one) for one in attempts] == [1, 1]
+    assert place.rows() == [(n, "a") for n in range(5)]
+
+
+# What is there already.
+
+
+def test_rows_that_are_there_are_refused_replaced_or_adopted(place: Place, way: str) -> None:
+    place.sql(
+        "CREATE TABLE t (id bigint PRIMARY KEY, v text, _timestamp timestamptz);"
+        "INSERT INTO t VALUES (2, 'x', now()), (9, 'y', now())"
+    )
+    place.come((1, "a"), (2, "b"))
+    refused(place, "has rows that this query has not written", "existing='replace'")
+    place.run(existing="adopt")
+    assert place.rows() == [(1, "a"), (2, "b"), (9, "y")]
+    place.come((1, None))
+    place.run()
+    assert place.rows() == [(2, "b"), (9, "y")]
+    refused(place, "has rows", checkpoint="another")
+    place.run(checkpoint="another", existing="replace")
+    assert place.rows() == [(2, "b")]
+    refused(place, "it is not the table that this checkpoint has kept")
+    place.come((3, "c"))
+    place.run(checkpoint="another", existing="replace")
+    assert place.rows() == [(2, "b"), (3, "c")]
+    place.sql("DROP TABLE t")
+    refused(place, "the table that this checkpoint has kept is gone", checkpoint="another")
+
+
+def test_a_table_that_another_query_takes_over_is_left_to_it(place: Place) -> None:
+    place.come((1, "a"))
+    table = place.table()
+    running = table.write_stream(
+        dt.to_postgres(place.dsn, "t"), checkpoint=str(place.directory / "one"), buckets=2
+    )
+    running.processAllAvailable()
+    place.run(checkpoint="two", existing="replace")
+    place.come((2, "b"))
+    with pytest.raises(StreamingQueryException, match="another query has taken the table over"):
+        running.processAllAvailable()
+    assert place.rows() == [(1, "a")]
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ("id bigint PRIMARY KEY, _timestamp timestamptz", "v is missing"),
+        ("id bigint PRIMARY KEY, v text, w int, _timestamp timestamptz", "w is not among the"),
+        (
+            "id integer PRIMARY KEY, v bytea, _timestamp timestamp",
+            "id is integer and comes as bigint, v is bytea and comes as text, _timestamp is",
+        ),
+        ("id bigint, v text, _timestamp timestamptz", "is not unique by its key (id)"),
+        ("id bigint, v text UNIQUE, _timestamp timestamptz, UNIQUE (id, v)", "is not unique by"),
+        ("id bigint UNIQUE DEFERRABLE, v text, _timestamp timestamptz", "is not unique by its"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused(place: Place, columns: str, problem: str) -> None:
+    place.come((1, "a"))
+    place.sql(f"CREATE TABLE t ({columns})")
+    for existing in ("refuse", "replace", "adopt"):
+        refused(place, "to_postgres('t'): ", problem, existing=existing)
+
+
+def test_a_table_with_wider_columns_of_a_schema_is_kept(place: Place, way: str) -> None:
+    place.sql(
+        'CREATE SCHEMA "s %"; CREATE TABLE "s %".t '
+        "(v varchar(9), _timestamp timestamptz, id numeric(20) UNIQUE NOT NULL) "
+        "PARTITION BY HASH (id);"
+        'CREATE TABLE "s %".t0 PARTITION OF "s %".t FOR VALUES WITH (MODULUS 1, REMAINDER 0)'
+    )
+    place.come((1, "a"), (2, "b"))
+    place.come((1, None), (2, "c"))
+    place.run(name="s %.t")
+    assert place.rows('"s %".t') == [(2, "c")]
+    assert place.sql('SELECT table_name, batch_id FROM "s %".dovetail_queries') == [("t", 1)]
+
+
+def test_what_is_no_table_or_loses_its_rows_is_refused(place: Place) -> None:
+    place.come((1, "a"))
+    place.sql("CREATE VIEW t AS SELECT 1::bigint AS id, 'v' AS v, now() AS _timestamp")
+    refused(place, "it is no table")
+    place.sql("CREATE UNLOGGED TABLE u (id bigint PRIMARY KEY, v text, _timestamp timestamptz)")
+    refused(place, "the table is unlogged", name="u")
+    refused(place, 'schema "nope" does not exist', name="nope.t")
+
+
+@pytest.mark.parametrize(
+    ("column", "problem"),
+    [
+        ("interval 1 hour", "PostgreSQL has no type for it"),
+        ("array(array(interval 1 hour))", "PostgreSQL has no type for it"),
+    ],
+)
+def test_a_type_that_postgresql_lacks_is_refused(place: Place, column: str, problem: str) -> None:
+    place.come((1, "a"))
+    table = place.table().with_columns(w=F.expr(column))
+    refused(place, "column 'w' of type", problem, error=dt.PlanError, topology=table)
+
+
+def test_names_and_keys_that_postgresql_lacks_are_refused(place: Place) -> None:
+    place.come((1, "a"))
+    long = place.table().rename({"v": "v" * 64})
+    refused(place, "its name is longer than 63 bytes", error=dt.PlanError, topology=long)
+    schema = "id struct<a: long>, v string, at timestamp"
+    refused(place, "a key needs plain values", error=dt.PlanError, topology=place.table(schema))
+
+
+# Servers and secrets.
+
+
+def test_a_server_that_is_gone_is_named_without_secrets(place: Place) -> None:
+    place.come((1, "a"))
+    place.dsn = "host=127.0.0.1 port=1 user=me password=s3cret dbname=d"
+    with pytest.raises(dt.ConfigurationError) as told:
+        place.run()
+    assert str(told.value).startswith("to_postgres('t'): no answer after 1 attempts: ")
+    assert "See that it runs and can be reached" in str(told.value)
+    assert "s3cret" not in everything(told.value)
+    assert "s3cret" not in repr(dt.to_postgres(place.dsn, "t"))
+
+
+def test_a_server_that_goes_fails_the_query_without_secrets(
+    place: Place, way: str, postgres_server: Any
+) -> None:
+    place.come((1, "a"))
+    place.dsn += " password=s3cret"
+    table = place.table()
+    running = table.write_stream(
+        dt.to_postgres(place.dsn, "t", retries=0),
+        checkpoint=str(place.directory / "checkpoint"),
+        buckets=2,
+    )
+    running.processAllAvailable()
+    postgres_server.stop()
+    try:
+        place.come((2, "b"))
+        with pytest.raises(StreamingQueryException, match=r"to_postgres\('t'\): no answer") as told:
+            running.processAllAvailable()
+    finally:
+        postgres_server.start()
+    shown = everything(told.value)
+    assert "s3cret" not in shown
+    assert "127.0.0.1" not in shown
+    place.run()
+    assert place.rows() == [(1, "a"), (2, "b")]
+
+
+def everything(error: BaseException) -> str:
+    """All that an error and those in its chain say."""
+    chain, waiting = [], [error]
+    while waiting:
+        chain.append(waiting.pop())
+        waiting += [e for e in (chain[-1].__cause__, chain[-1].__context__) if e is not None]
+    return "".join(f"{e!r} {e} {vars(e)}" for e in chain)
+
+
+def test_a_user_who_may_not_write_is_told_what_is_needed(place: Place) -> None:
+    place.come((1, "a"))
+    place.sql("CREATE ROLE reader LOGIN")
+    owner, place.dsn = place.dsn, place.dsn.replace("user=dovetail", "user=reader")
+    try:
+        refused(place, "does not let this user write: permission denied", "GRANT it USAGE and")
+    finally:
+        place.dsn = owner
+        place.sql("DROP ROLE reader")
+
+
+def test_a_pooler_serves(place: Place, way: str, pooled: str) -> None:
+    place.dsn = pooled
+    place.come((1, "a"))
+    place.come((1, "b"))
+    place.run()
+    assert place.rows() == [(1, "b")]
+
+
+# Several sinks.
+
+
+def test_several_sinks_of_one_query(place: Place, way: str) -> None:
+    place.come((1, "a"), (2, "b"))
+    place.come((1, "c"), (2, None))
+    table, stream = place.table(), place.stream()
+
+    def run() -> None:
+        dt.run(
+            {
+                table: [dt.to_postgres(place.dsn, "t"), dt.to_postgres(place.dsn, "other")],
+                stream: dt.to_postgres(place.dsn, "s"),
+            },
+            checkpoint=place.directory / "checkpoint",
+            availableNow=True,
+            buckets=2,
+        ).awaitTermination()
+
+    run()
+    assert place.rows() == place.rows("other") == [(1, "c")]
+    assert place.rows("s") == [(1, "a"), (1, "c"), (2, "b"), (2, None)]
+    place.sql("ALTER TABLE other ADD CHECK (id < 3)")
+    place.come((3, "d"))
+    with pytest.raises(
+        StreamingQueryException, match=r"to_postgres\('other'\): PostgreSQL refuses"
+    ):
+        run()
+    place.sql("ALTER TABLE other DROP CONSTRAINT other_id_check")
+    run()
+    assert place.rows() == place.rows("other") == [(1, "c"), (3, "d")]
+    assert len(place.rows("s")) == 5
+    with pytest.raises(dt.PlanError, match=r"results= has to_postgres\('t'\) twice"):
+        dt.run(
+            {table: [dt.to_postgres(place.dsn, "t"), dt.to_postgres(place.dsn, "t", retries=1)]},
+            checkpoint=place.directory / "other",
+        )
+
+
+if __name__ == "__main__":
+    die(*sys.argv[1:])
