@@ -20,9 +20,11 @@ PAGES = [
     ROOT / "docs" / "transformations.md",
     ROOT / "docs" / "testing.md",
     ROOT / "docs" / "results.md",
+    ROOT / "docs" / "postgres.md",
     ROOT / "docs" / "operations.md",
     ROOT / "docs" / "state.md",
 ]
+DSN = "postgresql://dovetail@localhost/shop"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -46,6 +48,7 @@ def test_examples_run_and_print_what_they_say(
     spark: SparkSession,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
     for name in ("orders", "payments"):
         (tmp_path / "data" / name).mkdir(parents=True)
@@ -58,6 +61,7 @@ def test_examples_run_and_print_what_they_say(
     (tmp_path / "out").mkdir()
     settings = {key: spark.conf.get(key, None) for key in _changed(page)}
     names = {"spark": spark}
+    dsn = request.getfixturevalue("database") if DSN in page.read_text() else DSN
     assert blocks(page)
     try:
         for block in blocks(page):
@@ -66,6 +70,7 @@ def test_examples_run_and_print_what_they_say(
             placed = block.replace('"data/', f'"{tmp_path}/data/').replace(
                 '"out/', f'"{tmp_path}/out/'
             )
+            placed = placed.replace(DSN, dsn)
             exec(compile(placed, str(page), "exec"), names)
             printed = capsys.readouterr().out.rstrip("\n").splitlines()
             if promised(block):

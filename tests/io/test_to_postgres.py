@@ -113,7 +113,7 @@ def place(spark: SparkSession, tmp_path: Path, database: str) -> Place:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Rows come through the driver, or from tasks."""
     if request.param == "tasks":
-        monkeypatch.setattr(sink_module, "_is_small", lambda kept: False)
+        monkeypatch.setattr(sink_module, "ROWS_MAX", 0)
     return str(request.param)
 
 
@@ -381,7 +381,8 @@ def die(directory: str, dsn: str, kind: str, few: str, moment: str) -> None:
     """Run the query until it is killed in its first transaction, or after its second."""
     session = small_session.builder().config("spark.sql.shuffle.partitions", "2").getOrCreate()
     place = Place(session, Path(directory), dsn)
-    sink_module._is_small = lambda kept: few == "few"
+    if few == "many":
+        sink_module.ROWS_MAX = 0
     take = sink_module.PostgresTable.take
 
     def dying(self: Any, batch: DataFrame, number: int) -> None:
@@ -440,7 +441,7 @@ def test_a_server_that_comes_back_delays_a_batch(
 def test_rows_that_the_server_loses_on_their_way_are_copied_again(
     place: Place, postgres_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sink_module, "_is_small", lambda kept: False)
+    monkeypatch.setattr(sink_module, "ROWS_MAX", 0)
     place.come(*((n, "a") for n in range(5)))
     lock, attempts = sink_module.Target.lock, []
 

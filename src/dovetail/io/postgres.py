@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,13 +11,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from dovetail import errors, lake, upsert
+from dovetail import errors, lake
 from dovetail.arguments import Natural, Seconds, Text, validated
-from dovetail.columns import CHANGE, DELETE, DELETED, POSITION, TIMESTAMP, quoted
+from dovetail.columns import CHANGE, DELETE, DELETED, POSITION, TIMESTAMP
 from dovetail.errors import DovetailError, TargetError
 from dovetail.io.ownership import (
     Existing,
@@ -29,12 +29,13 @@ from dovetail.io.ownership import (
     refuse_taken,
     standing,
 )
-from dovetail.io.postgres_columns import outgoing, refuse_values, types_of
+from dovetail.io.postgres_columns import csv_of, outgoing, refuse_values, types_of
 from dovetail.io.postgres_line import Line
 from dovetail.io.postgres_tables import TASK, Layout, Target, copy, found, made, make_queries
 from dovetail.io.sinks import WriteBatch
 from dovetail.lookup.postgres_line import parameters, psycopg_for, refuse_names
 from dovetail.lookup.retry import persistently
+from dovetail.plan.arrow import spark_schema
 from dovetail.plan.nodes import Node, changelog_schema
 
 if TYPE_CHECKING:
@@ -43,8 +44,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _WAIT_S = 0.1
-_COPIED = "task long, rows long, kind string, problem string, remedy string"
+_FAILED = [(name, pa.string()) for name in ("kind", "problem", "remedy")]
+_OFFERED = pa.schema([("text", pa.binary()), *_FAILED])
+_COPIED = pa.schema([("task", pa.int64()), ("rows", pa.int64()), *_FAILED])
+"""What tasks say: their rows, or which they have copied; and what has failed."""
 _AGAIN = "OSError"
+ROWS_MAX, BYTES_MAX = 2_000, 1 << 20
+"""So many rows of a task come through the driver."""
 
 
 @dataclass(frozen=True)
@@ -148,13 +154,9 @@ class PostgresTable:
         query = query_of(batch)
         kept = lake.keep(self._outgoing(batch))
         try:
-            if _is_small(kept):
-                rows = kept.toArrow()
-                self._refuse_values(rows)
-                write = partial(self._write_here, rows)
-            else:
-                write = partial(self._write_by_tasks, kept)
-            self.sink.persistently(lambda: write(query, number))
+            texts = self._texts(kept)
+            write = self._write_by_tasks if texts is None else partial(self._write_here, texts)
+            self.sink.persistently(lambda: write(kept, query, number))
         finally:
             lake.release(kept)
         self._taken = True
@@ -165,17 +167,23 @@ class PostgresTable:
             own = [(F.col(CHANGE) == DELETE).alias(DELETED), F.col(POSITION)]
         return batch.select(*outgoing(self.schema), *own)
 
-    def _write_here(self, rows: pa.Table, query: str, number: int) -> None:
+    def _texts(self, kept: DataFrame) -> list[bytes] | None:
+        """The rows as ``COPY`` reads them; None where they are many."""
+        told = self._told(kept, partial(_offered, self, ROWS_MAX), _OFFERED)
+        texts = [row["text"] for row in told]
+        return None if None in texts else [bytes(text) for text in texts]
+
+    def _write_here(self, texts: list[bytes], kept: DataFrame, query: str, number: int) -> None:
         """Write rows from this process."""
         target = self.target
         with self.sink.line.transaction() as cursor:
             if not self._opened(cursor, query, number):
                 return
             if not target.layout.keys:
-                copy(cursor, target.called, [rows])
-            elif rows.num_rows:
+                copy(cursor, target.called, kept.columns, texts)
+            elif texts:
                 staging = target.stage_here(cursor)
-                copy(cursor, staging, [rows])
+                copy(cursor, staging, kept.columns, texts)
                 target.merge(cursor, staging, None)
             target.record(cursor, query, number)
 
@@ -204,11 +212,16 @@ class PostgresTable:
 
     def _copied_by_task(self, kept: DataFrame, staging: str) -> dict[int, int]:
         """Copy rows from where they are: how many each task has copied."""
-        told = kept.mapInArrow(partial(_copied, self, staging), _COPIED).collect()
+        told = self._told(kept, partial(_copied, self, staging, kept.columns), _COPIED)
+        return {row["task"]: row["rows"] for row in told}
+
+    def _told(self, kept: DataFrame, task: Any, columns: pa.Schema) -> list[Row]:
+        """What tasks say; the first one's failure is raised."""
+        told = kept.mapInArrow(task, spark_schema(columns)).collect()
         for row in told:
             if row["kind"] is not None:
                 raise self._failure(row["kind"], row["problem"], row["remedy"])
-        return {row["task"]: row["rows"] for row in told}
+        return told
 
     def _failure(self, kind: str, problem: str, remedy: str) -> Exception:
         """What has failed in a task."""
@@ -239,61 +252,71 @@ class PostgresTable:
             self.target.take(cursor, query)
         return True
 
-    def _refuse_values(self, rows: pa.Table) -> None:
+    def text(self, rows: pa.Table, task: int | None = None) -> bytes:
+        """Rows as ``COPY`` reads them. Raises ``DataError`` for values that PostgreSQL lacks."""
         target = self.target
         refuse_values(self.sink.title, rows, target.columns, target.layout.keys)
+        if task is not None:
+            rows = rows.append_column(TASK, pa.array([task] * rows.num_rows, pa.int64()))
+        return csv_of(rows)
 
-    def copied(self, staging: str, rows: Iterator[pa.Table], task: int) -> int:
-        """Copy a task's rows, of which there are some, into a table: how many."""
-        count = 0
 
-        def numbered() -> Iterator[pa.Table]:
-            nonlocal count
-            for table in rows:
-                self._refuse_values(table)
-                count += table.num_rows
-                yield table.append_column(TASK, pa.array([task] * table.num_rows, pa.int64()))
-
-        with self.sink.line.transaction() as cursor:
-            copy(cursor, staging, numbered())
-        return count
+def _offered(
+    table: PostgresTable, rows_max: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """One task: its rows as ``COPY`` reads them; a null where they are many."""
+    texts: list[bytes] | None = []
+    count = size = 0
+    failure: Exception | None = None
+    for batch in batches:
+        count += batch.num_rows
+        size += batch.nbytes
+        if texts is None or count > rows_max or size > BYTES_MAX:
+            texts = None
+            continue
+        try:
+            texts.append(table.text(pa.Table.from_batches([batch])))
+        except DovetailError as error:
+            failure, texts = error, None
+    if count:
+        yield _said(_OFFERED, failure, text=None if texts is None else b"".join(texts))
 
 
 def _copied(
-    table: PostgresTable, staging: str, batches: Iterator[pa.RecordBatch]
+    table: PostgresTable, staging: str, columns: Sequence[str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """One task: copies its rows, and says which number they have or what has failed. (What is
-    raised here, Spark would try again, however often it fails.)
-    """
-    rows = (pa.Table.from_batches([batch]) for batch in batches if batch.num_rows)
+    """One task: copies its rows, and says how many they are."""
+    rows = (batch for batch in batches if batch.num_rows)
     first = next(rows, None)
     if first is None:
         return
     # No other has it, of whichever query that still runs or attempt at this task.
     task, count = secrets.randbits(62), 0
-    told: tuple[str | None, ...] = (None, None, None)
+
+    def texts() -> Iterator[bytes]:
+        nonlocal count
+        for batch in chain([first], rows):
+            count += batch.num_rows
+            yield table.text(pa.Table.from_batches([batch]), task)
+
+    failure: Exception | None = None
     try:
-        count = table.copied(staging, chain([first], rows), task)
-    except OSError as error:
-        told = (_AGAIN, str(error), "")
-    except DovetailError as error:
-        told = (type(error).__name__, error.problem, error.remedy)
-    columns = [[value] for value in (task, count, *told)]
-    types = (pa.int64(), pa.int64(), pa.string(), pa.string(), pa.string())
-    arrays = [pa.array(column, type_) for column, type_ in zip(columns, types, strict=True)]
-    yield pa.RecordBatch.from_arrays(arrays, ["task", "rows", "kind", "problem", "remedy"])
+        with table.sink.line.transaction() as cursor:
+            copy(cursor, staging, [*columns, TASK], texts())
+    except (OSError, DovetailError) as error:
+        failure = error
+    yield _said(_COPIED, failure, task=task, rows=count)
 
 
-def _is_small(kept: DataFrame) -> bool:
-    """Whether rows may come through this process."""
-    columns = [
-        F.col(quoted(field.name))
-        if upsert.is_plain(field.dataType)
-        else F.col(quoted(field.name)).cast("string").alias(field.name)
-        for field in kept.schema
-    ]
-    _, few = upsert.measure(kept.select(*columns))
-    return few
+def _said(columns: pa.Schema, failure: Exception | None, **values: Any) -> pa.RecordBatch:
+    """What a task says. (What is raised in one, Spark would try again, however often it fails.)"""
+    kind = problem = remedy = None
+    if isinstance(failure, DovetailError):
+        kind, problem, remedy = type(failure).__name__, failure.problem, failure.remedy
+    elif failure is not None:
+        kind, problem = _AGAIN, str(failure)
+    told = {**values, "kind": kind, "problem": problem, "remedy": remedy}
+    return pa.RecordBatch.from_pylist([told], columns)
 
 
 @validated
@@ -308,11 +331,11 @@ def to_postgres(
     """A PostgreSQL table that equals the table after each micro-batch: its key, its values and
     ``_timestamp``, the event time of the row's last change.
 
-    ``dsn``, ``table``: as of ``dt.postgres``. Each batch is one transaction: the last change per
-    key is copied in (``COPY``) and upserted or deleted, and the batch's number written to
-    ``dovetail_queries`` in the table's schema. So a batch that is repeated after a failure changes
-    nothing, and nothing is lost or doubled. Few rows come from the driver, many from the executors,
-    by way of a table ``dovetail_changes_…`` that is dropped then.
+    ``dsn``, ``table``: as of ``dt.postgres``. Each batch is one transaction: its changes are
+    copied in (``COPY``), the last one per key is upserted or deletes its row, and the batch's
+    number is written to ``dovetail_queries`` in the table's schema. So a batch that is repeated
+    after a failure changes nothing, and nothing is lost or doubled. Few rows go through the driver;
+    of many, tasks copy their own into a table ``dovetail_changes_…``, which is merged and dropped.
 
     The table is made when the query starts if it is not there, with the key as its primary key, or
     as ``UNIQUE NULLS NOT DISTINCT`` where it may have nulls (PostgreSQL 15 or newer); one that is

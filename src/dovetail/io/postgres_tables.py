@@ -7,21 +7,19 @@ the last micro-batch, written in the transaction of the micro-batch's rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-import pyarrow as pa
-
-from dovetail.columns import DELETED, POSITION
+from dovetail.columns import DELETED, ORDER, POSITION
 from dovetail.errors import TargetError
-from dovetail.io.postgres_columns import csv_of, differences
+from dovetail.io.postgres_columns import differences
 from dovetail.lookup.postgres_types import COLUMNS, StoreColumn
 
 QUERIES = "dovetail_queries"
-TASK = "_task"
-"""Which task has copied a row into a staging table."""
+TASK = ORDER
+"""Which task has copied a row into a staging table, under a name that no column of a user's has."""
 NULLS_NOT_DISTINCT_SINCE = 150_000
 
 _PLACE = """
@@ -191,15 +189,12 @@ class Target:
         )
 
 
-def copy(cursor: Any, place: str, rows: Any) -> None:
-    """Append tables of rows, all of the same columns, to a table."""
-    rows = iter(rows)
-    first: pa.Table = next(rows)
-    columns = _listed(first.column_names)
-    with cursor.copy(f"COPY {place} ({columns}) FROM STDIN (FORMAT csv)") as stream:
-        stream.write(csv_of(first))
-        for more in rows:
-            stream.write(csv_of(more))
+def copy(cursor: Any, place: str, columns: Sequence[str], texts: Iterable[bytes]) -> None:
+    """Append rows of these columns to a table."""
+    statement = f"COPY {place} ({_listed(columns)}) FROM STDIN (FORMAT csv)"
+    with cursor.copy(statement) as stream:
+        for text in texts:
+            stream.write(text)
 
 
 def found(cursor: Any, layout: Layout, table: str) -> Target | None:
