@@ -159,6 +159,48 @@ def test_the_table_is_what_the_changelog_says(place: Place, way: str) -> None:
     assert place.left_over() == []
 
 
+def test_many_rows_are_copied_by_several_tasks(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks: list[dict[int, int]] = []
+    copied = sink_module.PostgresTable._copied_by_task
+
+    def noted(self: Any, kept: DataFrame, staging: str) -> dict[int, int]:
+        tasks.append(copied(self, kept, staging))
+        return tasks[-1]
+
+    monkeypatch.setattr(sink_module.PostgresTable, "_copied_by_task", noted)
+    # Each key changes three times, in several tasks; every tenth is deleted at last.
+    number = F.col("n")
+    changes = place.spark.range(0, 60_000, 1, 3).select(F.col("id").alias("n"))
+    last = number >= 40_000
+    changes = changes.select(
+        (number % 20_000).alias("id"),
+        F.concat(F.lit("v"), number).alias("v"),
+        F.when(last & (number % 10 == 0), "delete").otherwise("upsert").alias("_change"),
+        F.lit(START).alias("_timestamp"),
+        number.alias("_position"),
+    )
+    place.come((0, "-"))
+    hand_over(place, "q", 0, changes)
+    hand_over(place, "q", 1, changes.where("id = 3").limit(1))
+    assert [sorted(one.values()) for one in tasks] == [[20_000] * 3]
+    assert place.rows()[:4] == [(1, "v40001"), (2, "v40002"), (3, "v3"), (4, "v40004")]
+    assert place.sql("SELECT count(*), count(*) FILTER (WHERE v = 'v' || id + 40000) FROM t") == [
+        (18_000, 17_999)
+    ]
+    assert place.left_over() == []
+
+
+def test_floats_that_spark_takes_for_equal_are_one_key(place: Place, way: str) -> None:
+    schema = "id double, v string, at timestamp"
+    nan = float("nan")
+    place.come((0.0, "a"), (nan, "b"), (1.5, "c"), schema=schema)
+    place.come((-0.0, "d"), (nan, None), (float("inf"), "e"), schema=schema)
+    place.run(place.table(schema))
+    assert place.rows() == [(0.0, "d"), (1.5, "c"), (float("inf"), "e")]
+
+
 def test_nulls_are_keys(place: Place, way: str) -> None:
     customers = "name string, zone long, v string, at timestamp"
     place.come((1, "ann", 1, "a"), (2, "bob", 2, "b"), (3, None, None, "c"), schema=ORDERS)
@@ -324,19 +366,23 @@ def test_what_the_table_refuses_is_an_error(place: Place, way: str) -> None:
 # Restarts.
 
 
-def write(place: Place, query: str, number: int, *rows: tuple[int, str, str]) -> None:
+def hand_over(place: Place, query: str, number: int, changes: DataFrame) -> None:
     """A micro-batch, as a query of this id hands it over."""
     sink = dt.to_postgres(place.dsn, "t", retries=0, existing="adopt")
-    table = place.table()
-    changes = place.spark.createDataFrame(
-        [(id_, v, change, START, n) for n, (id_, v, change) in enumerate(rows)], table.schema
-    )
+    plan = place.table().plan
     context = place.spark.sparkContext
     context.setLocalProperty("sql.streaming.queryId", query)
     try:
-        sink.batches(place.spark, table.plan, str(place.directory / "none"))(changes, number)
+        sink.batches(place.spark, plan, str(place.directory / "none"))(changes, number)
     finally:
         context.setLocalProperty("sql.streaming.queryId", None)
+
+
+def write(place: Place, query: str, number: int, *rows: tuple[int, str, str]) -> None:
+    """The same of a few rows, with the kinds of their changes."""
+    placed = [(id_, v, change, START, n) for n, (id_, v, change) in enumerate(rows)]
+    changes = place.spark.createDataFrame(placed, place.table().schema)
+    hand_over(place, query, number, changes)
 
 
 def test_a_batch_is_taken_once_and_in_order(place: Place, way: str) -> None:
