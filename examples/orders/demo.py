@@ -129,7 +129,8 @@ def follow(trade: Trade, capture: Capture, query: Query) -> None:
             query.fail()
         if time.monotonic() - shown > _SHOWN_EVERY_S:
             shown = time.monotonic()
-            query.say(f"{capture.events:,} changes captured; micro-batch {batch} is in PostgreSQL")
+            done = "no micro-batch yet" if batch < 0 else f"micro-batch {batch} is in PostgreSQL"
+            query.say(f"{capture.events:,} changes captured; {done}")
         time.sleep(0.3)
 
 
