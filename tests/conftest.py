@@ -1,16 +1,23 @@
-"""The Spark session that all tests share, and what keeps its memory small."""
+"""The Spark session that all tests share, what keeps its memory small, and a Kafka broker."""
 
 from __future__ import annotations
 
 import gc
 import os
+import random
+import socket
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import small_session
 from postgres_server import database, pooled, postgres_server  # noqa: F401 -- fixtures
 from pyspark.sql import SparkSession
+
+BROKER = Path(__file__).parents[1] / "tools" / "broker"
+MAVEN_MISSING = 3
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -60,3 +67,31 @@ def spark() -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka_servers() -> Iterator[str]:
+    """The address of a broker of this process's own, gone with its data when the tests end."""
+    environment = os.environ | {"DOVETAIL_KAFKA_PORT": str(_free_port())}
+    started = subprocess.run(
+        [BROKER, "start"], env=environment, capture_output=True, text=True, check=False
+    )
+    if started.returncode == MAVEN_MISSING:
+        pytest.skip(started.stderr.strip())
+    if started.returncode != 0:
+        pytest.fail(started.stderr)
+    yield started.stdout.split()[0]
+    subprocess.run([BROKER, "wipe"], env=environment, check=True)
+
+
+def _free_port() -> int:
+    """A port that nothing listens on, nor on the next, which the controller takes."""
+    while True:
+        port = random.randrange(20000, 30000)
+        with socket.socket() as broker, socket.socket() as controller:
+            try:
+                broker.bind(("127.0.0.1", port))
+                controller.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+        return port

@@ -47,6 +47,11 @@ def test_what_a_builder_has_is_kept() -> None:
     assert found["spark.python.daemon.module"] == "dovetail.spark.daemon"
 
 
+def test_a_server_has_its_settings_from_its_start() -> None:
+    with pytest.raises(dt.ConfigurationError, match=r"one of Spark Connect.* Leave configure out"):
+        dt.configure(SparkSession.builder.__class__().remote("sc://localhost"))
+
+
 def test_a_cluster_keeps_its_own_workers() -> None:
     found = options(dt.configure(SparkSession.builder.master("spark://host:7077")))
     assert "spark.python.daemon.module" not in found

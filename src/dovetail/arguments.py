@@ -147,7 +147,12 @@ def _is_a(value: Any, kind: Any) -> bool:
         # Static: some objects, such as Spark's columns, have every attribute if they are asked.
         members = [name for name in vars(kind) if not name.startswith("_")]
         return all(inspect.getattr_static(value, name, None) is not None for name in members)
-    return kind is Any or isinstance(value, get_origin(kind) or kind)
+    if kind is Any or isinstance(value, get_origin(kind) or kind):
+        return True
+    # Of Spark's classes those of Spark Connect have the same names.
+    classes = (kind, type(value))
+    own = all(str(one.__module__).startswith("pyspark.sql.") for one in classes)
+    return own and kind.__name__ == type(value).__name__
 
 
 def _is_ruled(value: Any, kind: Any) -> bool:

@@ -9,7 +9,6 @@ from operator import and_
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
-from py4j.java_gateway import JavaClass
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -17,8 +16,9 @@ from pyspark.sql.types import DataType, DecimalType, IntegralType, StringType
 
 from dovetail.columns import CHANGE, key_name, quoted, value_name
 from dovetail.errors import ConfigurationError, PlanError
-from dovetail.hadoop import located
+from dovetail.files import files_of
 from dovetail.refusals import make_folder, reaching
+from dovetail.sessions import cores, has_source
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
@@ -59,19 +59,12 @@ def refuse_without_delta(session: SparkSession, operator: str) -> None:
             f"Build it with spark.jars.packages={JAR}, spark.sql.extensions={EXTENSION} and "
             f"spark.sql.catalog.spark_catalog={CATALOG}",
         )
-    jvm: Any = session._jvm  # noqa: SLF001 -- only the JVM knows its classes
-    if not has_jar(jvm):
+    if not has_source(session, "delta"):
         raise ConfigurationError(
             operator,
             "the session has Delta Lake's settings and not its jar",
             f"Build it with spark.jars.packages={JAR}",
         )
-
-
-def apart(session: SparkSession) -> SparkSession:
-    """A session with the same settings, functions and views, and changes to them its own."""
-    cloned = session._jsparkSession.cloneSession()  # noqa: SLF001 -- streaming queries do the same
-    return SparkSession(session.sparkContext, cloned)
 
 
 def strict(session: SparkSession) -> None:
@@ -88,7 +81,7 @@ def tune(session: SparkSession) -> None:
         if session.conf.get(name, None) != value:  # Spark warns of some of them
             session.conf.set(name, value)
     if session.conf.get(_LOG_PARTITIONS, None) is None:
-        partitions = min(session.sparkContext.defaultParallelism, _LOG_PARTITIONS_DEFAULT)
+        partitions = min(cores(session), _LOG_PARTITIONS_DEFAULT)
         session.conf.set(_LOG_PARTITIONS, str(partitions))
 
 
@@ -111,8 +104,7 @@ def setting(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None
 def path_of(session: SparkSession, operator: str, argument: str, path: str | PathLike[str]) -> str:
     """A path as Spark takes it: in full, a relative one from the JVM's working directory."""
     with reaching(operator, argument, path):
-        given, files = located(session, fspath(path))
-        return str(files.makeQualified(given).toString())
+        return files_of(session).qualified(fspath(path))
 
 
 def folder_of(
@@ -266,21 +258,6 @@ def merge(
     )
 
 
-def keep(frame: DataFrame) -> DataFrame:
-    """The frame, computed once, by the first job that reads all of it; of its plan nothing remains.
-
-    What is lost later fails its readers and is not computed again, so all read the same.
-    """
-    return frame.localCheckpoint(eager=False)
-
-
-def release(kept: DataFrame) -> None:
-    """Forget what was kept."""
-    rows: Any = kept._jdf  # noqa: SLF001 -- only the JVM knows what is kept
-    rdd = rows.queryExecution().logical().rdd()
-    rdd.sparkContext().unpersistRDD(rdd.id(), False)  # of itself it would log a warning
-
-
 def bounds(name: str, type_: DataType) -> list[Column]:
     """What an aggregate asks of a column for ``range_of``; nothing where it has no range."""
     if not has_range(type_):
@@ -310,8 +287,3 @@ def has_range(type_: DataType) -> bool:
     """Types whose values come to Python and back as they are, and by which files are skipped."""
     plain_text = isinstance(type_, StringType) and type_.isUTF8BinaryCollation()
     return plain_text or isinstance(type_, (IntegralType, DecimalType))
-
-
-def has_jar(jvm: Any) -> bool:
-    """Whether the JVM knows Delta Lake's classes."""
-    return isinstance(jvm.io.delta.sql.DeltaSparkSessionExtension, JavaClass)

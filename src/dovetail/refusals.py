@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dovetail.errors import ConfigurationError
-from dovetail.hadoop import located
+from dovetail.files import files_of
 
 _FOLDER = (
     "Give a folder that can be written, on a file system that Spark knows: s3a://, gs:// and the "
@@ -40,8 +40,7 @@ def make_folder(
 ) -> None:
     """Make the folder that is to be written, if it is not there."""
     with reaching(operator, argument, path):
-        folder, files = located(session, fspath(path))
-        made = files.mkdirs(folder)
+        made = files_of(session).make_folder(fspath(path))
     if not made:
         raise ConfigurationError(
             operator, f"{argument}{fspath(path)!r} is no folder and cannot be made one", _FOLDER

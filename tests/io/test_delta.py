@@ -23,6 +23,7 @@ import dovetail as dt
 from dovetail import lake, upsert
 from dovetail.columns import quoted
 from dovetail.io import delta
+from dovetail.sessions import apart
 
 FILES, RECORDS, KEYS = 3, 15, 6
 OUTER = ("a", "outer", "b")
@@ -84,7 +85,7 @@ def test_merging_takes_the_last_change_of_a_key_and_twice_is_once(
     if not few:
         monkeypatch.setattr(upsert, "ROWS_MAX", 0)
     table = str(tmp_path / "a`table")
-    own = lake.apart(delta_spark)
+    own = apart(delta_spark)
     lake.tune(own)
     name = quoted(key)
     schema = f"{name} string, v long, _timestamp timestamp, _change string, _position long"
@@ -121,7 +122,7 @@ def test_a_small_merge_compiles_hardly_any_code(delta_spark: SparkSession, tmp_p
     rows = [(n, n, START, "upsert", n) for n in range(20)]
     frame = delta_spark.createDataFrame(rows, schema).coalesce(1)
     frame.limit(9).drop("_change", "_position").write.format("delta").save(table)
-    own = lake.apart(delta_spark)
+    own = apart(delta_spark)
     lake.tune(own)
     for name, value in {"wholeStage": "true", "factoryMode": "FALLBACK"}.items():
         own.conf.set(f"spark.sql.codegen.{name}", value)
@@ -172,7 +173,7 @@ def test_rows_whose_keys_have_nulls_are_merged(delta_spark: SparkSession, tmp_pa
 def test_a_session_without_delta_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     changes, session = Mock(), Mock()
     session.conf.get.return_value = "some.other.Extension"
-    monkeypatch.setattr(lake, "apart", lambda _: session)
+    monkeypatch.setattr(delta, "apart", lambda _: session)
     with pytest.raises(dt.ConfigurationError) as told:
         dt.to_delta("/tables/users").writer(changes, Mock(), "/checkpoint")
     for part in ("to_delta('/tables/users')", "does not know Delta Lake", "delta-spark_4.2_2.13:"):

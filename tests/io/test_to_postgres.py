@@ -467,7 +467,7 @@ def test_a_server_that_comes_back_delays_a_batch(
     place: Place, way: str, postgres_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.come((1, "a"))
-    keep, timers = sink_module.lake.keep, []
+    keep, timers = sink_module.keep, []
 
     def stopping(frame: DataFrame) -> DataFrame:
         if not timers:
@@ -476,7 +476,7 @@ def test_a_server_that_comes_back_delays_a_batch(
             timers[0].start()
         return keep(frame)
 
-    monkeypatch.setattr(sink_module.lake, "keep", stopping)
+    monkeypatch.setattr(sink_module, "keep", stopping)
     try:
         place.run(retries=10)
     finally:

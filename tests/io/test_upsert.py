@@ -15,6 +15,7 @@ from small_session import with_delta
 
 from dovetail import lake, upsert
 from dovetail.columns import DELETED
+from dovetail.sessions import apart
 
 UTC = timezone.utc
 KEYS: dict[str, list[Any]] = {
@@ -36,7 +37,7 @@ Row = tuple[Any, ...]
 def own_session(spark: SparkSession) -> Iterator[SparkSession]:
     settings = {"spark.databricks.delta.snapshotPartitions": "1"}
     for session in with_delta(spark, settings):
-        own = lake.apart(session)
+        own = apart(session)
         lake.tune(own)
         own.conf.set("spark.sql.session.timeZone", "America/New_York")
         yield own

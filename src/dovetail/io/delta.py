@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from os import fspath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,6 +46,7 @@ from dovetail.io.ownership import (
 from dovetail.io.sinks import WriteBatch
 from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.refusals import refused
+from dovetail.sessions import apart, keep, moved, numbered, release
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -81,7 +82,7 @@ class DeltaSink:
             return self._writer(changes, node, checkpoint)
 
     def _writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        session = lake.apart(changes.sparkSession)
+        session = apart(changes.sparkSession)
         lake.refuse_without_delta(session, self.title)
         lake.tune(session)
         table = lake.called(session, self.title, "path=", self.path, self.table)
@@ -90,12 +91,12 @@ class DeltaSink:
             appended = changes.writeStream.format("delta").outputMode("append")
             return appended.option("path", lake.location(session, table))
         kept = self._kept(session, changes.schema, node, table, checkpoint)
-        return changes.writeStream.foreachBatch(kept.take)
+        return changes.writeStream.foreachBatch(numbered(changes.sparkSession, kept.take))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Merges or appends a micro-batch; raises as ``writer`` does."""
         with refused(self.title, "it cannot be used", "Give a Delta table's path or its name"):
-            session = lake.apart(session)
+            session = apart(session)
             lake.refuse_without_delta(session, self.title)
             lake.tune(session)
             table = lake.called(session, self.title, "path=", self.path, self.table)
@@ -103,14 +104,16 @@ class DeltaSink:
             if node.current:
                 return self._kept(session, schema, node, table, checkpoint).take
             self._prepare_appending(session, schema, table)
-            return partial(_append, lake.location(session, table))
+            return partial(_append, lake.location(session, table), checkpoint)
 
     def _kept(
         self, session: SparkSession, changes: StructType, node: Node, table: str, checkpoint: str
     ) -> KeptTable:
         columns = [*node.key.names, *node.values.names, TIMESTAMP]
         schema = StructType([changes[name] for name in columns])
-        kept = KeptTable(self.title, table, schema, node.key.names, node.null_keys, self)
+        kept = KeptTable(
+            self.title, table, schema, node.key.names, node.null_keys, self, checkpoint
+        )
         kept.prepare(session, *progress(session, checkpoint))
         return kept
 
@@ -142,6 +145,8 @@ class KeptTable:
     keys: list[str]
     nulls: bool
     sink: DeltaSink
+    checkpoint: str
+    _query: str | None = field(default=None, init=False)
     _session: SparkSession | None = field(default=None, init=False)
     _taken: bool = field(default=False, init=False)
 
@@ -159,9 +164,9 @@ class KeptTable:
 
     def take(self, batch: DataFrame, batch_id: int) -> None:
         """One micro-batch."""
-        query = query_of(batch)
+        query = self._query = self._query or query_of(batch.sparkSession, self.checkpoint)
         if self._session is None:
-            self._session = lake.apart(batch.sparkSession)
+            self._session = apart(batch.sparkSession)
             lake.tune(self._session)
             for name, value in _SETTINGS.items():
                 self._session.conf.set(name, value)
@@ -195,7 +200,8 @@ class KeptTable:
             with suppress(Exception):  # the next micro-batch says what is wrong
                 lake.details(session, self.table)
 
-        InheritableThread(target=read, daemon=True, name="dovetail-delta-log").start()
+        name = "dovetail-delta-log"
+        InheritableThread(target=read, daemon=True, name=name, session=session).start()
 
     def _standing(self, session: SparkSession, query: str | None, *, begun: bool) -> Standing:
         """Whether the table is this query's already, or what is to become of its rows."""
@@ -219,11 +225,12 @@ class KeptTable:
         lake.create(rows.select(*columns), self.table, {QUERY: query}, replace=True)
 
 
-def _append(location: str, batch: DataFrame, number: int) -> None:
+def _append(location: str, checkpoint: str, batch: DataFrame, number: int) -> None:
     """Append a micro-batch's rows. The table's log has the number under the query's name, so one
     that is appended again changes nothing.
     """
-    once = {"txnAppId": f"dovetail-{query_of(batch)}", "txnVersion": str(number)}
+    query = query_of(batch.sparkSession, checkpoint)
+    once = {"txnAppId": f"dovetail-{query}", "txnVersion": str(number)}
     batch.write.format("delta").mode("append").options(**once).save(location)
 
 
@@ -272,7 +279,7 @@ def merge_changes(
 
     ``session``: one of its own, whose settings are changed. ``nulls``: keys may have nulls in them.
     """
-    kept = lake.keep(changes)
+    kept = keep(changes)
     try:
         count, few = upsert.measure(kept)
         if count == 0:
@@ -286,7 +293,7 @@ def merge_changes(
             with upsert.for_few(session, table) if few else upsert.for_many(session):
                 _merge_many(session, kept, table, keys, nulls=nulls)
     finally:
-        lake.release(kept)
+        release(kept)
 
 
 def _last_rows(changes: pa.Table, keys: list[str]) -> pa.Table:
@@ -304,7 +311,7 @@ def _merge_many(
 ) -> None:
     """Changes that stay where they are, merged by Spark."""
     places = _places(keys, changes.columns)
-    kept = lake.keep(last_changes(changes, keys))
+    kept = keep(last_changes(changes, keys))
     try:
         asked = [
             part
@@ -314,17 +321,18 @@ def _merge_many(
         bounds = kept.agg(F.count("*").alias("count"), *asked).first()
         assert bounds is not None
         columns = [F.col(quoted(name)) for name in keys]
-        lake.merge(
-            _moved(session, kept),
-            table,
-            key={name: F.col(places[name]) for name in keys},
-            values={n: F.col(place) for n, place in places.items() if n not in keys},
-            gone=F.col(DELETED),
-            where=lake.within(columns, [lake.range_of(bounds, places[name]) for name in keys]),
-            nulls=nulls,
-        )
+        with moved(kept, session) as source:
+            lake.merge(
+                source,
+                table,
+                key={name: F.col(places[name]) for name in keys},
+                values={n: F.col(place) for n, place in places.items() if n not in keys},
+                gone=F.col(DELETED),
+                where=lake.within(columns, [lake.range_of(bounds, places[name]) for name in keys]),
+                nulls=nulls,
+            )
     finally:
-        lake.release(kept)
+        release(kept)
 
 
 @validated
@@ -362,10 +370,3 @@ def _places(keys: list[str], columns: list[str]) -> dict[str, str]:
     values = [name for name in columns if name not in (*keys, CHANGE, POSITION)]
     places = {name: key_name(i) for i, name in enumerate(keys)}
     return places | {name: value_name(0, i) for i, name in enumerate(values)}
-
-
-def _moved(session: SparkSession, kept: DataFrame) -> DataFrame:
-    """A kept frame in another session."""
-    datasets: Any = session._jvm.org.apache.spark.sql.classic.Dataset  # type: ignore[union-attr]  # noqa: SLF001 -- frames cannot change their session
-    plan = kept._jdf.queryExecution().logical()  # noqa: SLF001
-    return DataFrame(datasets.ofRows(session._jsparkSession, plan), session)  # noqa: SLF001

@@ -7,33 +7,29 @@ from __future__ import annotations
 import json
 from typing import Literal, TypeAlias
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from dovetail.errors import PlanError, TargetError
-from dovetail.hadoop import entries, located, text_of
+from dovetail.files import files_of
 
 Existing: TypeAlias = Literal["refuse", "replace", "adopt"]
 Standing: TypeAlias = Literal["kept", "replaced", "adopted"]
 
-_QUERY_ID = "sql.streaming.queryId"
-"""The property under which Spark's jobs know the id."""
 
-
-def query_of(batch: DataFrame) -> str:
-    """The id of the query whose micro-batch is being written."""
-    query = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
-    assert query is not None
+def query_of(session: SparkSession, checkpoint: str) -> str:
+    """The id of the query that writes its micro-batches."""
+    query, _ = progress(session, checkpoint)
+    assert query is not None, checkpoint
     return query
 
 
 def progress(session: SparkSession, checkpoint: str) -> tuple[str | None, bool]:
     """The id of a checkpoint's query, None in a new one, and whether a micro-batch is complete."""
-    metadata, files = located(session, checkpoint, "metadata")
-    if not files.exists(metadata):
+    files = files_of(session)
+    metadata = files.text(f"{checkpoint}/metadata")
+    if metadata is None:
         return None, False
-    query = json.loads(text_of(session, files, metadata))["id"]
-    commits, _ = located(session, checkpoint, "commits")
-    return query, any(file.getName().isdigit() for file in entries(files, commits))
+    return json.loads(metadata)["id"], files.has_files(f"{checkpoint}/commits")
 
 
 def standing(

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from dovetail import errors, lake
+from dovetail import errors
 from dovetail.arguments import Natural, Seconds, Text, validated
 from dovetail.columns import CHANGE, DELETE, DELETED, POSITION, TIMESTAMP
 from dovetail.errors import DovetailError, TargetError
@@ -37,6 +37,7 @@ from dovetail.lookup.postgres_line import parameters, psycopg_for, refuse_names
 from dovetail.lookup.retry import persistently
 from dovetail.plan.arrow import spark_schema
 from dovetail.plan.nodes import Node, changelog_schema
+from dovetail.sessions import keep, numbered, release
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -79,9 +80,9 @@ class PostgresSink:
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """The configured writer; raises as ``batches`` does."""
-        return changes.writeStream.foreachBatch(
-            self.batches(changes.sparkSession, node, checkpoint)
-        )
+        session = changes.sparkSession
+        write = self.batches(session, node, checkpoint)
+        return changes.writeStream.foreachBatch(numbered(session, write))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Writes a micro-batch. Makes the table where there is none, or sees that it fits.
@@ -99,7 +100,7 @@ class PostgresSink:
         layout = Layout(self.title, types, keys, node.null_keys)
         begun = progress(session, checkpoint)
         target = self.persistently(lambda: self._prepared(layout, *begun))
-        return PostgresTable(self, target, schema).take
+        return PostgresTable(self, target, schema, checkpoint).take
 
     @property
     def line(self) -> Line:
@@ -147,18 +148,20 @@ class PostgresTable:
     sink: PostgresSink
     target: Target
     schema: StructType
+    checkpoint: str
+    _query: str | None = field(default=None, init=False)
     _taken: bool = field(default=False, init=False)
 
     def take(self, batch: DataFrame, number: int) -> None:
         """One micro-batch."""
-        query = query_of(batch)
-        kept = lake.keep(self._outgoing(batch))
+        query = self._query = self._query or query_of(batch.sparkSession, self.checkpoint)
+        kept = keep(self._outgoing(batch))
         try:
             texts = self._texts(kept)
             write = self._write_by_tasks if texts is None else partial(self._write_here, texts)
             self.sink.persistently(lambda: write(kept, query, number))
         finally:
-            lake.release(kept)
+            release(kept)
         self._taken = True
 
     def _outgoing(self, batch: DataFrame) -> DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from os import fspath
@@ -14,16 +14,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dovetail.arguments import Path, Rule, takes, validated
 from dovetail.errors import PlanError, TargetError
-from dovetail.hadoop import entries, located
+from dovetail.files import files_of
 from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.plan.spans import Span, microseconds
 from dovetail.refusals import make_folder
+from dovetail.sessions import numbered
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
-_LIST, _BATCH = "_spark_metadata", "_batch="
+_LIST, _BATCH = "_spark_metadata", "_batch"
 """Spark's list of files that count; the folders of micro-batches."""
 
 WriteBatch: TypeAlias = Callable[[DataFrame, int], None]
@@ -89,14 +90,15 @@ class ParquetSink:
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """The configured writer."""
         session = changes.sparkSession
-        begun = _has_files(session, checkpoint, "offsets")
+        files = files_of(session)
+        begun = files.has_files(f"{checkpoint}/offsets")
         make_folder(session, "to_parquet", "path=", self.path)
-        if not begun and _has_files(session, self.path, _LIST):
+        if not begun and files.has_files(f"{self.path}/{_LIST}"):
             self._refuse(
                 "the folder has the changes of a query with another checkpoint, so Spark would "
                 "leave out as many of this one's micro-batches"
             )
-        if any(_batches(session, self.path)):
+        if files.has_named(self.path, f"{_BATCH}="):
             self._refuse("the folder has the changes of a query with several results")
         writer = changes.writeStream.format("parquet").outputMode("append")
         if self.retention_ms is not None:
@@ -111,24 +113,20 @@ class ParquetSink:
                 "retention= is for the list of files of a query with one result",
                 "Leave it out; of several results old folders of micro-batches may be deleted",
             )
-        begun = _has_files(session, checkpoint, "offsets")
+        files = files_of(session)
+        begun = files.has_files(f"{checkpoint}/offsets")
         make_folder(session, "to_parquet", "path=", self.path)
-        if _has_files(session, self.path, _LIST):
+        if files.has_files(f"{self.path}/{_LIST}"):
             self._refuse("the folder has the changes of a query with one result")
-        if not begun and any(_batches(session, self.path)):
+        if not begun and files.has_named(self.path, f"{_BATCH}="):
             self._refuse("the folder has the changes of a query with another checkpoint")
         return self._write
 
     def _write(self, batch: DataFrame, number: int) -> None:
-        session = batch.sparkSession
-        hidden, files = located(session, self.path, f"_writing_{number}")
-        batch.write.mode("overwrite").parquet(str(hidden.toString()))
-        shown, _ = located(session, self.path, f"{_BATCH}{number}")
-        files.delete(shown, True)
-        if not files.rename(hidden, shown):
+        if not files_of(batch.sparkSession).publish(batch, self.path, _BATCH, number):
             raise TargetError(
                 self.title,
-                f"{hidden.getName()} cannot be renamed to {shown.getName()}",
+                f"the files of micro-batch {number} cannot be renamed to {_BATCH}={number}",
                 "See what else writes the folder, and start the query again",
             )
 
@@ -149,7 +147,7 @@ class FunctionSink:
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """The configured writer."""
-        return changes.writeStream.foreachBatch(self.function)
+        return changes.writeStream.foreachBatch(numbered(changes.sparkSession, self.function))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """The function."""
@@ -189,16 +187,3 @@ def to_memory(name: ViewName) -> MemorySink:
 def to_foreach_batch(function: OfBatches) -> FunctionSink:
     """Calls ``function(changes, batch_id)`` for each micro-batch; again after a failure."""
     return FunctionSink(function)
-
-
-def _batches(session: SparkSession, folder: str) -> Iterator[str]:
-    """The folders of micro-batches."""
-    path, files = located(session, folder)
-    names = (entry.getName() for entry in entries(files, path))
-    return (name for name in names if name.startswith(_BATCH))
-
-
-def _has_files(session: SparkSession, folder: str, log: str) -> bool:
-    """Whether one of Spark's logs in a folder has any entry."""
-    path, files = located(session, folder, log)
-    return any(True for _ in entries(files, path))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dovetail.arguments import validated
-from dovetail.errors import PlanError
+from dovetail.errors import ConfigurationError, PlanError
 from dovetail.io.formats import WriteFormat
 from dovetail.io.kafka import (
     NEEDS_JAR,
@@ -19,7 +19,7 @@ from dovetail.io.kafka import (
 )
 from dovetail.io.sinks import WriteBatch
 from dovetail.plan.nodes import Node, changelog_schema
-from dovetail.refusals import refused
+from dovetail.sessions import has_source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,12 +77,9 @@ class TopicSink:
                 "unmatched='retract' withdraws single rows, a record of a topic cannot say which",
                 "Use unmatched='on_close', or write to files or Delta, which keep the rows",
             )
-        jvm: Any = session._jvm  # noqa: SLF001 -- Spark looks for the connector when it starts
-        with refused("to_topic", f"topic {self.topic} cannot be written", NEEDS_JAR):
-            jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(
-                "kafka",
-                session._jsparkSession.sessionState().conf(),  # noqa: SLF001
-            )
+        if not has_source(session, "kafka"):
+            problem = f"topic {self.topic} cannot be written: Spark has no connector to Kafka"
+            raise ConfigurationError("to_topic", problem, NEEDS_JAR)
 
 
 @validated

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Annotated, Any, Literal, TypeAlias, cast
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -22,6 +22,7 @@ from dovetail.errors import PlanError
 from dovetail.laws.delta_join import Form
 from dovetail.laws.table_join import How, preserved
 from dovetail.lookup.source import LookupSource, covering
+from dovetail.plan.analysis import steps_of
 from dovetail.plan.checks import Verdict, known_field, refuse_duplicates, refuse_given
 from dovetail.plan.delta_join import DeltaJoin, changes_of, has_fixed_key, lookup_of
 from dovetail.plan.foreign_key_join import ForeignKeyJoin, foreign_key_join
@@ -275,23 +276,14 @@ def _steps(side: Entry) -> Verdict:
 def _offending_step(source: Source) -> str | None:
     """The first step of a frame that is not known to keep all rows, each by itself."""
     allowed = {name for name, _ in source.lookup.filters} if source.lookup is not None else set()
-    waiting = [cast("Any", source.frame)._jdf.queryExecution().analyzed()]  # noqa: SLF001
-    while waiting:
-        step = waiting.pop()
-        name = str(step.nodeName())
+    assert source.frame is not None
+    for name, columns in steps_of(source.frame):
         if name == "Filter":
             # dovetail's own filters, by columns that begin with _, drop what is no row.
-            read = step.condition().references().iterator()
-            columns = []
-            while read.hasNext():
-                columns.append(str(read.next().name()))
             if not all(column.startswith("_") or column in allowed for column in columns):
                 return f"filter on {', '.join(columns)}"
         elif name not in _STEPS and not name.startswith(_RELATIONS):
             return name
-        children = step.children().iterator()
-        while children.hasNext():
-            waiting.append(children.next())
     return None
 
 

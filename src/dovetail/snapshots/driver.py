@@ -12,7 +12,6 @@ from dovetail import upsert
 from dovetail.columns import foreign_name, quoted
 from dovetail.errors import DovetailError, TargetError
 from dovetail.lake import (
-    apart,
     called,
     folder_of,
     refuse_but_one,
@@ -21,6 +20,7 @@ from dovetail.lake import (
     strict,
     tune,
 )
+from dovetail.sessions import apart, cores
 from dovetail.snapshots.deltas import Deltas
 from dovetail.snapshots.plan import SnapshotNode, tables
 from dovetail.snapshots.reading import (
@@ -121,7 +121,7 @@ class Keeper:
         """Settings for few changes: what their steps have to do is known, and small."""
         return {
             "spark.sql.adaptive.enabled": "false",
-            "spark.sql.shuffle.partitions": str(self._session.sparkContext.defaultParallelism),
+            "spark.sql.shuffle.partitions": str(cores(self._session)),
         }
 
     @contextmanager

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from dovetail import lake
 from dovetail.columns import foreign_name, quoted
 from dovetail.errors import ConfigurationError, DataError, TargetError
+from dovetail.sessions import is_remote, keep, release
 from dovetail.snapshots import delta_rules
 from dovetail.snapshots.plan import SIGN, SnapshotJoin, SnapshotNode, SnapshotSource, used_columns
 
@@ -42,13 +43,13 @@ class Scratch:
         Nothing remains of the plan that made it. Each delta is used in several places, so plans
         would grow by a factor with every join of a cascade, and with them the time for planning.
         """
-        self.frames.append(lake.keep(frame))
+        self.frames.append(keep(frame))
         return self.frames[-1]
 
     def release(self) -> None:
         """Forget all of them."""
         while self.frames:
-            lake.release(self.frames.pop())
+            release(self.frames.pop())
 
 
 @dataclass(frozen=True)
@@ -257,7 +258,15 @@ class Present:
 
     @classmethod
     def of(cls, session: SparkSession, path: str) -> Present:
-        """Read from the table's log. SQL has the same by several jobs, as rows."""
+        """Read from the table's log; on Spark Connect by SQL, which takes several jobs."""
+        if is_remote(session):
+            table = lake.named(path)
+            version, detail = (
+                lake.history(session, table, 1)[0]["version"],
+                lake.details(session, table),
+            )
+            feed = detail["properties"].get(lake.FEED, "")
+            return cls(version, detail["id"], feed.lower() == "true")
         logs: Any = session._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]  # noqa: SLF001 -- only the JVM knows logs
         snapshot = logs.forTableWithSnapshot(session._jsparkSession, path)._2()  # noqa: SLF001
         feed = snapshot.metadata().configuration().get(lake.FEED)
@@ -268,8 +277,19 @@ class Present:
 def stored_columns(session: SparkSession, path: str, version: int) -> dict[str, Any]:
     """The columns of a table at a version: their types, with the names under which its files have
     them and their fields. A table with column mapping renames and drops columns, and leaves the
-    files as they are.
+    files as they are; on Spark Connect these names are not shown, so it is refused.
     """
+    if is_remote(session):
+        mode = lake.property_of(session, lake.named(path), "delta.columnMapping.mode")
+        if mode not in (None, "none"):
+            raise ConfigurationError(
+                f"the table at {path}",
+                "it has column mapping, and Spark Connect does not show under which names its "
+                "files have the columns",
+                "Refresh the target from a classic session, or give the table no column mapping",
+            )
+        rows = session.read.format("delta").option("versionAsOf", version).load(path)
+        return {field["name"]: _as_stored(field) for field in rows.schema.jsonValue()["fields"]}
     jvm: Any = session._jvm  # noqa: SLF001 -- only the JVM knows logs
     log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, path)  # noqa: SLF001
     none = jvm.scala.Option.empty()

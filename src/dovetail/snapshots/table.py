@@ -17,6 +17,7 @@ from dovetail.plan.matching import On
 from dovetail.plan.select import Selection
 from dovetail.plan.spans import Span, microseconds
 from dovetail.refusals import refused
+from dovetail.sessions import apart
 from dovetail.snapshots import plan
 from dovetail.snapshots.driver import Keeper
 from dovetail.snapshots.reading import Present, Reader, Scratch
@@ -188,7 +189,7 @@ class SnapshotTable:
                 f"versions= names an unknown table {unknown[0]!r}",
                 f"Known are {', '.join(sorted(names))}",
             )
-        session = lake.apart(self._session)
+        session = apart(self._session)
         lake.strict(session)
         chosen = {key: (versions or {}).get(one.name) for key, one in known.items()}
         present = {

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dovetail.errors import CheckpointError
-from dovetail.hadoop import configuration, entries, located, text_of
+from dovetail.files import files_of
 from dovetail.physical.line import Plan
 from dovetail.plan.fingerprint import describe, fingerprint, refuse_other
 from dovetail.plan.nodes import Node
@@ -87,9 +87,8 @@ class CheckpointFile:
     """``dovetail.json`` in a checkpoint directory, on any file system that Spark can write."""
 
     def __init__(self, session: SparkSession, checkpoint: str) -> None:
-        self._session = session
-        self._root, self._fs = located(session, checkpoint)
-        self._path, _ = located(session, self._root, NAME)
+        self._files, self._root = files_of(session), checkpoint.rstrip("/")
+        self._path = f"{self._root}/{NAME}"
 
     def settings(self) -> dict[str, str]:
         """Further settings of the query, where the directory is one of this machine's and the
@@ -99,9 +98,8 @@ class CheckpointFile:
         processes on a local disk, a ``chmod`` and a ``readlink`` for each end of each renaming; its
         other way starts one, and replaces a file at once instead of deleting it first.
         """
-        own = configuration(self._session)
-        chosen = any(own.get(key) for key in _LOCAL_CHECKPOINT)
-        return {} if chosen or self._fs.getScheme() != "file" else _LOCAL_CHECKPOINT
+        chosen = any(self._files.setting(key) for key in _LOCAL_CHECKPOINT)
+        return {} if chosen or self._files.scheme(self._root) != "file" else _LOCAL_CHECKPOINT
 
     def read(self, title: str) -> dict[str, Any] | None:
         """The binding, or None in a checkpoint that has not begun; ``CheckpointError`` for one that
@@ -110,9 +108,9 @@ class CheckpointFile:
         if not self._has_begun():
             return None
         problem = f"the checkpoint {self._root} has no {NAME}, which says whose it is"
-        if self._fs.exists(self._path):
+        text = self._files.text(self._path)
+        if text is not None:
             problem = f"{self._path} cannot be read"
-            text = text_of(self._session, self._fs, self._path)
             try:
                 binding = json.loads(text)
             except ValueError:
@@ -132,28 +130,12 @@ class CheckpointFile:
 
     def write(self, binding: Mapping[str, Any]) -> None:
         """Bind a checkpoint that has not begun, at once: there is never a part of the file."""
-        text = json.dumps(binding, indent=1)
-        jvm: Any = self._session._jvm  # noqa: SLF001 -- a class of Spark's own
-        managers: Any = getattr(jvm, f"{_MANAGERS}CheckpointFileManager$")
-        manager = getattr(managers, "MODULE$").create(self._root, configuration(self._session))
-        manager.mkdirs(self._root)
-        stream = manager.createAtomic(self._path, True)
-        try:
-            stream.write(text.encode())
-        except BaseException:
-            stream.cancel()
-            raise
-        stream.close()
+        self._files.put(self._path, json.dumps(binding, indent=1))
 
     def has_committed(self) -> bool:
         """Whether a micro-batch is done."""
-        commits, _ = located(self._session, self._root, "commits")
-        return any(True for _ in entries(self._fs, commits))
+        return self._files.has_files(f"{self._root}/commits")
 
     def _has_begun(self) -> bool:
         """Whether Spark has planned a micro-batch, or a source what will be its first."""
-        offsets, sources = (
-            located(self._session, self._root, name)[0] for name in ("offsets", "sources")
-        )
-        logs = [offsets, *entries(self._fs, sources)]
-        return any(True for log in logs for _ in entries(self._fs, log))
+        return any(self._files.has_files(f"{self._root}/{name}") for name in ("offsets", "sources"))

@@ -6,13 +6,12 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from py4j.java_gateway import JavaClass
 from pyspark.sql import SparkSession
 
 from dovetail import lake
 from dovetail.arguments import validated
+from dovetail.sessions import has_source, is_set
 from dovetail.spark import session as good
 from dovetail.spark.query import leaks_sockets
 
@@ -54,42 +53,47 @@ class Report:
 
 @validated
 def doctor(spark: SparkSession) -> Report:
-    """What a session lacks for queries that run, and run as fast as they are measured. It runs a
-    job of one row, to see the workers' Python. ``print(dt.doctor(spark))`` shows a table.
+    """What a session lacks for queries that run, and run as fast as they are measured. It runs
+    jobs of one row, to see the workers' Python. ``print(dt.doctor(spark))`` shows a table.
     """
     return Report(tuple(_findings(spark)))
 
 
 def _findings(spark: SparkSession) -> Iterator[Finding]:
-    jvm: Any = spark._jvm  # noqa: SLF001 -- only the JVM knows its classes and its options
     leaks = f"Spark {spark.version}" if leaks_sockets(spark) else None
     leak = "a socket for each task with state is never closed"
     yield Finding("Spark", leaks, leak, "run it on Spark 4.2.1 or later")
-    yield Finding("workers' Python", good.workers_lack(spark), "no query runs", good.INSTALL)
-    kafka = isinstance(jvm.org.apache.spark.sql.kafka010.KafkaSourceProvider, JavaClass)
-    no_kafka = None if kafka else "no connector"
+    lacking = good.workers_lack(spark)
+    yield Finding("workers' Python", lacking, "no query runs", good.INSTALL)
+    no_kafka = None if has_source(spark, "kafka") else "no connector"
     remedy = "build the session with dt.configure(builder, kafka=True)"
     yield Finding("Kafka", no_kafka, "topics are neither read nor written", remedy)
     known = lake.EXTENSION in str(spark.conf.get("spark.sql.extensions", ""))
-    delta = lake.has_jar(jvm)
+    delta = has_source(spark, "delta")
     no_delta = None if known and delta else "no jar" if not delta else "its settings are missing"
     remedy = "build the session with dt.configure(builder, delta=True)"
     yield Finding("Delta Lake", no_delta, "Delta tables are neither read nor written", remedy)
-    sockets = spark.sparkContext.getConf().get(good.SOCKETS, "false") == "true"
-    slower = "a sixth more system time"
-    yield Finding("Unix sockets", None if sockets else "off", slower, CONFIGURE)
+    sockets = None if is_set(spark, good.SOCKETS) else "off"
+    yield Finding("Unix sockets", sockets, "a sixth more system time", CONFIGURE)
     if sys.platform == "linux":
-        arguments = (
-            jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
-        )
-        off = [] if good.HUGE_PAGES in arguments else ["the JVM"]
-        off += [] if all(os.environ.get(n) == v for n, v in good.MEMORY.items()) else ["workers"]
+        options = str(spark.conf.get("spark.driver.extraJavaOptions", "")).split()
+        off = [] if good.HUGE_PAGES in options else ["the JVM"]
+        off += [] if lacking is not None or _has_huge_pages(spark) else ["workers"]
         without = f"off for {' and '.join(off)}" if off else None
         yield Finding("huge pages", without, "8 % of a join's throughput", CONFIGURE)
-    if str(spark.sparkContext.master).startswith("local"):
-        daemon = spark.sparkContext.getConf().get("spark.python.daemon.module", "")
+    if str(spark.conf.get("spark.master", "")).startswith("local"):
+        daemon = spark.conf.get("spark.python.daemon.module", "")
         cold = None if daemon == good.DAEMON else "started without imports"
         yield Finding("warm workers", cold, "most of a second at each worker's start", CONFIGURE)
     zone = str(spark.conf.get("spark.sql.session.timeZone"))
     local = None if zone in {"UTC", "Etc/UTC"} else zone
     yield Finding("time zone", local, "times are read and shown in that zone", CONFIGURE)
+
+
+def _has_huge_pages(spark: SparkSession) -> bool:
+    wanted = good.MEMORY
+
+    def found() -> str:
+        return str(all(os.environ.get(name) == value for name, value in wanted.items()))
+
+    return good.told_by_worker(spark, found) == str(True)

@@ -5,24 +5,40 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
+
+if TYPE_CHECKING:
+    _Query = StreamingQuery
+else:
+    _Query = object
 
 _OWN = re.compile(r"^dovetail\.errors\.\w+: (.*(?:\n  \S.*)*)", re.MULTILINE)
 _PYTHON = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)")
 _CONDITION = re.compile(r"\[(?!STREAM_FAILED|PYTHON_EXCEPTION)[A-Z_.0-9]+\] .*")
 
 
-class Query(StreamingQuery):
+def explaining(query: StreamingQuery, title: str) -> StreamingQuery:
     """The ``StreamingQuery`` of the node called ``title``; what it raises begins with the
     library's error, or else with the title and the first cause, and Spark's message follows.
     """
+    kind: Any = type(query)
+    made: Any = object.__new__(_kind_of(kind))
+    made.__dict__.update(query.__dict__, _title=title)
+    return made  # type: ignore[no-any-return]
 
-    def __init__(self, query: StreamingQuery, title: str) -> None:
-        super().__init__(query._jsq)  # noqa: SLF001 -- the same query
-        self._title = title
+
+@cache
+def _kind_of(kind: type) -> type:
+    """Each kind of session has its own class of queries."""
+    return type("Query", (_Explaining, kind), {})
+
+
+class _Explaining(_Query):
+    _title: str
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
         """As Spark's."""
@@ -52,7 +68,9 @@ def explained(error: StreamingQueryException, title: str) -> StreamingQueryExcep
     own = _OWN.findall(str(error))
     first = own[-1] if own else f"{title}: a micro-batch fails with {_cause(error)}"
     captured: Any = error
-    captured._desc = f"{first}\n\n{captured._desc}"  # noqa: SLF001 -- no public face
+    # A classic session's error has a description, and a message that is not shown.
+    part = "_desc" if hasattr(error, "_desc") else "_message"
+    setattr(captured, part, f"{first}\n\n{getattr(captured, part)}")
     return error
 
 

@@ -13,7 +13,6 @@ from pyspark import InheritableThread
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from dovetail import lake
 from dovetail.columns import CHANGE, EVENT_TIME, POSITION, TIMESTAMP, UPSERT, quoted
 from dovetail.engine.pack import DEAD_LETTERS
 from dovetail.errors import DovetailError, TargetError, line_of
@@ -24,6 +23,7 @@ from dovetail.plan.arrow import spark_schema
 from dovetail.plan.dead_letters import DeadLetters
 from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.plan.views import View
+from dovetail.sessions import keep, numbered, release
 from dovetail.spark import project
 from dovetail.spark.frames import unpacked
 
@@ -131,15 +131,15 @@ def writer(
 
     def write(batch: DataFrame, number: int) -> None:
         results = batch.where(F.col("payload").isNotNull())
-        kept = lake.keep(results.select("reader", "partition", "number", "payload"))
+        kept = keep(results.select("reader", "partition", "number", "payload"))
         try:
             # All of it is computed here, so what fails from now on is a sink.
             kept.select("reader").collect()
             _write_all(writes, kept, number)
         finally:
-            lake.release(kept)
+            release(kept)
 
-    return rows.writeStream.foreachBatch(write)
+    return rows.writeStream.foreachBatch(numbered(session, write))
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,10 @@ def _write_all(writes: Sequence[_Write], kept: DataFrame, number: int) -> None:
         except Exception as error:
             failed.append(error)
 
-    threads = [InheritableThread(target=attempt, args=(write,)) for write in writes[1:]]
+    threads = [
+        InheritableThread(target=attempt, args=(write,), session=kept.sparkSession)
+        for write in writes[1:]
+    ]
     for thread in threads:
         thread.start()
     attempt(writes[0])

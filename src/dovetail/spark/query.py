@@ -24,6 +24,7 @@ from dovetail.plan.fingerprint import in_one_order, origins_of, refuse_alike
 from dovetail.plan.nodes import Node, Source
 from dovetail.plan.spans import Span, microseconds
 from dovetail.refusals import reaching, refused
+from dovetail.sessions import cores
 from dovetail.spark import project, seed, static
 from dovetail.spark.buckets import bucket_labels
 from dovetail.spark.checkpoint import (
@@ -32,7 +33,7 @@ from dovetail.spark.checkpoint import (
     refuse_other_stages,
     refuse_unfit,
 )
-from dovetail.spark.failures import Query
+from dovetail.spark.failures import explaining
 from dovetail.spark.frames import Streaming, session_of
 from dovetail.spark.outcomes import Outcome, Sink
 from dovetail.spark.outcomes import writer as fan_out
@@ -127,8 +128,7 @@ def start(
         plan = plan_of(nodes, buckets=count, emit=emit, dead_letters=letters)
         if bound is not None:
             refuse_other_stages(bound, plan, title)
-        cores = session.sparkContext.defaultParallelism
-        partitions = min(count, cores) if bound is None else bound["partitions"]
+        partitions = min(count, cores(session)) if bound is None else bound["partitions"]
         with lake.setting(session, settings(partitions) | file.settings()):
             blobs: Mapping[str, DataFrame] = {}
             seeded = initial is not None if bound is None else bound.get("seeded", False)
@@ -153,7 +153,7 @@ def start(
                 with reaching(operator, "checkpoint=", folder):
                     file.write(binding_of(nodes, plan, partitions=partitions, seeded=seeded))
             with refused(title, "Spark does not start its query", "Mend what it names"):
-                return Query(writer.start(), title)
+                return explaining(writer.start(), title)
 
 
 def _seed(
@@ -173,14 +173,14 @@ def _seed(
         sources = seed.written(session, folder, nodes, rows)
     count = BUCKETS_DEFAULT if buckets is None else buckets
     plan = plan_of(nodes, buckets=count, emit=emit)
-    partitions = min(count, session.sparkContext.defaultParallelism)
+    partitions = min(count, cores(session))
     file = CheckpointFile(session, seed.folder_of(folder))
     with _STARTING, lake.setting(session, settings(partitions) | file.settings()):
         seeding = seed.Seeding(bucket_labels(count), partitions, timers=False, sources=sources)
         writer = seed.writer_of(plan, seeding, folder)
         file.write(binding_of(nodes, plan, partitions=partitions))
         with refused(title, "Spark does not start its query", "Mend what it names"):
-            query = Query(writer.start(), title)
+            query = explaining(writer.start(), title)
     query.awaitTermination()
 
 

@@ -23,7 +23,7 @@ from dovetail.arguments import Rule
 from dovetail.columns import LOG_PARTITION, SEQUENCE, TIMESTAMP, quoted
 from dovetail.engine import flow
 from dovetail.errors import PlanError
-from dovetail.hadoop import located
+from dovetail.files import files_of
 from dovetail.physical.line import Plan, Step
 from dovetail.plan.fingerprint import origins_of
 from dovetail.plan.nodes import Entry, Node, Source
@@ -110,11 +110,10 @@ def written(
     """By source one that reads the rows that it begins with, from files that are written here in
     place of what an earlier start has left.
     """
-    folder, files = located(session, checkpoint, FOLDER)
-    files.delete(folder, True)
+    remove(session, checkpoint)
     found = {}
     for number, source in enumerate(origins_of(nodes)):
-        path, own = f"{folder}/rows/{number}", rows.get(source)
+        path, own = f"{checkpoint.rstrip('/')}/{FOLDER}/rows/{number}", rows.get(source)
         if own is None:
             fields = [*source.row.fields, StructField(TIMESTAMP, TimestampType())]
             own = session.createDataFrame([], StructType(fields))
@@ -173,5 +172,4 @@ def blobs_of(operator: str, session: SparkSession, checkpoint: str) -> dict[str,
 
 def remove(session: SparkSession, checkpoint: str) -> None:
     """Remove what the query no longer needs, if it is there."""
-    folder, files = located(session, checkpoint, FOLDER)
-    files.delete(folder, True)
+    files_of(session).clear(f"{checkpoint.rstrip('/')}/{FOLDER}")

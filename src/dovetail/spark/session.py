@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -22,6 +22,7 @@ from dovetail import arguments, lake
 from dovetail.arguments import Rule, Text, validated
 from dovetail.errors import ConfigurationError
 from dovetail.refusals import reason
+from dovetail.sessions import is_remote
 
 MEMORY = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
@@ -71,9 +72,11 @@ def configure(
     they inherit); Unix sockets between them; UTC as time zone; room for generated code; and on one
     machine (``master("local...")``) workers that start with their imports made.
 
-    Raises ``ConfigurationError`` for jars that are not there.
+    Raises ``ConfigurationError`` for jars that are not there, and for a builder of Spark Connect,
+    whose server has these settings from its start.
     """
     given: dict[str, str] = dict(builder._options)  # noqa: SLF001 -- to add to what is there
+    _refuse_remote(given)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     added = {
         "spark.jars": ",".join(_files(jars)),
@@ -105,6 +108,15 @@ def configure(
     return builder
 
 
+def _refuse_remote(given: Mapping[str, str]) -> None:
+    if "spark.remote" in given or "SPARK_REMOTE" in os.environ:
+        raise ConfigurationError(
+            "configure",
+            "the builder is one of Spark Connect, whose server has its settings from its start",
+            "Leave configure out; dt.doctor(spark) says what the server lacks",
+        )
+
+
 def spark_jar(module: str) -> str:
     """The Maven coordinates of a module of Spark's own for the Spark that is installed."""
     major, minor, *_ = pyspark.__version__.split(".")
@@ -117,29 +129,37 @@ def workers_lack(spark: SparkSession) -> str | None:
     """
     own = import_module("dovetail").__version__
 
-    def asked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:
-            try:
-                found = import_module("dovetail").__version__
-                found = found if found == own else f"{sys.executable} has dovetail {found}"
-            except ImportError as error:
-                found = f"{sys.executable} cannot import dovetail: {error}"
-            yield pa.RecordBatch.from_pydict({"found": [found]})
+    def version() -> str:
+        try:
+            found = import_module("dovetail").__version__
+            return found if found == own else f"{sys.executable} has dovetail {found}"
+        except ImportError as error:
+            return f"{sys.executable} cannot import dovetail: {error}"
 
     try:
-        row = spark.range(1).mapInArrow(asked, "found string").head()
+        found = told_by_worker(spark, version)
     except (Py4JError, PySparkException) as error:
         return f"no worker starts: {reason(error)}"
-    assert row is not None
-    found: str = row["found"]
     return None if found == own else found
+
+
+def told_by_worker(spark: SparkSession, question: Callable[[], str]) -> str:
+    """What a function says in a worker, in a job of one row. The worker may lack the library."""
+
+    def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"told": [question()]})
+
+    row = spark.range(1).mapInArrow(told, "told string").head()
+    assert row is not None
+    return str(row["told"])
 
 
 def refuse_strange_workers(spark: SparkSession) -> None:
     """Refuse to start a query whose workers lack the library. They are asked, once in a session,
     unless they plainly run the driver's own Python.
     """
-    if spark in _ASKED or _is_own(spark.sparkContext):
+    if spark in _ASKED or (not is_remote(spark) and _is_own(spark.sparkContext)):
         return
     lack = workers_lack(spark)
     if lack is not None:

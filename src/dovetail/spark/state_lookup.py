@@ -25,7 +25,7 @@ from dovetail.columns import CHANGE, FOREIGN, foreign_name
 from dovetail.engine import contents
 from dovetail.engine.contents import Asked
 from dovetail.errors import ConfigurationError, DovetailError
-from dovetail.hadoop import Folder
+from dovetail.files import Folder
 from dovetail.laws.foreign_key_join import combined, low_half
 from dovetail.operators.job import END_OF_TIME
 from dovetail.spark.buckets import bucket_labels
@@ -63,7 +63,7 @@ def lookup_state(
     found by their key: one by windows, or records that wait.
     """
     spark = SparkSession.active()
-    place = spark.sparkContext.applicationId, fspath(checkpoint)
+    place = str(spark.conf.get("spark.app.id")), fspath(checkpoint)
     with _LOCK:
         known = _KNOWN.pop(place, None)
         known = known or _Lookups(spark, fspath(checkpoint))

@@ -5,12 +5,17 @@ its end.
 from __future__ import annotations
 
 import gc
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache, wraps
 from pathlib import Path
 
 import pyarrow as pa
+
+from dovetail.sessions import BATCH_TAG
+
+_TAG = re.compile(rf"{BATCH_TAG}(\d+)-(\w+)")
 
 BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """A function for ``mapInArrow``."""
@@ -26,12 +31,14 @@ def partition() -> int:
 
 def micro_batch() -> int:
     """The number of the streaming query's micro-batch."""
-    return int(_local_property("streaming.sql.batchId") or 0)
+    tagged = _tagged()
+    return int(_local_property("streaming.sql.batchId") or (tagged[1] if tagged else 0))
 
 
 def run() -> str:
     """What names this run of the streaming query."""
-    return _local_property("spark.jobGroup.id") or ""
+    tagged = _tagged()
+    return tagged[2] if tagged else _local_property("spark.jobGroup.id") or ""
 
 
 def directory(name: str) -> Path:
@@ -61,6 +68,11 @@ def freeze_imports() -> None:
     each time.
     """
     gc.freeze()
+
+
+def _tagged() -> re.Match[str] | None:
+    """What a job that ``foreachBatch`` starts on Spark Connect is told of its micro-batch."""
+    return _TAG.search(_local_property("spark.job.tags") or "")
 
 
 def _local_property(name: str) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -201,8 +200,7 @@ def with_foreign_key(
     """The frame with the foreign key in a column of this name; the key's parts; and on which rows
     it fails: never on a tombstone, which has none.
     """
-    parts = (_column(item).alias(f"_{number}") for number, item in enumerate(items))
-    key = attempted(F.struct(*parts))
+    key = attempted([_column(item) for item in items])
     failed = F.col(name).isNull()
     if deleted is not None:
         there = ~F.coalesce(deleted, F.lit(False))
@@ -216,17 +214,15 @@ def as_json(input_: Input) -> Column:
     return F.to_json(F.struct(*(F.col(quoted(name)) for name in input_.source.row.names)))
 
 
-def attempted(column: Column) -> Column:
-    """The column, null where computing it fails. (Python functions raise all the same.)"""
-    from pyspark import SparkContext
+def attempted(parts: Sequence[Column]) -> Column:
+    """A struct of the parts, null where computing one fails. (Python functions raise all the same.)
 
-    context = SparkContext._active_spark_context  # noqa: SLF001 -- no public face for either
-    assert context is not None
-    jvm: Any = context._jvm  # noqa: SLF001
-    utils = jvm.org.apache.spark.sql.classic.ExpressionUtils
-    expression = utils.expression(column._jc)  # noqa: SLF001
-    tried = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(expression)
-    return Column(utils.column(tried))
+    Of a sum of times ``try_add`` forgives what fails in either, so the parts are made one here.
+    """
+    whole = F.timestamp_micros(F.xxhash64(*parts) % F.lit(1 << 20))
+    named = (part.alias(f"_{number}") for number, part in enumerate(parts))
+    done = F.try_add(whole, F.expr("INTERVAL '0' SECOND")).isNotNull()
+    return F.when(done, F.struct(*named))
 
 
 def _any_null(columns: list[Column]) -> Column:

@@ -1,0 +1,286 @@
+"""Files and folders on any file system that Spark knows.
+
+A classic session has Hadoop's own calls in reach, which take a millisecond. Spark Connect has
+Spark's readers and writers only, which take a job; so a file of text is a folder there, with the
+text in its one part. Each reads what the other has written.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F
+
+from dovetail.sessions import is_remote
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_MISSING = "PATH_NOT_FOUND"
+_GLOB = re.compile(r"([{}\[\]*?\\])")
+_MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing."
+
+
+class Files(ABC):
+    """What is done with files. Names that begin with a dot are of files yet to be renamed, and so
+    are not there.
+    """
+
+    @abstractmethod
+    def qualified(self, path: str) -> str:
+        """A path in full: with its scheme, a relative one from Spark's working directory."""
+
+    @abstractmethod
+    def has_files(self, folder: str) -> bool:
+        """Whether a folder has any file, at any depth."""
+
+    @abstractmethod
+    def has_named(self, folder: str, prefix: str) -> bool:
+        """Whether anything in a folder has a name that begins so."""
+
+    @abstractmethod
+    def text(self, path: str) -> str | None:
+        """A file's text; None where there is no such file."""
+
+    @abstractmethod
+    def blob(self, path: str) -> bytes | None:
+        """What a file holds; None where there is no such file."""
+
+    @abstractmethod
+    def put(self, path: str, text: str) -> None:
+        """Write a text in place of what is there. There is never a part of it."""
+
+    @abstractmethod
+    def clear(self, folder: str) -> None:
+        """Delete all that is in a folder."""
+
+    @abstractmethod
+    def make_folder(self, folder: str) -> bool:
+        """Whether there is such a folder, which is made if it is not, or may be made later."""
+
+    @abstractmethod
+    def publish(self, rows: DataFrame, folder: str, column: str, number: int) -> bool:
+        """Write rows as Parquet files, in place of what is there, to a folder
+        ``<column>=<number>``, which appears at once where the file system renames a folder at once.
+        Whether it could be renamed.
+        """
+
+    @abstractmethod
+    def setting(self, name: str) -> str | None:
+        """One of Hadoop's settings, with those of the session."""
+
+    def scheme(self, path: str) -> str:
+        """The file system of a path, such as ``file`` or ``s3a``."""
+        return self.qualified(path).partition(":")[0]
+
+
+def files_of(session: SparkSession) -> Files:
+    """The files that a session can reach."""
+    return _OfServer(session) if is_remote(session) else _OfHadoop(session)
+
+
+class _OfHadoop(Files):
+    """By the calls of Hadoop's file systems, which have no face in Python."""
+
+    def __init__(self, session: SparkSession) -> None:
+        own: Any = session
+        self._jvm = own._jvm  # noqa: SLF001
+        self._state = own._jsparkSession.sessionState()  # noqa: SLF001
+
+    def _located(self, *parts: Any) -> tuple[Any, Any]:
+        path = self._jvm.org.apache.hadoop.fs.Path(*parts)
+        return path, path.getFileSystem(self._state.newHadoopConf())
+
+    def qualified(self, path: str) -> str:
+        given, files = self._located(path)
+        return str(files.makeQualified(given).toString())
+
+    def has_files(self, folder: str) -> bool:
+        path, files = self._located(folder)
+        waiting = [path] if files.exists(path) else []
+        while waiting:
+            for status in files.listStatus(waiting.pop()):
+                if not status.getPath().getName().startswith("."):
+                    if not status.isDirectory():
+                        return True
+                    waiting.append(status.getPath())
+        return False
+
+    def has_named(self, folder: str, prefix: str) -> bool:
+        path, files = self._located(folder)
+        entries = files.listStatus(path) if files.exists(path) else ()
+        return any(entry.getPath().getName().startswith(prefix) for entry in entries)
+
+    def text(self, path: str) -> str | None:
+        given, files = self._located(path)
+        if not files.exists(given):
+            return None
+        parts = [given]
+        if files.getFileStatus(given).isDirectory():
+            found = (status.getPath() for status in files.listStatus(given))
+            parts = [part for part in found if part.getName().startswith("part-")]
+        return "".join(str(self._read(files, part, "toString", "UTF-8")) for part in parts)
+
+    def blob(self, path: str) -> bytes | None:
+        given, files = self._located(path)
+        return bytes(self._read(files, given, "toByteArray")) if files.exists(given) else None
+
+    def _read(self, files: Any, path: Any, by: str, *arguments: str) -> Any:
+        stream = files.open(path)
+        try:
+            return getattr(self._jvm.org.apache.commons.io.IOUtils, by)(stream, *arguments)
+        finally:
+            stream.close()
+
+    def put(self, path: str, text: str) -> None:
+        given, files = self._located(path)
+        managers: Any = getattr(self._jvm, f"{_MANAGERS}CheckpointFileManager$")
+        manager = getattr(managers, "MODULE$").create(
+            given.getParent(), self._state.newHadoopConf()
+        )
+        manager.mkdirs(given.getParent())
+        if files.exists(given) and files.getFileStatus(given).isDirectory():
+            files.delete(given, True)
+        stream = manager.createAtomic(given, True)
+        try:
+            stream.write(text.encode())
+        except BaseException:
+            stream.cancel()
+            raise
+        stream.close()
+
+    def clear(self, folder: str) -> None:
+        path, files = self._located(folder)
+        files.delete(path, True)
+
+    def make_folder(self, folder: str) -> bool:
+        path, files = self._located(folder)
+        return bool(files.mkdirs(path))
+
+    def publish(self, rows: DataFrame, folder: str, column: str, number: int) -> bool:
+        hidden, files = self._located(folder, f"_writing_{number}")
+        rows.write.mode("overwrite").parquet(str(hidden.toString()))
+        shown, _ = self._located(folder, f"{column}={number}")
+        files.delete(shown, True)
+        return bool(files.rename(hidden, shown))
+
+    def setting(self, name: str) -> str | None:
+        found = self._state.newHadoopConf().get(name)
+        return None if found is None else str(found)
+
+
+class _OfServer(Files):
+    """By Spark's readers and writers."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+
+    def qualified(self, path: str) -> str:
+        # Spark names the path in full where it finds nothing.
+        child = uuid4().hex
+        try:
+            _ = self._session.read.text(f"{_plain(path)}/{child}").schema
+        except AnalysisException as error:
+            if error.getCondition() != _MISSING:
+                raise
+            return str((error.getMessageParameters() or {})["path"]).removesuffix(f"/{child}")
+        raise AssertionError(child)
+
+    def has_files(self, folder: str) -> bool:
+        return self._has(_plain(folder))
+
+    def has_named(self, folder: str, prefix: str) -> bool:
+        return self._has(f"{_plain(folder)}/{prefix}*")
+
+    def _has(self, pattern: str) -> bool:
+        reader = self._session.read.format("binaryFile").option("recursiveFileLookup", "true")
+        with _where_there():
+            return bool(reader.load(pattern).inputFiles())
+        return False
+
+    def text(self, path: str) -> str | None:
+        with _where_there():
+            rows = self._session.read.text(_plain(path), wholetext=True).collect()
+            return "".join(row[0] for row in rows)
+        return None
+
+    def blob(self, path: str) -> bytes | None:
+        with _where_there():
+            row = self._session.read.format("binaryFile").load(_plain(path)).head()
+            return None if row is None else bytes(row["content"])
+        return None
+
+    def put(self, path: str, text: str) -> None:
+        # One row is one part, which appears when it is renamed.
+        rows = self._session.createDataFrame([(text,)], "value string")
+        rows.coalesce(1).write.mode("overwrite").text(path)
+
+    def clear(self, folder: str) -> None:
+        # Nothing is written, in place of all that is there.
+        self._session.createDataFrame([], "value string").write.mode("overwrite").text(folder)
+
+    def make_folder(self, folder: str) -> bool:
+        # What writes the folder makes it.
+        return bool(self.qualified(folder))
+
+    def publish(self, rows: DataFrame, folder: str, column: str, number: int) -> bool:
+        # Spark writes the partitions that it overwrites elsewhere, then renames their folders.
+        writer = rows.withColumn(column, F.lit(number)).write.mode("overwrite")
+        writer = writer.option("partitionOverwriteMode", "dynamic").partitionBy(column)
+        writer.parquet(folder)
+        if not self.has_files(f"{folder}/{column}={number}"):
+            rows.limit(0).write.mode("overwrite").parquet(f"{folder}/{column}={number}")
+        return True
+
+    def setting(self, name: str) -> str | None:
+        for known in (name, f"spark.hadoop.{name}"):
+            found = self._session.conf.get(known, None)
+            if found is not None:
+                return str(found)
+        return None
+
+
+def _plain(path: str) -> str:
+    """A path of which Spark's readers take no sign for a pattern's."""
+    return _GLOB.sub(r"\\\1", path)
+
+
+@contextmanager
+def _where_there() -> Iterator[None]:
+    """What is not there is passed over; other errors are not."""
+    try:
+        yield
+    except AnalysisException as error:
+        if error.getCondition() != _MISSING:
+            raise
+
+
+class Folder:
+    """The files of a folder by their names in it; on this machine without Spark's help."""
+
+    def __init__(self, session: SparkSession, folder: str) -> None:
+        self._files, self._root = files_of(session), folder.rstrip("/")
+        full = self._files.qualified(folder)
+        here = not is_remote(session) and full.startswith("file:")
+        self._local = Path("/" + full.removeprefix("file:").lstrip("/")) if here else None
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a file."""
+        if self._local is not None:
+            return (self._local / name).is_file()
+        return self._files.has_files(f"{self._root}/{name}")
+
+    def read(self, name: str) -> bytes | None:
+        """What a file holds, None where there is none."""
+        if self._local is not None:
+            with suppress(FileNotFoundError):
+                return (self._local / name).read_bytes()
+            return None
+        return self._files.blob(f"{self._root}/{name}")

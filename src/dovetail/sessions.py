@@ -1,0 +1,115 @@
+"""The two kinds of session: classic, whose JVM is in reach, and Spark Connect, which has a server.
+
+What both have is used as it is. What only one of them has, or has at less cost, is here, in
+``files`` and in ``plan.analysis``, each time with what takes its place in the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+OfBatches: TypeAlias = Callable[[DataFrame, int], None]
+BATCH_TAG = "dovetail-batch-"
+"""What the tag of a micro-batch's jobs begins with; its number and the run's name follow."""
+
+_NO_SOURCE = ("DATA_SOURCE_NOT_FOUND", "Failed to find data source")
+_PROBED = 1 << 16
+
+
+def is_remote(session: SparkSession) -> bool:
+    """Whether the session is one of Spark Connect."""
+    return not isinstance(session, SparkSession)
+
+
+def apart(session: SparkSession) -> SparkSession:
+    """A session with the same settings, functions and views, and changes to them its own."""
+    given: Any = session
+    if not is_remote(session):
+        cloned = given._jsparkSession.cloneSession()  # noqa: SLF001 -- streaming queries do the same
+        return SparkSession(session.sparkContext, cloned)
+    cloned = given.cloneSession()
+    # What Spark leaves out of the copy.
+    cloned.release_session_on_close = given.release_session_on_close
+    return cloned  # type: ignore[no-any-return]
+
+
+def numbered(session: SparkSession, function: OfBatches) -> OfBatches:
+    """A function for ``foreachBatch`` whose jobs know their micro-batch (``spark.task``).
+
+    On Spark Connect it runs in a process of the server's and its jobs are those of any client, so
+    they are told by a tag.
+    """
+    if not is_remote(session):
+        return function
+    run = uuid4().hex
+
+    def tagged(batch: DataFrame, number: int) -> None:
+        own, tag = batch.sparkSession, f"{BATCH_TAG}{number}-{run}"
+        own.addTag(tag)
+        try:
+            function(batch, number)
+        finally:
+            own.removeTag(tag)
+
+    return tagged
+
+
+@contextmanager
+def moved(frame: DataFrame, session: SparkSession) -> Iterator[DataFrame]:
+    """A kept frame in another session of the same Spark, for a while."""
+    name = f"dovetail_{uuid4().hex}"
+    frame.createGlobalTempView(name)
+    try:
+        yield session.table(f"global_temp.{name}")
+    finally:
+        frame.sparkSession.catalog.dropGlobalTempView(name)
+
+
+def keep(frame: DataFrame) -> DataFrame:
+    """The frame, computed once, by the first job that reads all of it; of its plan nothing remains.
+
+    What is lost later fails its readers and is not computed again, so all read the same.
+    """
+    kept: Any = frame.localCheckpoint(eager=False)
+    if is_remote(frame.sparkSession):
+        # Spark takes what it has kept for the active session's.
+        kept._session = kept._plan._spark_session = frame.sparkSession  # noqa: SLF001
+    return kept  # type: ignore[no-any-return]
+
+
+def release(kept: DataFrame) -> None:
+    """Forget what ``localCheckpoint`` has kept; a server does when the frame is collected here."""
+    rows: Any = kept
+    if not is_remote(kept.sparkSession):
+        rdd = rows._jdf.queryExecution().logical().rdd()  # noqa: SLF001 -- no public face
+        rdd.sparkContext().unpersistRDD(rdd.id(), False)  # of itself it would log a warning
+
+
+def cores(session: SparkSession) -> int:
+    """How many tasks run at the same time."""
+    if not is_remote(session):
+        return session.sparkContext.defaultParallelism
+    parts = session.range(_PROBED).select(F.spark_partition_id().alias("part"))
+    return max(int(row["part"]) for row in parts.distinct().collect()) + 1
+
+
+def has_source(session: SparkSession, source: str) -> bool:
+    """Whether Spark has the jar of a data source such as ``kafka``."""
+    try:
+        _ = session.read.format(source).load().schema
+    except (Py4JError, PySparkException) as error:
+        return not any(sign in str(error) for sign in _NO_SOURCE)
+    return True
+
+
+def is_set(session: SparkSession, name: str) -> bool:
+    """Whether a setting of the session, or one that Spark was started with, is true."""
+    return str(session.conf.get(name, "false")).lower() == "true"

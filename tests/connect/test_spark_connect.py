@@ -1,0 +1,547 @@
+"""The library on a session of Spark Connect: what a classic session gives, through a real server.
+
+Each scenario is a function of a session and a folder, which runs in either kind of session.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from connect_server import Client, Server
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+from test_docs import ROOT, blocks, promised
+
+import dovetail as dt
+
+PAGE = ROOT / "docs" / "connect.md"
+AT = datetime(2024, 5, 1, tzinfo=timezone.utc)
+FLIGHTS = "id long, carrier string, late long, at timestamp, gone boolean"
+CARRIERS = "carrier string, name string, at timestamp, gone boolean"
+Rows = Sequence[tuple[Any, ...]]
+SCHEDULED: Rows = [(1, "AA", 5, 0), (2, "UA", None, 1), (3, "XX", 9, 2), (4, None, 1, 3)]
+NAMED: Rows = [("AA", "American", 0), ("UA", "United", 4)]
+FLIGHTS_THEN: Rows = [(2, "AA", 7, 10), (1, None, None, 11), (5, "UA", 2, 12)]
+NAMED_THEN: Rows = [("AA", "American Airlines", 13), ("UA", None, 14)]
+"""With minutes at the end. Of what comes later, rows without a carrier, or a name, delete."""
+
+
+def write(folder: Path, number: int, rows: Rows, columns: str) -> None:
+    """A file of rows, the ``number``-th to be read."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [column.split()[0] for column in columns.split(", ")]
+    times = [AT + timedelta(minutes=row[-1]) for row in rows]
+    given = [list(column) for column in zip(*rows, strict=True)][:-1]
+    gone = [row[1] is None and number > 0 for row in rows]
+    made = dict(zip(names, [*given, times, gone], strict=True))
+    types = {"long": pa.int64(), "string": pa.string(), "boolean": pa.bool_()}
+    types["timestamp"] = pa.timestamp("us", "UTC")
+    schema = pa.schema([(c.split()[0], types[c.split()[1]]) for c in columns.split(", ")])
+    pq.write_table(pa.table(made, schema=schema), folder / f"{number}.parquet")
+
+
+def first_rows(folder: Path) -> None:
+    write(folder / "flights", 0, SCHEDULED, FLIGHTS)
+    write(folder / "carriers", 0, NAMED, CARRIERS)
+
+
+def then_rows(folder: Path) -> None:
+    write(folder / "flights", 1, FLIGHTS_THEN, FLIGHTS)
+    write(folder / "carriers", 1, NAMED_THEN, CARRIERS)
+
+
+def flights(spark: SparkSession, folder: Path) -> dt.Table:
+    frame = spark.readStream.schema(FLIGHTS).parquet(str(folder / "flights"))
+    return dt.Table.from_changelog(frame, key="id", timestamp="at", deleted="gone", name="flights")
+
+
+def carriers(spark: SparkSession, folder: Path) -> dt.Table:
+    frame = spark.readStream.schema(CARRIERS).parquet(str(folder / "carriers"))
+    return dt.Table.from_changelog(
+        frame, key="carrier", timestamp="at", deleted="gone", name="carriers"
+    )
+
+
+def departures(spark: SparkSession, folder: Path) -> dt.Stream:
+    frame = spark.readStream.schema(FLIGHTS).parquet(str(folder / "flights"))
+    return dt.Stream.from_changelog(frame.drop("gone"), key="id", timestamp="at", name="departures")
+
+
+def network(spark: SparkSession, folder: Path) -> dt.Table:
+    return named_flights(flights(spark, folder), carriers(spark, folder))
+
+
+def named_flights(table: dt.Table, names: dt.Table) -> dt.Table:
+    """Flights with their carriers, chosen and computed by expressions."""
+    return (
+        table.join(names, on="carrier", how="left")
+        .where(F.coalesce("late", F.lit(0)) < 9)
+        .with_columns(hours=F.round(F.col("late") / 60, 3), who=F.upper("name"))
+    )
+
+
+def results(spark: SparkSession, folder: Path) -> dict[str, dt.Table | dt.Stream]:
+    """By foreign key, a stream with a table, an aggregate."""
+    table, names = flights(spark, folder), carriers(spark, folder)
+    seen = departures(spark, folder).join(names, on="carrier", how="left", select=["name", "late"])
+    counted = table.group_by("carrier").agg(flown=dt.count(), late=dt.sum("late"))
+    return {
+        "network": named_flights(table, names),
+        "named": seen,
+        "counted": counted,
+    }
+
+
+def told(frame: DataFrame) -> list[str]:
+    """All its rows, in an order that does not depend on files."""
+    return sorted(str(tuple(row)) for row in frame.collect())
+
+
+def written(spark: SparkSession, path: Path) -> list[str]:
+    """All rows that a query has written as Parquet."""
+    return told(spark.read.parquet(str(path)))
+
+
+def several_results(spark: SparkSession, folder: Path) -> dict[str, list[str]]:
+    """Every kind of result as Parquet, in one query that stops and goes on."""
+    first_rows(folder)
+    for again in (False, True):
+        sinks = {made: dt.to_parquet(folder / n) for n, made in results(spark, folder).items()}
+        query = dt.run(sinks, checkpoint=folder / "checkpoint", availableNow=True, buckets=2)
+        query.awaitTermination()
+        if not again:
+            then_rows(folder)
+    return {name: written(spark, folder / name) for name in ("network", "named", "counted")}
+
+
+def test_several_results_are_those_of_a_classic_session(
+    spark: SparkSession, client: Client, tmp_path: Path
+) -> None:
+    found = client.run(several_results, tmp_path / "connect")
+    assert found == several_results(spark, tmp_path / "classic")
+    assert all(found.values())
+
+
+def run(spark: SparkSession, folder: Path, sink: Any, topology: Any = network, **more: Any) -> Any:
+    """All there is, in a query that stops then."""
+    query = topology(spark, folder).write_stream(
+        sink, checkpoint=folder / "checkpoint", availableNow=True, buckets=2, **more
+    )
+    query.awaitTermination()
+    return query
+
+
+def one_result(spark: SparkSession, folder: Path, begins: bool) -> list[str]:
+    """As Parquet, from where the checkpoint stands."""
+    (first_rows if begins else then_rows)(folder)
+    run(spark, folder, dt.to_parquet(folder / "out"), topology=by_name)
+    return written(spark, folder / "out")
+
+
+def by_name(spark: SparkSession, folder: Path) -> dt.Table:
+    """Without an expression that a checkpoint knows."""
+    table = flights(spark, folder)
+    return table.join(carriers(spark, folder), on="carrier", how="left", select=["late", "name"])
+
+
+@pytest.mark.parametrize("order", ["classic, connect", "connect, classic"])
+def test_a_query_goes_on_in_either_kind_of_session(
+    spark: SparkSession, client: Client, tmp_path: Path, order: str
+) -> None:
+    for place, kind in enumerate(order.split(", ")):
+        begins = place == 0
+        if kind == "connect":
+            found = client.run(one_result, tmp_path / "this", begins)
+        else:
+            found = one_result(spark, tmp_path / "this", begins)
+    for begins in (True, False):
+        expected = one_result(spark, tmp_path / "classic", begins)
+    assert found == expected
+    assert len(found) > 5
+
+
+def other_topology(spark: SparkSession, folder: Path) -> list[str]:
+    """What a checkpoint of another expression says, and one of the same in other words."""
+    first_rows(folder)
+
+    def total(spark: SparkSession, folder: Path, late: Any) -> dt.Table:
+        table = flights(spark, folder).with_columns(late=late)
+        return table.group_by("carrier").agg(late=dt.sum("late"))
+
+    def start(late: Any) -> None:
+        run(spark, folder, dt.to_parquet(folder / "out"), lambda *of: total(*of, late))
+
+    start(F.col("late") + 2)
+    start(F.expr("late + 2"))
+    try:
+        start(F.col("late") + 3)
+    except dt.CheckpointError as error:
+        return [str(error)]
+    return []
+
+
+def test_a_checkpoint_belongs_to_its_expressions(client: Client, tmp_path: Path) -> None:
+    (error,) = client.run(other_topology, tmp_path)
+    assert "the checkpoint belongs to another topology" in error
+    assert "(late + cast(2 as bigint))" in error
+    assert "(late + cast(3 as bigint))" in error
+
+
+def mistakes(spark: SparkSession, folder: Path) -> list[str]:
+    """What is said of expressions that cannot serve."""
+    first_rows(folder)
+    table, names = flights(spark, folder), carriers(spark, folder)
+    calls: list[Callable[[], Any]] = [
+        lambda: table.with_columns(x=F.col("nowhere")),
+        lambda: table.with_columns(x=F.sum("late")),
+        lambda: table.with_columns(x=F.explode(F.array("late"))),
+        lambda: table.join(names, on=F.concat("carrier", F.rand().cast("string"))),
+        lambda: table.join(names, on=F.concat("carrier", F.now().cast("string"))),
+        lambda: table.where("late"),
+    ]
+    return [refused(call) for call in calls]
+
+
+def refused(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except dt.PlanError as error:
+        return str(error)
+    return "nothing is refused"
+
+
+def test_mistakes_are_those_of_a_classic_session(
+    spark: SparkSession, client: Client, tmp_path: Path
+) -> None:
+    found = client.run(mistakes, tmp_path)
+    expected = mistakes(spark, tmp_path)
+    assert [f.partition("[")[0] for f in found] == [e.partition("[")[0] for e in expected]
+    assert "does not resolve" in found[0]
+
+
+def explained(spark: SparkSession, folder: Path) -> str:
+    text = io.StringIO()
+    with redirect_stdout(text):
+        network(spark, folder).explain()
+    return text.getvalue()
+
+
+def test_explain_is_that_of_a_classic_session(
+    spark: SparkSession, client: Client, tmp_path: Path
+) -> None:
+    first_rows(tmp_path)
+    assert client.run(explained, tmp_path) == explained(spark, tmp_path)
+
+
+def left_out(spark: SparkSession, folder: Path) -> list[list[str]]:
+    """A foreign key that fails on a row, whose dead letter is written beside the result."""
+    first_rows(folder)
+    key = F.when(F.col("late") == 9, F.raise_error(F.lit("too late"))).otherwise(F.col("carrier"))
+    joined = flights(spark, folder).join(carriers(spark, folder), on=key, select=["late", "name"])
+    sinks = {joined: dt.to_parquet(folder / "out"), dt.dead_letters: dt.to_parquet(folder / "dead")}
+    dt.run(sinks, checkpoint=folder / "checkpoint", availableNow=True).awaitTermination()
+    return [written(spark, folder / name) for name in ("out", "dead")]
+
+
+def test_rows_on_which_an_expression_fails_are_dead_letters(
+    spark: SparkSession, client: Client, tmp_path: Path
+) -> None:
+    found = client.run(left_out, tmp_path / "connect")
+    assert found == left_out(spark, tmp_path / "classic")
+    assert "on= fails on a row of flights" in found[1][0]
+
+
+def in_memory(spark: SparkSession, folder: Path) -> list[list[str]]:
+    """A table of the session, and what a function is handed."""
+    first_rows(folder)
+    name, path = f"told_{uuid4().hex}", str(folder / "handed")
+
+    def hand(changes: DataFrame, number: int) -> None:
+        changes.withColumn("number", F.lit(number)).write.mode("append").parquet(path)
+
+    sinks: Any = {by_name(spark, folder): [dt.to_memory(name), dt.to_foreach_batch(hand)]}
+    for again in (False, True):
+        made = dt.run(sinks, checkpoint=folder / "checkpoint", availableNow=True, buckets=2)
+        made.awaitTermination()
+        if not again:
+            then_rows(folder)
+    return [told(spark.table(name)), written(spark, folder / "handed")]
+
+
+def test_a_table_in_memory_and_a_function(
+    spark: SparkSession, client: Client, tmp_path: Path
+) -> None:
+    found = client.run(in_memory, tmp_path / "connect")
+    assert found == in_memory(spark, tmp_path / "classic")
+    assert all(found)
+
+
+def failing(spark: SparkSession, folder: Path) -> str:
+    first_rows(folder)
+
+    def hand(changes: DataFrame, number: int) -> None:
+        raise RuntimeError("the sink fails")
+
+    try:
+        run(spark, folder, dt.to_foreach_batch(hand))
+    except StreamingQueryException as error:
+        return str(error).partition("\n")[0]
+    return ""
+
+
+def test_a_failure_says_first_what_has_failed(client: Client, tmp_path: Path) -> None:
+    found = client.run(failing, tmp_path)
+    assert found.endswith("a micro-batch fails with RuntimeError: the sink fails")
+
+
+def in_delta(spark: SparkSession, folder: Path) -> dict[str, list[str]]:
+    """A table that is merged and a stream that is appended, over a restart."""
+    first_rows(folder)
+    names = ("network", "named")
+    for again in (False, True):
+        made = results(spark, folder)
+        sinks = {made[name]: dt.to_delta(folder / name) for name in names}
+        query = dt.run(sinks, checkpoint=folder / "checkpoint", availableNow=True, buckets=2)
+        query.awaitTermination()
+        if not again:
+            then_rows(folder)
+    read = spark.read.format("delta")
+    return {name: told(read.load(str(folder / name))) for name in names}
+
+
+def test_delta_tables_are_kept(spark: SparkSession, delta_client: Client, tmp_path: Path) -> None:
+    found = delta_client.run(in_delta, tmp_path / "connect")
+    assert found == in_delta(spark, tmp_path / "classic")
+    assert all(found.values())
+
+
+def by_floats(spark: SparkSession, folder: Path) -> list[str]:
+    """A table whose keys are floats, which Spark itself must merge."""
+    first_rows(folder)
+
+    def counted(spark: SparkSession, folder: Path) -> dt.Table:
+        named = flights(spark, folder).with_columns(part=F.col("late") / 4)
+        return named.group_by("part").agg(n=dt.count())
+
+    run(spark, folder, dt.to_delta(folder / "table"), counted)
+    then_rows(folder)
+    run(spark, folder, dt.to_delta(folder / "table"), counted)
+    return told(spark.read.format("delta").load(str(folder / "table")).drop("_timestamp"))
+
+
+def test_a_delta_table_is_merged_by_spark(delta_client: Client, tmp_path: Path) -> None:
+    expected = ["(0.25, 1)", "(0.5, 1)", "(1.75, 1)", "(2.25, 1)"]
+    assert delta_client.run(by_floats, tmp_path) == expected
+
+
+def other_rows_in_delta(spark: SparkSession, folder: Path) -> str:
+    first_rows(folder)
+    spark.range(3).write.format("delta").save(str(folder / "table"))
+    try:
+        run(spark, folder, dt.to_delta(folder / "table"))
+    except dt.TargetError as error:
+        return str(error)
+    return ""
+
+
+def test_a_delta_table_of_others_is_refused(delta_client: Client, tmp_path: Path) -> None:
+    assert "the table has other columns" in delta_client.run(other_rows_in_delta, tmp_path)
+
+
+def through_a_topic(spark: SparkSession, folder: Path, servers: str) -> list[str]:
+    """Written to a topic, and read from it as a table."""
+    first_rows(folder)
+    topic = f"flights-{uuid4().hex}"
+    run(spark, folder, dt.to_topic(topic, servers=servers))
+    key, value = ("id long", "late long, name string, who string")
+    read = dt.Table.from_topic(
+        spark,
+        topic,
+        servers=servers,
+        key=StructType.fromDDL(key),
+        value=StructType.fromDDL(value),
+    )
+    run(spark, folder / "again", dt.to_parquet(folder / "out"), lambda *_: read)
+    return told(spark.read.parquet(str(folder / "out")).drop("_position"))
+
+
+def test_topics_are_written_and_read(
+    spark: SparkSession, delta_client: Client, kafka_servers: str, tmp_path: Path
+) -> None:
+    found = delta_client.run(through_a_topic, tmp_path / "connect", kafka_servers)
+    assert found == through_a_topic(spark, tmp_path / "classic", kafka_servers)
+    assert len(found) > 3
+
+
+def of_static_frames(spark: SparkSession, folder: Path) -> list[str]:
+    first_rows(folder)
+    frame = spark.read.parquet(str(folder / "flights"))
+    table = dt.Table.from_changelog(frame, key="id", timestamp="at", deleted="gone", name="flights")
+    counted = table.group_by("carrier").agg(n=dt.count(), late=dt.sum("late"))
+    return told(counted.changelog(emit="batch", buckets=2))
+
+
+def test_static_frames_are_a_batch(spark: SparkSession, client: Client, tmp_path: Path) -> None:
+    assert client.run(of_static_frames, tmp_path) == of_static_frames(spark, tmp_path)
+
+
+def begun_with_rows(spark: SparkSession, folder: Path) -> list[list[str]]:
+    """A table that begins with a frame, then what its checkpoint holds and looks up."""
+    first_rows(folder)
+    columns = "id long, carrier string, late long, _timestamp timestamp"
+    frame = spark.createDataFrame([(9, "UA", 60, AT), (1, "UA", 61, AT)], columns)
+    for again in (False, True):
+        initial = {"flights": frame}
+        run(spark, folder, dt.to_parquet(folder / "out"), topology=by_name, initial=initial)
+        if not again:
+            then_rows(folder)
+    checkpoint = folder / "checkpoint"
+    found = dt.lookup_state(checkpoint, "flights", keys=[1, 2, 9]).sort_by("id").to_pylist()
+    state = dt.read_state(spark, checkpoint, "flights")
+    held = dt.read_state(spark, checkpoint, topology=by_name(spark, folder))
+    lists = [told(frame) for frame in (state, held)]
+    return [written(spark, folder / "out"), *lists, [str(row) for row in found]]
+
+
+def test_a_table_begins_with_rows_and_state_is_read(
+    spark: SparkSession, client: Client, tmp_path: Path
+) -> None:
+    found = client.run(begun_with_rows, tmp_path / "connect")
+    assert found == begun_with_rows(spark, tmp_path / "classic")
+    assert all(found)
+
+
+def snapshots(spark: SparkSession, folder: Path) -> list[Any]:
+    """A join of Delta tables, kept over a change and a commit that changes no row of it."""
+    feed = "TBLPROPERTIES (delta.enableChangeDataFeed = true)"
+    for name in ("a", "b"):
+        table = f"delta.`{folder / name}`"
+        spark.sql(f"CREATE TABLE {table} (id BIGINT, {name} STRING) USING delta {feed}")
+        spark.sql(f"INSERT INTO {table} VALUES (1, 'x'), (2, 'y')")
+    sides = [
+        dt.SnapshotTable.from_delta(spark, folder / name, key="id", name=name) for name in "ab"
+    ]
+    joined = sides[0].join(sides[1], how="left")
+    made = joined.refresh(folder / "target")
+    spark.sql(f"DELETE FROM delta.`{folder / 'b'}` WHERE id = 2")
+    spark.sql(f"INSERT INTO delta.`{folder / 'b'}` VALUES (7, 'z')")
+    made += joined.refresh(folder / "target", max_versions=1)
+    rows = spark.read.format("delta").load(str(folder / "target"))
+    commits = [(one.version, dict(one.covered), one.changed) for one in made]
+    return [commits, told(rows)]
+
+
+def test_snapshots_are_joined(spark: SparkSession, delta_client: Client, tmp_path: Path) -> None:
+    found = delta_client.run(snapshots, tmp_path / "connect")
+    assert found == snapshots(spark, tmp_path / "classic")
+    assert found[1] == ["(1, 'x', 'x')", "(2, 'y', None)"]
+
+
+def mapped_columns(spark: SparkSession, folder: Path) -> str:
+    mapping = "delta.enableChangeDataFeed = true, delta.columnMapping.mode = 'name'"
+    for name in ("a", "b"):
+        table = f"delta.`{folder / name}`"
+        columns = f"(id BIGINT, {name} STRING) USING delta TBLPROPERTIES ({mapping})"
+        spark.sql(f"CREATE TABLE {table} {columns}")
+        spark.sql(f"INSERT INTO {table} VALUES (1, 'x')")
+    sides = [dt.SnapshotTable.from_delta(spark, folder / name, key="id") for name in "ab"]
+    joined = sides[0].join(sides[1])
+    joined.refresh(folder / "target")
+    spark.sql(f"INSERT INTO delta.`{folder / 'a'}` VALUES (2, 'y')")
+    try:
+        joined.refresh(folder / "target")
+    except dt.ConfigurationError as error:
+        return str(error)
+    return ""
+
+
+def test_what_is_lacking_is_said(delta_client: Client, tmp_path: Path) -> None:
+    assert "Spark Connect does not show under which names" in delta_client.run(
+        mapped_columns, tmp_path
+    )
+
+
+def documented(spark: SparkSession, folder: Path, address: str) -> list[tuple[str, list[str]]]:
+    """What the examples of the page print, with what they say."""
+    orders = folder / "data" / "orders"
+    orders.mkdir(parents=True)
+    rows = [f'{{"id": {n}, "amount": {n * 8}, "at": "2024-05-01T10:00:00Z"}}' for n in (1, 2)]
+    (orders / "1.json").write_text("\n".join(rows))
+    found = []
+    for block in blocks(PAGE):
+        placed = block.replace('"sc://localhost:15002"', repr(address))
+        for name in ("data", "out"):
+            placed = placed.replace(f'"{name}/', f'"{folder}/{name}/')
+        text = io.StringIO()
+        with redirect_stdout(text):
+            exec(compile(placed, str(PAGE), "exec"), {})
+        found.append((text.getvalue(), promised(block)))
+    return found
+
+
+def test_the_examples_of_the_page_run(client: Client, tmp_path: Path) -> None:
+    found = client.run(documented, tmp_path, client.server.address)
+    assert found
+    for printed, said in found:
+        assert printed.splitlines() == said
+
+
+def diagnosed(spark: SparkSession) -> list[str]:
+    return [finding.what for finding in dt.doctor(spark).missing]
+
+
+def test_doctor_knows_a_server(delta_client: Client) -> None:
+    found = delta_client.run(diagnosed)
+    assert "Unix sockets" in found
+    assert not {"Spark", "workers' Python", "Kafka", "Delta Lake", "warm workers"} & {*found}
+
+
+def started(spark: SparkSession, folder: Path) -> None:
+    """A query that runs, once it has written its first micro-batch."""
+    network(spark, folder).write_stream(
+        dt.to_parquet(folder / "out"), checkpoint=folder / "checkpoint", buckets=2
+    )
+    deadline = time.monotonic() + 180
+    while not list((folder / "checkpoint" / "commits").glob("[0-9]*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def goes_on(spark: SparkSession, folder: Path) -> list[str]:
+    run(spark, folder, dt.to_parquet(folder / "out"))
+    return written(spark, folder / "out")
+
+
+def test_a_server_that_is_killed_loses_and_doubles_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Between two micro-batches; what comes meanwhile is read by the next server's query."""
+    folder = tmp_path / "killed"
+    first_rows(folder)
+    for function in (started, goes_on):
+        server = Server(tmp_path)
+        client = Client(server)
+        try:
+            found = client.run(function, folder)
+        finally:
+            server.kill()
+            client.close()
+        if function is started:
+            then_rows(folder)
+    other = tmp_path / "classic"
+    first_rows(other)
+    run(spark, other, dt.to_parquet(other / "out"))
+    then_rows(other)
+    assert found == goes_on(spark, other)
