@@ -110,6 +110,10 @@ def has_source(session: SparkSession, source: str) -> bool:
     return True
 
 
-def is_set(session: SparkSession, name: str) -> bool:
-    """Whether a setting of the session, or one that Spark was started with, is true."""
-    return str(session.conf.get(name, "false")).lower() == "true"
+def started_with(session: SparkSession, name: str) -> str:
+    """A setting with which Spark itself was started; empty if it has none. (Later ones of a session
+    have no effect on it, and cannot be told from it on Spark Connect.)
+    """
+    if is_remote(session):
+        return str(session.conf.get(name, ""))
+    return str(session.sparkContext.getConf().get(name, ""))

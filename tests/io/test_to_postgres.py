@@ -6,6 +6,7 @@ Run as a script, this module is a driver that is killed.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -370,12 +371,10 @@ def hand_over(place: Place, query: str, number: int, changes: DataFrame) -> None
     """A micro-batch, as a query of this id hands it over."""
     sink = dt.to_postgres(place.dsn, "t", retries=0, existing="adopt")
     plan = place.table().plan
-    context = place.spark.sparkContext
-    context.setLocalProperty("sql.streaming.queryId", query)
-    try:
-        sink.batches(place.spark, plan, str(place.directory / "none"))(changes, number)
-    finally:
-        context.setLocalProperty("sql.streaming.queryId", None)
+    checkpoint = place.directory / f"of {query}"
+    checkpoint.mkdir(exist_ok=True)
+    (checkpoint / "metadata").write_text(json.dumps({"id": query}))
+    sink.batches(place.spark, plan, str(checkpoint))(changes, number)
 
 
 def write(place: Place, query: str, number: int, *rows: tuple[int, str, str]) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from dovetail import lake
 from dovetail.arguments import validated
-from dovetail.sessions import has_source, is_set
+from dovetail.sessions import has_source, started_with
 from dovetail.spark import session as good
 from dovetail.spark.query import leaks_sockets
 
@@ -73,16 +73,16 @@ def _findings(spark: SparkSession) -> Iterator[Finding]:
     no_delta = None if known and delta else "no jar" if not delta else "its settings are missing"
     remedy = "build the session with dt.configure(builder, delta=True)"
     yield Finding("Delta Lake", no_delta, "Delta tables are neither read nor written", remedy)
-    sockets = None if is_set(spark, good.SOCKETS) else "off"
+    sockets = None if started_with(spark, good.SOCKETS) == "true" else "off"
     yield Finding("Unix sockets", sockets, "a sixth more system time", CONFIGURE)
     if sys.platform == "linux":
-        options = str(spark.conf.get("spark.driver.extraJavaOptions", "")).split()
+        options = started_with(spark, "spark.driver.extraJavaOptions").split()
         off = [] if good.HUGE_PAGES in options else ["the JVM"]
         off += [] if lacking is not None or _has_huge_pages(spark) else ["workers"]
         without = f"off for {' and '.join(off)}" if off else None
         yield Finding("huge pages", without, "8 % of a join's throughput", CONFIGURE)
-    if str(spark.conf.get("spark.master", "")).startswith("local"):
-        daemon = spark.conf.get("spark.python.daemon.module", "")
+    if started_with(spark, "spark.master").startswith("local"):
+        daemon = started_with(spark, "spark.python.daemon.module")
         cold = None if daemon == good.DAEMON else "started without imports"
         yield Finding("warm workers", cold, "most of a second at each worker's start", CONFIGURE)
     zone = str(spark.conf.get("spark.sql.session.timeZone"))
