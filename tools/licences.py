@@ -37,9 +37,10 @@ def _needed(package: str, extra: str, seen: set[str]) -> Iterator[str]:
         name = requirement.name.lower().replace("_", "-")
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
             continue
-        if name in seen:
+        wanted = f"{name}{sorted(requirement.extras)}"
+        if wanted in seen:
             continue
-        seen.add(name)
+        seen.add(wanted)
         try:
             distribution(name)
         except PackageNotFoundError:
