@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -75,6 +76,33 @@ def session(cores: int = 2) -> SparkSession:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     return spark
+
+
+def on_delta(
+    name: str,
+    measure: Callable[[SparkSession, Path, argparse.Namespace], dict[str, Any]],
+    arguments: argparse.Namespace,
+) -> dict[str, Any]:
+    """What is measured in a session with Delta Lake, of two cores; nothing where it is not here."""
+    jars = CACHE / "jars" / "delta"
+    if not list(jars.glob("*.jar")):
+        note(f"{name}: skipped, Delta's jars are not here (tools/jars/fetch delta)")
+        return {}
+    builder = SparkSession.builder.master("local[2]").appName("dovetail benchmarks")
+    builder = dt.configure(builder, delta=True, jars=jars, memory="4g")
+    spark = (
+        builder.config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.shuffle.partitions", "4")
+        .config("spark.databricks.delta.snapshotPartitions", "2")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    with workspace() as directory:
+        figures = measure(spark, directory, arguments)
+    spark.stop()
+    return figures
 
 
 @contextmanager

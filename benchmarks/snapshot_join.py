@@ -35,30 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    if not list((harness.CACHE / "jars" / "delta").glob("*.jar")):
-        harness.note("snapshot-join: skipped, Delta's jars are not here (tools/jars/fetch delta)")
-        return {}
-    spark = delta_session()
-    with harness.workspace() as directory:
-        figures = measure(spark, directory, arguments)
-    spark.stop()
-    return figures
-
-
-def delta_session() -> SparkSession:
-    """A session with Delta Lake, on two cores."""
-    builder = SparkSession.builder.master("local[2]").appName("dovetail benchmarks")
-    builder = dt.configure(builder, delta=True, jars=harness.CACHE / "jars" / "delta", memory="4g")
-    spark = (
-        builder.config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-        .config("spark.sql.shuffle.partitions", "4")
-        .config("spark.databricks.delta.snapshotPartitions", "2")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("OFF")
-    return spark
+    return harness.on_delta("snapshot-join", measure, arguments)
 
 
 def measure(spark: SparkSession, directory: Path, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -91,7 +68,7 @@ def measure(spark: SparkSession, directory: Path, arguments: argparse.Namespace)
     contenders: dict[str, Callable[[], Any]] = {
         "strong": lambda: joined.refresh(paths["strong"]),
         "recompute": lambda: write(joined.to_batch(), paths["recompute"]),
-        "merge": lambda: full_merge(spark, joined, paths["merge"]),
+        "merge": lambda: full_merge(joined, paths["merge"]),
     }
     taken: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(arguments.rounds + 1):
@@ -155,16 +132,17 @@ def change(
     )
 
 
-def full_merge(spark: SparkSession, joined: dt.SnapshotTable, path: str) -> None:
+def full_merge(joined: dt.SnapshotTable, path: str) -> None:
     """The join computed anew, merged into the target where rows differ."""
     keys, values = joined.plan.key.names, joined.plan.values.names
     apart = " OR ".join(f"NOT stored.{name} <=> made.{name}" for name in values)
     same = " AND ".join(f"stored.{name} <=> made.{name}" for name in keys)
-    spark.sql(
+    made = joined.to_batch()
+    made.sparkSession.sql(
         f"MERGE INTO delta.`{path}` AS stored USING {{made}} AS made ON {same} "
         f"WHEN MATCHED AND ({apart}) THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT * "
         "WHEN NOT MATCHED BY SOURCE THEN DELETE",
-        made=joined.to_batch(),
+        made=made,
     )
 
 

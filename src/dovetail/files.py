@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 _MISSING = "PATH_NOT_FOUND"
 _GLOB = re.compile(r"([{}\[\]*?\\])")
-_MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing."
+MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing."
+"""Where Spark has what writes the files of a checkpoint."""
 
 
 class Files(ABC):
@@ -141,7 +142,7 @@ class _OfHadoop(Files):
 
     def put(self, path: str, text: str) -> None:
         given, files = self._located(path)
-        managers: Any = getattr(self._jvm, f"{_MANAGERS}CheckpointFileManager$")
+        managers: Any = getattr(self._jvm, f"{MANAGERS}CheckpointFileManager$")
         manager = getattr(managers, "MODULE$").create(
             given.getParent(), self._state.newHadoopConf()
         )

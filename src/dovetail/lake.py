@@ -196,6 +196,11 @@ def property_of(session: SparkSession, table: str, name: str) -> str | None:
     return value
 
 
+def records_changes(properties: Mapping[str, str]) -> bool:
+    """Whether a table of these properties has a change feed."""
+    return properties.get(FEED, "").lower() == "true"
+
+
 def set_property(session: SparkSession, table: str, name: str, value: str) -> None:
     """Set a property of the table: a commit without rows."""
     literal = value.replace("\\", "\\\\").replace("'", "\\'")

@@ -6,14 +6,14 @@ What both have is used as it is. What only one of them has, or has at less cost,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 from uuid import uuid4
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 OfBatches: TypeAlias = Callable[[DataFrame, int], None]
@@ -91,6 +91,25 @@ def release(kept: DataFrame) -> None:
     if not is_remote(kept.sparkSession):
         rdd = rows._jdf.queryExecution().logical().rdd()  # noqa: SLF001 -- no public face
         rdd.sparkContext().unpersistRDD(rdd.id(), False)  # of itself it would log a warning
+
+
+def attempted(session: SparkSession, parts: Sequence[Column]) -> Column:
+    """A struct of the parts, ``_0`` and so on; null where computing one fails. (Python functions
+    raise all the same.)
+
+    Of a sum of times ``try_add`` forgives what fails in either, so on Spark Connect the parts are
+    made one there, and computed twice: a microsecond a row.
+    """
+    struct = F.struct(*(part.alias(f"_{number}") for number, part in enumerate(parts)))
+    if is_remote(session):
+        whole = F.timestamp_micros(F.xxhash64(*parts) % F.lit(1 << 20))
+        done = F.try_add(whole, F.expr("INTERVAL '0' SECOND")).isNotNull()
+        return F.when(done, struct)
+    jvm: Any = session._jvm  # noqa: SLF001 -- no public face for either
+    utils = jvm.org.apache.spark.sql.classic.ExpressionUtils
+    made: Any = struct
+    tried = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(utils.expression(made._jc))  # noqa: SLF001
+    return Column(utils.column(tried))
 
 
 def cores(session: SparkSession) -> int:

@@ -137,8 +137,8 @@ def upsert(
     in them; a null equals a null. ``session``: one's own.
     """
     with for_few(session, table) as properties:
-        records_changes = properties.get(lake.FEED, "").lower() == "true"
-        _upsert(session, table, rows, schema, keys, nulls=nulls, records_changes=records_changes)
+        recorded = lake.records_changes(properties)
+        _upsert(session, table, rows, schema, keys, nulls=nulls, recorded=recorded)
 
 
 def _upsert(
@@ -149,11 +149,11 @@ def _upsert(
     keys: Sequence[str],
     *,
     nulls: bool,
-    records_changes: bool,
+    recorded: bool,
 ) -> None:
     columns = [name for name in schema.names if name != DELETED]
     where = having_keys({name: (rows[name], schema[name].dataType) for name in keys})
-    if len(where) <= CONDITION_CHARS_MAX and not records_changes:
+    if len(where) <= CONDITION_CHARS_MAX and not recorded:
         coming = rows.filter(pc.invert(rows[DELETED])).select(columns).combine_chunks()
         frame = session.createDataFrame(coming, StructType([schema[name] for name in columns]))
         lake.replace(frame, table, where)

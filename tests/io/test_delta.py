@@ -134,7 +134,10 @@ def test_a_small_merge_compiles_hardly_any_code(delta_spark: SparkSession, tmp_p
     assert delta_spark.read.format("delta").load(table).count() == 20
 
 
-def test_rows_whose_keys_have_nulls_are_merged(delta_spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("chosen", [None, "w != '1'", "w IS NULL OR w > ''"])
+def test_rows_whose_keys_have_nulls_are_merged(
+    delta_spark: SparkSession, tmp_path: Path, chosen: str | None
+) -> None:
     """An outer join by foreign key: a right row alone has no left key, the others no right one."""
     table = str(tmp_path / "table")
     left = [[("k", "x", "a", False)], [("k", None, None, True)], [("j", "y", "b", False)]]
@@ -160,11 +163,13 @@ def test_rows_whose_keys_have_nulls_are_merged(delta_spark: SparkSession, tmp_pa
             deleted="gone" if name == "left" else None,
             name=name,
         )
-    sides["left"].join(sides["right"], on="fk", how="outer").write_stream(
+    joined = sides["left"].join(sides["right"], on="fk", how="outer")
+    rows = joined if chosen is None else joined.select("v", "w").where(chosen)
+    rows.write_stream(
         dt.to_delta(table), checkpoint=str(tmp_path / "checkpoint"), availableNow=True
     ).awaitTermination()
-    rows = delta_spark.read.format("delta").load(table).orderBy("right_rk").collect()
-    assert [(r.id, r.right_rk, r.v, r.w) for r in rows] == [
+    stored = delta_spark.read.format("delta").load(table).orderBy("right_rk").collect()
+    assert [(r.id, r.right_rk, r.v, r.w) for r in stored] == [
         ("j", None, "b", "2"),
         (None, "x", None, "3"),
     ]

@@ -34,9 +34,9 @@ from dovetail.columns import (
 from dovetail.errors import TargetError
 from dovetail.io.ownership import (
     Existing,
+    Owner,
     Standing,
     progress,
-    query_of,
     refuse_existing,
     refuse_gone,
     refuse_rows,
@@ -104,16 +104,15 @@ class DeltaSink:
             if node.current:
                 return self._kept(session, schema, node, table, checkpoint).take
             self._prepare_appending(session, schema, table)
-            return partial(_append, lake.location(session, table), checkpoint)
+            return partial(_append, lake.location(session, table), Owner(checkpoint))
 
     def _kept(
         self, session: SparkSession, changes: StructType, node: Node, table: str, checkpoint: str
     ) -> KeptTable:
         columns = [*node.key.names, *node.values.names, TIMESTAMP]
         schema = StructType([changes[name] for name in columns])
-        kept = KeptTable(
-            self.title, table, schema, node.key.names, node.null_keys, self, checkpoint
-        )
+        owner = Owner(checkpoint)
+        kept = KeptTable(self.title, table, schema, node.key.names, node.null_keys, self, owner)
         kept.prepare(session, *progress(session, checkpoint))
         return kept
 
@@ -145,8 +144,7 @@ class KeptTable:
     keys: list[str]
     nulls: bool
     sink: DeltaSink
-    checkpoint: str
-    _query: str | None = field(default=None, init=False)
+    owner: Owner
     _session: SparkSession | None = field(default=None, init=False)
     _taken: bool = field(default=False, init=False)
 
@@ -164,7 +162,7 @@ class KeptTable:
 
     def take(self, batch: DataFrame, batch_id: int) -> None:
         """One micro-batch."""
-        query = self._query = self._query or query_of(batch.sparkSession, self.checkpoint)
+        query = self.owner.query(batch.sparkSession)
         if self._session is None:
             self._session = apart(batch.sparkSession)
             lake.tune(self._session)
@@ -209,9 +207,12 @@ class KeptTable:
         found = standing(self.title, self.sink.existing, owner=owner, query=query, begun=begun)
         if found != "replaced":
             self._refuse_columns(session)
-        refusing = found == "adopted" and self.sink.existing == "refuse"
-        if refusing and not lake.read(session, self.table).isEmpty():
-            refuse_rows(self.title)
+        refuse_rows(
+            self.title,
+            self.sink.existing,
+            found,
+            lambda: lake.read(session, self.table).isEmpty(),
+        )
         return found
 
     def _refuse_columns(self, session: SparkSession) -> None:
@@ -225,12 +226,11 @@ class KeptTable:
         lake.create(rows.select(*columns), self.table, {QUERY: query}, replace=True)
 
 
-def _append(location: str, checkpoint: str, batch: DataFrame, number: int) -> None:
+def _append(location: str, owner: Owner, batch: DataFrame, number: int) -> None:
     """Append a micro-batch's rows. The table's log has the number under the query's name, so one
     that is appended again changes nothing.
     """
-    query = query_of(batch.sparkSession, checkpoint)
-    once = {"txnAppId": f"dovetail-{query}", "txnVersion": str(number)}
+    once = {"txnAppId": f"dovetail-{owner.query(batch.sparkSession)}", "txnVersion": str(number)}
     batch.write.format("delta").mode("append").options(**once).save(location)
 
 

@@ -5,6 +5,8 @@ belongs to its checkpoint.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from pyspark.sql import SparkSession
@@ -16,11 +18,19 @@ Existing: TypeAlias = Literal["refuse", "replace", "adopt"]
 Standing: TypeAlias = Literal["kept", "replaced", "adopted"]
 
 
-def query_of(session: SparkSession, checkpoint: str) -> str:
-    """The id of the query that writes its micro-batches."""
-    query, _ = progress(session, checkpoint)
-    assert query is not None, checkpoint
-    return query
+@dataclass
+class Owner:
+    """The query that writes its micro-batches, by its checkpoint, which is read once."""
+
+    checkpoint: str
+    _id: str | None = field(default=None, init=False)
+
+    def query(self, session: SparkSession) -> str:
+        """Its id."""
+        if self._id is None:
+            self._id, _ = progress(session, self.checkpoint)
+        assert self._id is not None, self.checkpoint
+        return self._id
 
 
 def progress(session: SparkSession, checkpoint: str) -> tuple[str | None, bool]:
@@ -60,14 +70,17 @@ def refuse_gone(title: str) -> None:
     )
 
 
-def refuse_rows(title: str) -> None:
-    """The table has rows of others."""
-    raise TargetError(
-        title,
-        "the table has rows that this query has not written",
-        "Choose another one, let them be replaced by existing='replace', or keep those "
-        "whose keys do not come by existing='adopt'",
-    )
+def refuse_rows(
+    title: str, existing: Existing, found: Standing, is_empty: Callable[[], bool]
+) -> None:
+    """The table has rows of others, which are neither to go nor to stay."""
+    if found == "adopted" and existing == "refuse" and not is_empty():
+        raise TargetError(
+            title,
+            "the table has rows that this query has not written",
+            "Choose another one, let them be replaced by existing='replace', or keep those "
+            "whose keys do not come by existing='adopt'",
+        )
 
 
 def refuse_taken(title: str) -> None:

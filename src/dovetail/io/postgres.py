@@ -21,8 +21,8 @@ from dovetail.columns import CHANGE, DELETE, DELETED, POSITION, TIMESTAMP
 from dovetail.errors import DovetailError, TargetError
 from dovetail.io.ownership import (
     Existing,
+    Owner,
     progress,
-    query_of,
     refuse_existing,
     refuse_gone,
     refuse_rows,
@@ -100,7 +100,7 @@ class PostgresSink:
         layout = Layout(self.title, types, keys, node.null_keys)
         begun = progress(session, checkpoint)
         target = self.persistently(lambda: self._prepared(layout, *begun))
-        return PostgresTable(self, target, schema, checkpoint).take
+        return PostgresTable(self, target, schema, Owner(checkpoint)).take
 
     @property
     def line(self) -> Line:
@@ -132,8 +132,7 @@ class PostgresSink:
         owners = target.batches(cursor)
         owner = query if query in owners else next(iter(owners), None)
         kept = standing(self.title, self.existing, owner=owner, query=query, begun=begun)
-        if kept == "adopted" and self.existing == "refuse" and not target.is_empty(cursor):
-            refuse_rows(self.title)
+        refuse_rows(self.title, self.existing, kept, lambda: target.is_empty(cursor))
         return kept == "replaced"
 
 
@@ -148,13 +147,12 @@ class PostgresTable:
     sink: PostgresSink
     target: Target
     schema: StructType
-    checkpoint: str
-    _query: str | None = field(default=None, init=False)
+    owner: Owner
     _taken: bool = field(default=False, init=False)
 
     def take(self, batch: DataFrame, number: int) -> None:
         """One micro-batch."""
-        query = self._query = self._query or query_of(batch.sparkSession, self.checkpoint)
+        query = self.owner.query(batch.sparkSession)
         kept = keep(self._outgoing(batch))
         try:
             texts = self._texts(kept)

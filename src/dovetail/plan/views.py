@@ -87,8 +87,8 @@ class View(Entry):
 
     @property
     def null_keys(self) -> bool:
-        """Whether a row's key may have nulls; a table's cannot."""
-        return self.stream and self.node.null_keys
+        """Whether a row's key may have nulls; the last record of a stream's key has none."""
+        return self.node.null_keys and (self.stream or not self.node.stream)
 
     @property
     def versioned_us(self) -> int | None:

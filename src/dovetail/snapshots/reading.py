@@ -261,12 +261,9 @@ class Present:
         """Read from the table's log; on Spark Connect by SQL, which takes several jobs."""
         if is_remote(session):
             table = lake.named(path)
-            version, detail = (
-                lake.history(session, table, 1)[0]["version"],
-                lake.details(session, table),
-            )
-            feed = detail["properties"].get(lake.FEED, "")
-            return cls(version, detail["id"], feed.lower() == "true")
+            version = lake.history(session, table, 1)[0]["version"]
+            detail = lake.details(session, table)
+            return cls(version, detail["id"], lake.records_changes(detail["properties"]))
         logs: Any = session._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]  # noqa: SLF001 -- only the JVM knows logs
         snapshot = logs.forTableWithSnapshot(session._jsparkSession, path)._2()  # noqa: SLF001
         feed = snapshot.metadata().configuration().get(lake.FEED)

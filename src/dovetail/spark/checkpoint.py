@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dovetail.errors import CheckpointError
-from dovetail.files import files_of
+from dovetail.files import MANAGERS, files_of
 from dovetail.physical.line import Plan
 from dovetail.plan.fingerprint import describe, fingerprint, refuse_other
 from dovetail.plan.nodes import Node
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 3
 NAME = "dovetail.json"
 
-_MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing."
 _LOCAL_CHECKPOINT = {
     # The one that Spark finds by itself is Hive's, which refuses to rename over a file: under the
     # manager below a micro-batch that is run again would leave the state of its first run where it
     # is. So these come first, and go last.
     "fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
     "fs.file.impl.disable.cache": "true",
-    "spark.sql.streaming.checkpointFileManagerClass": _MANAGERS
+    "spark.sql.streaming.checkpointFileManagerClass": MANAGERS
     + "FileSystemBasedCheckpointFileManager",
 }
 

@@ -38,6 +38,7 @@ from dovetail.physical.inputs import Input
 from dovetail.physical.source import SourceSpec
 from dovetail.plan.nodes import Entry, Source
 from dovetail.plan.views import View
+from dovetail.sessions import attempted
 
 
 class Wire:
@@ -200,7 +201,7 @@ def with_foreign_key(
     """The frame with the foreign key in a column of this name; the key's parts; and on which rows
     it fails: never on a tombstone, which has none.
     """
-    key = attempted([_column(item) for item in items])
+    key = attempted(frame.sparkSession, [_column(item) for item in items])
     failed = F.col(name).isNull()
     if deleted is not None:
         there = ~F.coalesce(deleted, F.lit(False))
@@ -212,17 +213,6 @@ def with_foreign_key(
 def as_json(input_: Input) -> Column:
     """A row of an input, as text."""
     return F.to_json(F.struct(*(F.col(quoted(name)) for name in input_.source.row.names)))
-
-
-def attempted(parts: Sequence[Column]) -> Column:
-    """A struct of the parts, null where computing one fails. (Python functions raise all the same.)
-
-    Of a sum of times ``try_add`` forgives what fails in either, so the parts are made one here.
-    """
-    whole = F.timestamp_micros(F.xxhash64(*parts) % F.lit(1 << 20))
-    named = (part.alias(f"_{number}") for number, part in enumerate(parts))
-    done = F.try_add(whole, F.expr("INTERVAL '0' SECOND")).isNotNull()
-    return F.when(done, F.struct(*named))
 
 
 def _any_null(columns: list[Column]) -> Column:
