@@ -11,6 +11,7 @@ from benchmarks import (
     delta_sink,
     foreign_key,
     snapshot_join,
+    start,
     stream_stream,
     stream_table,
     table_table,
@@ -26,6 +27,7 @@ BENCHMARKS = {
     "stream-stream": stream_stream,
     "windowed": windowed,
     "snapshot-join": snapshot_join,
+    "start": start,
 }
 
 

@@ -448,6 +448,7 @@ CALLS: dict[str, Call] = {
         name=NAME,
     ),
     "Stream.key_by": call(lambda w: w.clicks.key_by, columns=line("column"), named=ITEM),
+    "Stream.deduplicate": call(lambda w: w.clicks.deduplicate, within=SPAN),
     "Stream.explode": call(lambda w: w.clicks.explode, column=line(wrong=("nope", "clicks"))),
     "Table.group_by": call(lambda w: w.orders.group_by, columns=COLUMN),
     "GroupedTable.agg": call(
@@ -531,6 +532,7 @@ CALLS: dict[str, Call] = {
         availableNow=FLAG,
         emit=EMIT,
         buckets=BUCKETS,
+        partitions=BUCKETS,
         name=NAME,
         initial=line("None", "empty mapping", wrong=({"orders": 1},)),
     ),
@@ -621,6 +623,7 @@ CALLS: dict[str, Call] = {
     "to_memory": call(
         lambda _: dt.to_memory, name=line("text", "column", wrong=("a b", "a.b", "1"))
     ),
+    "to_console": call(lambda _: dt.to_console, rows=line("number")),
     "to_foreach_batch": call(
         lambda _: dt.to_foreach_batch, function=line("function", wrong=(lambda changes: None,))
     ),
@@ -669,6 +672,13 @@ CALLS: dict[str, Call] = {
         keys=line("None", *LISTS),
         columns=line("None", "text", "column", "span", "empty text", "empty list", "names"),
         topology=line("None", "table", "stream"),
+    ),
+    "rewind": call(
+        lambda w: partial(dt.rewind, spark=w.spark, checkpoint=w.folder, batch=0),
+        runs=True,
+        spark=SESSION,
+        checkpoint=line("text", "column", "span", "path"),
+        batch=NATURAL,
     ),
     "lookup_state": call(
         lambda w: partial(dt.lookup_state, checkpoint=w.folder, table="orders", keys=[1]),

@@ -231,6 +231,20 @@ def test_a_start_that_fails_binds_nothing(spark: SparkSession, tmp_path: Path) -
         bound(tmp_path, users)
     with pytest.raises(dt.CheckpointError, match="has 2 buckets, the query asks for 4"):
         bound(tmp_path, chosen, buckets=4)
+    with pytest.raises(dt.CheckpointError, match="has 2 partitions, the query asks for 1"):
+        bound(tmp_path, chosen, partitions=1)
+
+
+def test_state_has_as_many_partitions_as_are_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+    """More than there are cores, and never more than buckets."""
+    write(tmp_path / "table0", 0, [(1, "a", 0, 0)])
+    (users,) = tables(spark, tmp_path, "users")
+    with pytest.raises(dt.PlanError, match="partitions=3 is more than the 2 buckets"):
+        bound(tmp_path, users.materialize(), buckets=2, partitions=3)
+    bound(tmp_path, users.materialize(), buckets=6, partitions=5)
+    state = tmp_path / "checkpoint" / "state" / "0"
+    assert sorted(path.name for path in state.glob("[0-9]*")) == [*"01234"]
+    bound(tmp_path, users.materialize(), buckets=None)
 
 
 def test_a_checkpoint_is_bound_before_anything_is_stored(

@@ -26,7 +26,7 @@ LAYERS = {
     "columns": set(),
     "arguments": {"errors"},
     "sessions": set(),
-    "files": {"sessions"},
+    "files": {"errors", "sessions"},
     "refusals": {"errors", "files"},
     "lake": {"errors", "columns", "files", "refusals", "sessions"},
     "upsert": {"columns", "lake"},

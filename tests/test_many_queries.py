@@ -16,6 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 import small_session
 import test_leaks
 from drivers import reported
@@ -23,7 +24,7 @@ from pyspark.sql import SparkSession
 
 import dovetail as dt
 
-QUERIES, CYCLES, STAGES = 3, 3, 4
+CYCLES, STAGES = 3, 4
 POOLS = ("block-manager", "process reaper", "Executor task", "dispatcher", "rpc", "netty")
 """Threads that Spark and the JVM share between all there is to do."""
 SPARK_KEEPS = {"listeners": 1, "sockets": STAGES, "open_files": 3 * STAGES}
@@ -67,7 +68,7 @@ def left(spark: SparkSession) -> dict[str, Any]:
     return found
 
 
-def cycle(spark: SparkSession, folder: Path) -> None:
+def cycle(spark: SparkSession, folder: Path, count: int) -> None:
     """Start the queries, let each read what there is, and stop them."""
     folder.mkdir()
     queries = [
@@ -76,7 +77,7 @@ def cycle(spark: SparkSession, folder: Path) -> None:
             checkpoint=folder / f"checkpoint-{number}",
             buckets=1,
         )
-        for number in range(QUERIES)
+        for number in range(count)
     ]
     for query in queries:
         query.processAllAvailable()
@@ -84,8 +85,8 @@ def cycle(spark: SparkSession, folder: Path) -> None:
         query.stop()
 
 
-def main(folder: Path) -> None:
-    """Print what is left after each cycle."""
+def main(folder: Path, queries: int) -> None:
+    """Print what is left after each cycle of so many queries."""
     builder = small_session.builder().config("spark.sql.shuffle.partitions", "1")
     # State that nobody uses is closed by Spark's maintenance.
     builder = builder.config("spark.sql.streaming.stateStore.maintenanceInterval", "500ms")
@@ -94,15 +95,16 @@ def main(folder: Path) -> None:
     test_leaks.write(folder, 1)
     found = []
     for number in range(CYCLES):
-        cycle(spark, folder / f"cycle-{number}")
+        cycle(spark, folder / f"cycle-{number}", queries)
         found.append(left(spark))
     print(json.dumps(found))
 
 
-def test_stopped_queries_leave_nothing_behind(tmp_path: Path) -> None:
-    found = reported(__file__, tmp_path)
+@pytest.mark.parametrize("queries", [3, pytest.param(10, marks=pytest.mark.slow)])
+def test_stopped_queries_leave_nothing_behind(tmp_path: Path, queries: int) -> None:
+    found = reported(__file__, tmp_path, queries)
     first, last = found[1], found[-1]
-    starts = QUERIES * (CYCLES - 2)
+    starts = queries * (CYCLES - 2)
     workers = last["processes"] - first["processes"]
     assert workers <= 2
     for what in first.keys() - {"threads", "processes"}:
@@ -116,4 +118,4 @@ def test_stopped_queries_leave_nothing_behind(tmp_path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

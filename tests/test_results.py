@@ -4,6 +4,8 @@ once.
 
 from __future__ import annotations
 
+import json
+import os
 import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -408,6 +410,127 @@ def test_on_spark_each_result_is_exact_though_sinks_fail(
             {results["cities"]: take("cities"), results["bosses"]: take("bosses")},
             checkpoint=tmp_path / "checkpoint",
         )
+
+
+SENT = [
+    ['{"id": 1, "amount": "5", "items": ["x", "y"], "at": 1}', "no record", '{"id": 2}'],
+    ['{"id": 3, "amount": "none", "items": ["z"], "at": 3}', '{"id": "4", "at": []}'],
+    ['{"id": 1, "amount": "6", "items": ["x"], "at": 5}', '{"amount": "7"}', "", "no record"],
+]
+"""Records as they come, file by file; what cannot be read has no ``at``."""
+
+
+def test_records_that_cannot_be_read_are_dead_letters_of_the_query(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Each once, whatever reads its source: a stream's views, a group, an expression that fails.
+    The results are those of the other records alone.
+    """
+    (tmp_path / "lines").mkdir()
+    (tmp_path / "sound").mkdir()
+    for number, lines in enumerate(SENT):
+        sound = [line for line in lines if '"at": ' in line and '"4"' not in line]
+        for folder, text in (("lines", lines), ("sound", sound)):
+            path = tmp_path / folder / f"{number}.txt"
+            path.write_text("\n".join(text))
+            os.utime(path, (number, number))
+    told: dict[str, list[Row]] = defaultdict(list)
+
+    def take(name: str) -> dt.Sink:
+        def function(changes: DataFrame, number: int) -> None:
+            told[name] += [Row(batch=number, **row.asDict()) for row in changes.collect()]
+
+        return dt.to_foreach_batch(function)
+
+    def results(folder: str) -> dict[dt.Table | dt.Stream, dt.Sink]:
+        orders, records = (
+            kind.from_records(
+                spark.readStream.option("maxFilesPerTrigger", 1).text(str(tmp_path / folder)),
+                key_columns="id",
+                value=dt.json("id long, amount string, items array<string>, at timestamp"),
+                timestamp="at",
+                malformed="dead_letter",
+                name=f"{kind.__name__}s",
+            )
+            for kind in (dt.Table, dt.Stream)
+        )
+        there = F.when(F.col("id").isNull(), F.raise_error("computed")).otherwise(F.col("id"))
+        items = (
+            records.where("amount <> '0'").explode("items").key_by("items", own=there.cast("long"))
+        )
+        return {
+            orders.group_by("amount").agg(n=dt.count()): take(f"{folder} groups"),
+            records.group_by("id").agg(n=dt.count()): take(f"{folder} records"),
+            items.group_by("items").agg(n=dt.sum("own")): take(f"{folder} items"),
+            orders.join(
+                orders, on=F.col("amount").cast("long"), how="left", select={"to": "right.amount"}
+            ): take(f"{folder} joined"),
+        }
+
+    for folder in ("lines", "sound"):
+        dt.run(
+            results(folder) | {dt.dead_letters: take(f"{folder} letters")},
+            checkpoint=tmp_path / f"of {folder}",
+            availableNow=True,
+            buckets=2,
+        ).awaitTermination()
+    for name in ("groups", "records", "items", "joined"):
+        assert told[f"lines {name}"] == told[f"sound {name}"], name
+        assert told[f"lines {name}"], name
+    (failing,) = told["sound letters"]
+    assert failing["_problem"] == "on= fails on a row of Tables"
+    letters = [row for row in told["lines letters"] if row["row"] != failing["row"]]
+    assert len(letters) == len(told["lines letters"]) - 1
+    malformed = [
+        (number, line)
+        for number, lines in enumerate(SENT)
+        for line in lines
+        if line not in (tmp_path / "sound" / f"{number}.txt").read_text().split("\n")
+    ]
+    found = sorted((r["batch"], json.loads(r["row"])["value"], r["_operator"]) for r in letters)
+    assert found == sorted(
+        (number, line, of)
+        for number, line in malformed
+        for of in ("stream Streams", "table Tables")
+    )
+    assert all(f"lines/{row['batch']}.txt" in row["_problem"] for row in letters)
+    assert all(row["_change"] == "upsert" and row["_timestamp"] for row in letters)
+
+
+def test_the_console_shows_the_first_changes_of_each_micro_batch(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside another result and by itself; one without changes is passed over."""
+    amounts = [[1, 2, 3], [], [4]]
+    tables = on_spark(spark, tmp_path)
+    for batch, of_batch in enumerate(amounts):
+        rows = [
+            ("orders", {"id": n, "customer": "a", "boss": None, "amount": n}, False, n)
+            for n in of_batch
+        ]
+        write(
+            tmp_path, batch, [*rows, ("customers", {"name": "a", "city": "X"}, False, 10 + batch)]
+        )
+    shown = tables["orders"].select("amount").materialize()
+    cities = tables["customers"].group_by("city").agg(n=dt.count())
+    dt.run(
+        {shown: dt.to_console(rows=2), cities: dt.to_memory("cities")},
+        checkpoint=tmp_path / "several",
+        availableNow=True,
+    ).awaitTermination()
+    several = capsys.readouterr().out
+    shown.write_stream(
+        dt.to_console(rows=2), checkpoint=tmp_path / "alone", availableNow=True
+    ).awaitTermination()
+    for told in (several, capsys.readouterr().out):
+        lines = told.splitlines()
+        titles = [line for line in lines if line.startswith("micro-batch")]
+        assert titles == [
+            f"micro-batch {n} of orders: {count} changes" for n, count in ((0, 3), (2, 1))
+        ]
+        assert "only showing top 2 rows" in lines
+        assert sum(line.startswith(("|1 ", "|2 ", "|3 ")) for line in lines) == 2
+        assert sum(line.startswith("|4 ") for line in lines) == 1
 
 
 def last_at_each_time(changes: dict[str, list[str]]) -> dict[str, tuple[int, list[str]]]:

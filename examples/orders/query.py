@@ -75,7 +75,7 @@ def enriched(spark: SparkSession, place: Place) -> dt.Table:
 
 
 def run(spark: SparkSession, place: Place) -> None:
-    """Keep the three targets until nothing more comes; then write what could not be read."""
+    """Keep the three targets, and what cannot be read, until nothing more comes."""
     table = enriched(spark, place)
     query = dt.run(
         {
@@ -83,7 +83,8 @@ def run(spark: SparkSession, place: Place) -> None:
                 dt.to_delta(place.delta),
                 dt.to_topic(ENRICHED, servers=place.servers),
                 dt.to_postgres(place.dsn, f"reports.{ENRICHED}"),
-            ]
+            ],
+            dt.dead_letters: dt.to_parquet(place.letters),
         },
         checkpoint=f"{place.directory}/checkpoint",
         processingTime="1 second",
@@ -93,10 +94,6 @@ def run(spark: SparkSession, place: Place) -> None:
         query.awaitTermination(0.2)
     query.processAllAvailable()
     query.stop()
-    letters = table.dead_letters().writeStream.trigger(availableNow=True)
-    letters.option("checkpointLocation", f"{place.directory}/letters-checkpoint").start(
-        place.letters
-    ).awaitTermination()
 
 
 def session(name: str, scratch: Path) -> SparkSession:

@@ -23,7 +23,7 @@ from dovetail.io.kafka import read_topic
 from dovetail.io.postgres import to_postgres
 from dovetail.io.protobuf import protobuf
 from dovetail.io.registry import registry
-from dovetail.io.sinks import to_foreach_batch, to_memory, to_parquet
+from dovetail.io.sinks import to_console, to_foreach_batch, to_memory, to_parquet
 from dovetail.io.topics import to_topic
 from dovetail.lookup.delta_files import delta_files
 from dovetail.lookup.postgres import postgres
@@ -51,6 +51,7 @@ from dovetail.snapshots.table import SnapshotTable
 from dovetail.spark.doctor import doctor
 from dovetail.spark.outcomes import BatchSink, Sink
 from dovetail.spark.query import settings
+from dovetail.spark.rewind import rewind
 from dovetail.spark.session import configure
 from dovetail.spark.state_lookup import lookup_state
 from dovetail.spark.state_reader import read_state
@@ -110,12 +111,14 @@ __all__ = [
     "read_state",
     "read_topic",
     "registry",
+    "rewind",
     "run",
     "session",
     "settings",
     "sliding",
     "sqlite",
     "sum",
+    "to_console",
     "to_delta",
     "to_foreach_batch",
     "to_memory",

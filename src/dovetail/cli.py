@@ -1,4 +1,4 @@
-"""The command line, ``dovetail``: what a checkpoint holds, and what a topology does.
+"""The command line, ``dovetail``: what a checkpoint holds, what a topology does, going back.
 
 A mistake is one line on standard error and exit code 1; a wrong call is 2, as usual. Spark and its
 workers write to a file of their own, which is shown where Spark does not start.
@@ -27,6 +27,7 @@ from rich.table import Table as Grid
 
 from dovetail.columns import quoted
 from dovetail.errors import ConfigurationError, DovetailError, line_of
+from dovetail.spark import rewind as going_back
 from dovetail.spark.keys import keys_of_text
 from dovetail.spark.session import configure
 from dovetail.spark.state_reader import read_state
@@ -38,7 +39,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Look into checkpoints and topologies.",
+    help="Look into checkpoints and topologies; go back to an earlier micro-batch.",
 )
 
 Checkpoint = Annotated[str, typer.Argument(help="The checkpoint= of a query.")]
@@ -144,6 +145,18 @@ def explain(topology: App) -> None:
     """Print a topology, its stages, their shuffles and their state."""
     with _session():
         _loaded(topology).explain()
+
+
+@app.command()
+def rewind(
+    checkpoint: Checkpoint,
+    *,
+    batch: Annotated[int, typer.Option(help="The micro-batch after which; those behind it go.")],
+) -> None:
+    """Set a query that stands still back to an earlier micro-batch."""
+    with _session() as spark:
+        committed = going_back.rewind(spark, checkpoint, batch=batch)
+    print(f"{checkpoint} is as it was after micro-batch {batch}, at {_text(committed)}")
 
 
 @contextmanager

@@ -33,7 +33,7 @@ FIRST, LAST, HIGH = "_first", "_last", "_high"
 FILE, FILE_TIME, FILE_PATH, FILE_BLOCK = "_file", "_file_time", "_file_path", "_file_block"
 DUE, ROW, PENDING = "_due", "_row", "_pending"
 PLACE, EPOCH, INSTRUCTION, FOREIGN = "_place", "_epoch", "_instruction", "_foreign"
-PASSING = "_passing"
+PASSING, UNREAD = "_passing", "_unread"
 POSITION, VISIBLE = "_position", "_visible"
 FILE_METADATA = "_metadata"  # Spark's own, hidden until it is asked for
 CHANGE, TIMESTAMP = "_change", "_timestamp"
@@ -68,6 +68,7 @@ _OWN = (
     INSTRUCTION,
     FOREIGN,
     PASSING,
+    UNREAD,
     POSITION,
     VISIBLE,
     CHANGE,

@@ -19,6 +19,7 @@ from dovetail.lookup.source import LookupSource
 from dovetail.plan import views
 from dovetail.plan.aggregates import AnAggregate
 from dovetail.plan.aggregation import aggregation
+from dovetail.plan.deduplicated import deduplicated
 from dovetail.plan.delta import ADelta, Delta, tables_joined, with_lookup
 from dovetail.plan.joins import Call
 from dovetail.plan.matching import On, OnComputed
@@ -341,6 +342,19 @@ class Stream(Topology):
         Raises ``PlanError`` where columns differ. Source: Kafka Streams, ``merge``.
         """
         return Stream(union([self.plan, *(one.plan for one in streams)], name))
+
+    @validated
+    def deduplicate(self, *, within: Span) -> Stream:
+        """The records without those that repeat another: one is left out, and counted (metric
+        ``<name>.repeated``), if its time is no further than ``within`` from that of a record of its
+        key that came out before it. So of a key's records the first to arrive comes out, at once.
+
+        A record that is further than ``within`` behind stream time is left out and counted
+        (``<name>.late``), since what it repeats may be forgotten; one without a value is dropped
+        and counted (``<name>.dropped``); one with a null in its key comes out. Records repeat each
+        other by their key: ``key_by`` gives them the one that tells. Source: spec/view.
+        """
+        return Stream(deduplicated(self.plan, within))
 
     @validated
     def explode(self, column: ColumnName) -> Stream:

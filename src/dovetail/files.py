@@ -11,6 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -18,6 +19,7 @@ from uuid import uuid4
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
+from dovetail.errors import ConfigurationError
 from dovetail.sessions import is_remote
 
 if TYPE_CHECKING:
@@ -45,6 +47,18 @@ class Files(ABC):
     @abstractmethod
     def has_named(self, folder: str, prefix: str) -> bool:
         """Whether anything in a folder has a name that begins so."""
+
+    @abstractmethod
+    def names(self, folder: str) -> list[str]:
+        """What is in a folder, none where there is no such folder."""
+
+    @abstractmethod
+    def modified(self, path: str) -> datetime:
+        """When a file was written, to the millisecond."""
+
+    @abstractmethod
+    def remove(self, path: str) -> None:
+        """Delete a file."""
 
     @abstractmethod
     def text(self, path: str) -> str | None:
@@ -115,9 +129,7 @@ class _OfHadoop(Files):
         return False
 
     def has_named(self, folder: str, prefix: str) -> bool:
-        path, files = self._located(folder)
-        entries = files.listStatus(path) if files.exists(path) else ()
-        return any(entry.getPath().getName().startswith(prefix) for entry in entries)
+        return any(name.startswith(prefix) for name in self.names(folder))
 
     def text(self, path: str) -> str | None:
         given, files = self._located(path)
@@ -172,6 +184,20 @@ class _OfHadoop(Files):
         files.delete(shown, True)
         return bool(files.rename(hidden, shown))
 
+    def names(self, folder: str) -> list[str]:
+        path, files = self._located(folder)
+        entries = files.listStatus(path) if files.exists(path) else ()
+        return [entry.getPath().getName() for entry in entries]
+
+    def modified(self, path: str) -> datetime:
+        given, files = self._located(path)
+        milliseconds = int(files.getFileStatus(given).getModificationTime())
+        return datetime.fromtimestamp(0, timezone.utc) + timedelta(milliseconds=milliseconds)
+
+    def remove(self, path: str) -> None:
+        given, files = self._located(path)
+        files.delete(given, False)
+
     def setting(self, name: str) -> str | None:
         found = self._state.newHadoopConf().get(name)
         return None if found is None else str(found)
@@ -205,6 +231,15 @@ class _OfServer(Files):
         with _where_there():
             return bool(reader.load(pattern).inputFiles())
         return False
+
+    def names(self, folder: str) -> list[str]:
+        raise _lacking("lists a folder")
+
+    def modified(self, path: str) -> datetime:
+        raise _lacking("says when a file was written")
+
+    def remove(self, path: str) -> None:
+        raise _lacking("deletes a file")
 
     def text(self, path: str) -> str | None:
         with _where_there():
@@ -246,6 +281,12 @@ class _OfServer(Files):
             if found is not None:
                 return str(found)
         return None
+
+
+def _lacking(what: str) -> ConfigurationError:
+    return ConfigurationError(
+        "Spark Connect", f"it has no call that {what}", "Do this in a classic session"
+    )
 
 
 def _plain(path: str) -> str:

@@ -11,7 +11,6 @@ from dovetail.io.sinks import FunctionSink
 from dovetail.physical import explain as text
 from dovetail.physical.fragment import Buckets, Emit
 from dovetail.plan.dead_letters import DeadLetters
-from dovetail.plan.nodes import Node
 from dovetail.plan.spans import Span
 from dovetail.spark import query
 from dovetail.spark.outcomes import BatchSink, Outcome
@@ -59,6 +58,7 @@ def run(
     availableNow: bool = False,  # noqa: N803
     emit: Emit = "change",
     buckets: Buckets | None = None,
+    partitions: Buckets | None = None,
     name: Text | None = None,
     initial: Initial | None = None,
 ) -> StreamingQuery:
@@ -71,10 +71,10 @@ def run(
     where a sink takes it once.
 
     ``results``: each table's or stream's sink, or a list of them. ``dt.dead_letters`` stands for
-    the rows that are left out because an expression fails on them: a stream with the columns
-    ``_operator``, which left it out, ``_problem``, ``row``, as JSON, and those of every changelog;
-    ``_timestamp`` is the row's own, or the micro-batch's where it has none. (Records that cannot be
-    read are in ``dead_letters()`` of the tables made of them, for a query of its own.)
+    the rows that are left out because an expression fails on them, and the records that sources
+    with ``malformed="dead_letter"`` cannot read: a stream with the columns ``_operator``, which
+    left it out, ``_problem``, ``row``, as JSON, and those of every changelog; ``_timestamp`` is the
+    row's own, or the micro-batch's where it has none.
 
     Sinks are written at the same time. The other arguments are those of ``write_stream``. A
     checkpoint belongs to its set of results, in any order; sinks, and the dead letters, may be
@@ -89,8 +89,6 @@ def run(
         raise PlanError("run", "results= has dead letters only", "Name what they are left out of")
     if len(set(nodes)) < len(nodes):
         raise PlanError("run", "results= has one of them twice", "Give it a list of sinks")
-    if dead_letters in results:
-        _refuse_unwritten(nodes)
     outcomes = [Outcome(r.plan, _listed(sinks)) for r, sinks in results.items()]
     named = [s for o in outcomes for s in o.sinks if not isinstance(s, FunctionSink)]
     targets = [getattr(sink, "target", sink.title) for sink in named]
@@ -104,20 +102,10 @@ def run(
         trigger=query.trigger_of("run", processingTime, availableNow),
         emit=emit,
         buckets=buckets,
+        partitions=partitions,
         name=name,
         initial=initial,
     )
-
-
-def _refuse_unwritten(nodes: Sequence[Node]) -> None:
-    """Refuse dead letters that would lack the records of a source that cannot be read."""
-    for source in (source for node in nodes for source in node.origins):
-        if source.letters is not None:
-            raise PlanError(
-                "run",
-                f"dt.dead_letters does not have the records of {source.title} that cannot be read",
-                "Write them by a query of their own, over the table's dead_letters()",
-            )
 
 
 def _listed(sinks: Any) -> tuple[Any, ...]:

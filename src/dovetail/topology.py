@@ -256,7 +256,7 @@ class Topology(Planned):
         )
         keys, rows = records.rows()
         label = name or f"{kind}[{', '.join(keys)}]"
-        rows, letters = readable(records, rows, label, malformed)
+        rows, with_unread = readable(records, rows, label, malformed)
         if sequence is None and records.ordered:
             sequence, log_partition = OFFSET, PARTITION
         elif records.ordered:
@@ -275,7 +275,7 @@ class Topology(Planned):
             versioned=versioned,
             name=label,
             stream=cls._stream,
-            letters=letters,
+            with_unread=with_unread,
         )
         return cls(source)
 
@@ -347,6 +347,7 @@ class Topology(Planned):
         availableNow: bool = False,  # noqa: N803
         emit: Emit = "change",
         buckets: Buckets | None = None,
+        partitions: Buckets | None = None,
         name: Text | None = None,
         initial: Initial | None = None,
     ) -> StreamingQuery:
@@ -356,8 +357,9 @@ class Topology(Planned):
         where it stopped, having lost and doubled nothing. ``processingTime``,
         ``availableNow``: as in ``DataStreamWriter.trigger``, a micro-batch every so long (``"10
         seconds"``), or all there is and then stop; with neither of them as fast as data comes.
-        ``buckets``: into how many parts the key space is cut (8 by default), fixed by the
-        checkpoint.
+        ``buckets``: into how many parts the key space is cut (8 by default); ``partitions``: into
+        how many tasks' state they are dealt, by default as many as there are cores, and at most as
+        many as buckets. The checkpoint fixes both.
 
         ``initial``: by name the static frames with which tables begin, one row a key: their columns
         of key and values, and ``_timestamp`` or what ``timestamp=`` reads. The call stores their
@@ -374,6 +376,7 @@ class Topology(Planned):
             trigger=query.trigger_of("write_stream", processingTime, availableNow),
             emit=emit,
             buckets=buckets,
+            partitions=partitions,
             name=name,
             initial=initial,
         )

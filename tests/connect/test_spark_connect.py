@@ -467,10 +467,27 @@ def mapped_columns(spark: SparkSession, folder: Path) -> str:
     return ""
 
 
+def rewound(spark: SparkSession, folder: Path) -> str:
+    (folder / "orders").mkdir()
+    (folder / "orders" / "1.json").write_text('{"id": 1, "at": "2024-05-01T10:00:00Z"}')
+    read = spark.readStream.schema("id long, at timestamp").json(str(folder / "orders"))
+    orders = dt.Table.from_changelog(read, key="id", timestamp="at")
+    orders.materialize().write_stream(
+        dt.to_parquet(folder / "out"), checkpoint=folder / "checkpoint", availableNow=True
+    ).awaitTermination()
+    try:
+        dt.rewind(spark, folder / "checkpoint", batch=0)
+    except dt.ConfigurationError as error:
+        return str(error)
+    return ""
+
+
 def test_what_is_lacking_is_said(delta_client: Client, tmp_path: Path) -> None:
     assert "Spark Connect does not show under which names" in delta_client.run(
         mapped_columns, tmp_path
     )
+    refused = delta_client.run(rewound, tmp_path)
+    assert refused.startswith("Spark Connect: it has no call that lists a folder. Do this in a ")
 
 
 def documented(spark: SparkSession, folder: Path, address: str) -> list[tuple[str, list[str]]]:

@@ -5,11 +5,17 @@ a filtered table does as with one that never had the rows left out.
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Callable
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from bench import runners
+from bench.families import views
+from bench.forced import forced
+from bench.records import WHOLE, Record, cut, parts
 
 import dovetail as dt
 from dovetail import testing
@@ -163,6 +169,47 @@ def test_filtering_before_a_join_is_filtering_after_it() -> None:
         inputs = {"T": t, "L": other}
         found = [rows(driven(one, inputs, ops)) for one in (before, after)]
         assert found[0] == found[1], seed
+
+
+def in_time(random_: random.Random, count: int) -> list[int]:
+    """Times that never fall, that nearly do not, that jump to and fro."""
+    steps = random_.choice([(0, 1, 1, 2, 9), (-1, 0, 1, 2, 3), (-8, -2, 0, 3, 8)])
+    return [max(time, 0) for time in accumulate(random_.choice(steps) for _ in range(count))]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_of_records_that_repeat_each_other_the_first_to_arrive_comes_out(seed: int) -> None:
+    """However they are cut, restarted and spread, and though state lies in many small segments; and
+    no two of a key that come out are as near.
+    """
+    random_ = random.Random(seed)
+    within = random_.choice([0, 1, 3, 10])
+    pipeline = views.read_join("view", f"S deduplicate {within}", {})
+    count = random_.choice([5, 40, 120])
+    keys = random_.choice([["a"], ["a", "b", "c", None], [*"abcdefghijkl"]])
+    records = [
+        Record("S", random_.choice(keys), time, (str(n), True), random_.random() < 0.05)
+        for n, time in enumerate(in_time(random_, count))
+    ]
+    wanted = list(views.each_record(pipeline, records))
+    for size, restart, buckets, limits in (
+        (WHOLE, False, 1, {}),
+        (1, True, 1, {"fanout": 2, "segment_bytes": 1}),
+        (7, True, 4, {"slice_bytes": 1}),
+    ):
+        with forced("own", limits):
+            found = runners.driver(
+                views, pipeline, cut(records, size), restart=restart, buckets=buckets
+            )
+        for one, other in zip(found, parts(wanted, size), strict=True):
+            same = one == other if buckets == 1 else sorted(one, key=str) == sorted(other, key=str)
+            assert same, (size, one, other)
+    times: dict[Any, list[int]] = defaultdict(list)
+    for result in chain.from_iterable(wanted):
+        times[result.key].append(result.time)
+    for key, own in times.items():
+        gaps = [later - time for time, later in pairwise(sorted(own))]
+        assert key is None or all(gap > within for gap in gaps)
 
 
 def test_a_versioned_view_keeps_the_history() -> None:

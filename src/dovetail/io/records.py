@@ -18,11 +18,13 @@ from pyspark.sql.types import StringType, StructType, TimestampType
 
 from dovetail.columns import (
     DELETED,
+    EVENT_TIME,
     FILE_METADATA,
     LETTER,
     OPERATOR,
     PROBLEM,
     TIMESTAMP,
+    UNREAD,
     quoted,
 )
 from dovetail.errors import PlanError
@@ -197,8 +199,8 @@ class Records:
 def readable(
     records: Records, rows: DataFrame, name: str, malformed: Malformed
 ) -> tuple[DataFrame, DataFrame | None]:
-    """The rows of records that can be read, and with ``"dead_letter"`` the others in the columns of
-    ``dead_letters()``; ``name``: the source's.
+    """The rows of records that can be read, and with ``"dead_letter"`` all rows, with the dead
+    letter of those that cannot be read as ``_unread``; ``name``: the source's.
     """
     fits, where = F.col(PROBLEM).isNull(), records.place()
     if malformed == "fail":
@@ -212,15 +214,16 @@ def readable(
         checked = F.when(fits, F.lit(True)).otherwise(F.raise_error(error).cast("boolean"))
         return kept(rows, checked), None
     counted = rows.observe(f"{name}.malformed", F.count_if(~fits).alias("records"))
-    letters = None
+    with_unread = None
     if malformed == "dead_letter":
-        letters = kept(rows, ~fits).select(
+        letter = F.struct(
             F.lit(records.operator).alias(OPERATOR),
             F.concat_ws(": ", F.nullif(where, F.lit("")), PROBLEM).alias(PROBLEM),
-            F.coalesce(_stamped(records), TIMESTAMP).alias(TIMESTAMP),
             F.to_json(F.struct(*_as_sent(records))).alias(LETTER),
+            F.unix_micros(F.coalesce(_stamped(records), TIMESTAMP)).alias(EVENT_TIME),
         )
-    return kept(counted, fits), letters
+        with_unread = counted.withColumn(UNREAD, F.when(~fits, letter))
+    return kept(counted, fits), with_unread
 
 
 def _stamped(records: Records) -> Column:

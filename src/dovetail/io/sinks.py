@@ -7,18 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from os import fspath
-from typing import TYPE_CHECKING, Annotated, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, NoReturn, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from dovetail.arguments import Path, Rule, takes, validated
+from dovetail.arguments import Path, Positive, Rule, takes, validated
 from dovetail.errors import PlanError, TargetError
 from dovetail.files import files_of
 from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.plan.spans import Span, microseconds
 from dovetail.refusals import make_folder
-from dovetail.sessions import numbered
+from dovetail.sessions import keep, numbered, release
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -135,6 +135,36 @@ class ParquetSink:
 
 
 @dataclass(frozen=True)
+class ConsoleSink:
+    """Prints the first of each micro-batch's changes."""
+
+    rows: int
+    title: ClassVar[str] = "to_console()"
+
+    def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
+        """The configured writer."""
+        session = changes.sparkSession
+        write = self.batches(session, node, checkpoint)
+        return changes.writeStream.foreachBatch(numbered(session, write))
+
+    def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
+        """A table in text, none for a micro-batch without changes."""
+        title, most = node.name, self.rows
+
+        def write(batch: DataFrame, number: int) -> None:
+            kept = keep(batch)  # a few rows alone would run a part of the stages
+            try:
+                count = kept.count()
+                if count:
+                    print(f"micro-batch {number} of {title}: {count:,} changes")
+                    kept.show(most, truncate=False)
+            finally:
+                release(kept)
+
+        return write
+
+
+@dataclass(frozen=True)
 class FunctionSink:
     """Hands each micro-batch's changes to a function."""
 
@@ -181,6 +211,14 @@ def to_parquet(path: Path, *, retention: Span | None = None) -> ParquetSink:
 def to_memory(name: ViewName) -> MemorySink:
     """The changelog as an in-memory table ``name`` of the session; for notebooks and tests."""
     return MemorySink(name)
+
+
+@validated
+def to_console(*, rows: Positive = 20) -> ConsoleSink:
+    """Prints the changelog, for a first look: of each micro-batch how many changes it has, and the
+    first ``rows`` of them. On Spark Connect it is printed by the server.
+    """
+    return ConsoleSink(rows)
 
 
 @validated

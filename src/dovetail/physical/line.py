@@ -42,8 +42,9 @@ class Reading:
 class Step:
     """A source, as what it is read, or a stage in its line. ``number``: a stage's; ``readings``:
     who reads its rows; ``result``: what results are addressed by that they are, None for none;
-    ``letters``: the number of the dead letters where they are wanted; ``passes``: whether rows for
-    others come by; ``before``: from where it takes what comes, in the order of its inputs.
+    ``letters``: the number of the dead letters where it may have some; ``unread``: whether those of
+    its source's records that cannot be read are among them; ``passes``: whether rows for others
+    come by; ``before``: from where it takes what comes, in the order of its inputs.
     """
 
     origin: Entry | Stage
@@ -51,6 +52,7 @@ class Step:
     readings: tuple[Reading, ...]
     result: int | None
     letters: int | None
+    unread: bool
     passes: bool
     before: tuple[Step, ...]
 
@@ -133,23 +135,38 @@ def _steps(plan: Plan) -> tuple[Step, ...]:
     }
     letters = plan.addresses[-1] if plan.dead_letters else None
     sources = [origin for origin in readings if not isinstance(origin, Stage)]
+    # The first that reads a source, of several views of it.
+    keeping = {one.base: one for one in reversed(sources) if _keeps_unread(one.base)}
     end = len(plan.stages)
     arriving: dict[int, list[tuple[Step, set[tuple[int, int]]]]] = defaultdict(list)
     origins: list[Entry | Stage] = [*sources, *plan.stages]
     for origin in origins:
         own = readings[origin]
         result, number = results.get(origin), numbers.get(origin, -1)
-        failing = letters if any(one.port.source.fallible for one in own) else None
+        unread = letters is not None and origin in keeping.values()
+        fallible = unread or any(one.port.source.fallible for one in own)
+        failing = letters if fallible else None
         comes = arriving[number]
         comes.sort(key=lambda one: _first_input(one[1], number))
         passed = {to for _, wanted in comes for to in wanted if to[0] != number}
         wanted = passed | {(one.reader, one.number) for one in own}
         wanted |= {(to, 0) for to in (result, failing) if to is not None}
         step = Step(
-            origin, number, tuple(own), result, failing, bool(passed), tuple(s for s, _ in comes)
+            origin,
+            number,
+            tuple(own),
+            result,
+            failing,
+            unread,
+            bool(passed),
+            tuple(s for s, _ in comes),
         )
         arriving[min((to for to, _ in wanted if to < end), default=end)].append((step, wanted))
     return tuple(step for step, _ in arriving[end])
+
+
+def _keeps_unread(base: Entry) -> bool:
+    return isinstance(base, Source) and base.with_unread is not None
 
 
 def _first_input(wanted: set[tuple[int, int]], number: int) -> int:

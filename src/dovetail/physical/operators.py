@@ -15,6 +15,7 @@ from dovetail.laws.stream_join import Unmatched, Window
 from dovetail.laws.table_join import How, Join, Leaf, Tree, leaves, preserved
 from dovetail.physical.law import Law, Sources, Store, table_of
 from dovetail.plan import nodes, stream_join, stream_table_join, table_join, union
+from dovetail.plan.deduplicated import Deduplicated
 from dovetail.plan.nodes import Entry, Node
 from dovetail.plan.spans import written
 from dovetail.plan.views import View
@@ -284,6 +285,33 @@ class Union(Law):
         return {}
 
 
+@dataclass(frozen=True)
+class Deduplicate(Law):
+    """A stream without the records that lie no further than ``within_us`` from one of their key
+    that came out before. Kept are the keys and times of those that came out.
+    """
+
+    within_us: int
+
+    room = "deduplicate"
+
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
+        """Keys and times, as long as one that is not late may be near."""
+        (source,), span_us = sources, 2 * self.within_us
+        kept = replace(
+            table_of(sources, 0),
+            holds=f"keys and times of records of the last {written(span_us)}",
+            kind="records",
+            fields=tuple(source.fields(source.key_columns)),
+            span_us=span_us,
+        )
+        return dict.fromkeys(super().stores(sources), kept)
+
+    def counts(self, sources: Sources) -> list[str]:
+        """The records that are late, and those that repeat another."""
+        return [f"{sources[0].name}.late", f"{sources[0].name}.repeated"]
+
+
 @singledispatch
 def law_of(node: Node, entries: Sequence[Entry]) -> Law:
     """The law of a node that is one operator on its stage's ``entries``: tables by key, by
@@ -310,6 +338,11 @@ def _(node: View, entries: Sequence[Entry]) -> Law:
 @law_of.register(union.Union)
 def _(*_: object) -> Law:
     return Union()
+
+
+@law_of.register
+def _(node: Deduplicated, _: Sequence[Entry]) -> Law:
+    return Deduplicate(node.within_us)
 
 
 @law_of.register

@@ -229,8 +229,8 @@ class Source(Entry):
     that only the test driver feeds. ``lookup``: a store of the same rows, for delta joins;
     ``changes``: which changes the table is said to have, None where nothing is said; ``files``:
     whether its rows are read from files, by which they are ordered where nothing else says how;
-    ``letters``: the records that cannot be read, in the columns of dead letters, where it keeps
-    them.
+    ``with_unread``: where it keeps the records that cannot be read, ``frame`` with them as rows,
+    whose dead letter is in the column ``_unread``.
     """
 
     name: str
@@ -246,7 +246,7 @@ class Source(Entry):
     lookup: LookupSource | None = None
     changes: ChangeKinds | None = None
     files: bool = False
-    letters: DataFrame | None = None
+    with_unread: DataFrame | None = None
 
     @property
     def base(self) -> Source:

@@ -43,12 +43,12 @@ def source_of(
     versioned: Span | None,
     name: str | None,
     stream: bool,
-    letters: DataFrame | None = None,
+    with_unread: DataFrame | None = None,
 ) -> Source:
     """The source that reads ``frame`` so; ``PlanError`` for what cannot serve.
 
     ``roles``: what timestamp, deleted, sequence and log_partition are. Columns named there are used
-    up; the rest are values. ``letters``: as in ``Source``.
+    up; the rest are values. ``with_unread``: as in ``Source``.
     """
     keys = [key] if isinstance(key, str) else list(key)
     kind = "stream" if stream else "table"
@@ -101,7 +101,7 @@ def source_of(
         stream=stream,
         versioned_us=None if versioned is None else microseconds(operator, "versioned=", versioned),
         files=sequence is None and _is_of_files(frame),
-        letters=letters,
+        with_unread=with_unread,
     )
 
 

@@ -52,17 +52,20 @@ def binding_of(
 
 
 def refuse_unfit(
-    binding: Mapping[str, Any], nodes: Sequence[Node], title: str, buckets: int | None
+    binding: Mapping[str, Any], nodes: Sequence[Node], title: str, asked: Mapping[str, int | None]
 ) -> None:
-    """Refuse to run these results, or so many buckets, where the binding is of others."""
+    """Refuse to run these results, or with other numbers than the binding's; ``asked``: by what
+    they are called there.
+    """
     refuse_other(nodes, title, binding["topology"], binding["plan"])
-    if buckets is not None and buckets != binding["buckets"]:
-        raise CheckpointError(
-            title,
-            f"the checkpoint has {binding['buckets']} buckets, the query asks for {buckets}",
-            f"Use buckets={binding['buckets']} or leave it out; "
-            "another number needs a new checkpoint",
-        )
+    for name, number in asked.items():
+        if number is not None and number != binding[name]:
+            raise CheckpointError(
+                title,
+                f"the checkpoint has {binding[name]} {name}, the query asks for {number}",
+                f"Use {name}={binding[name]} or leave it out; another number needs a new "
+                "checkpoint",
+            )
 
 
 def refuse_other_stages(binding: Mapping[str, Any], plan: Plan, title: str) -> None:

@@ -9,7 +9,16 @@ from functools import reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from dovetail.columns import LETTER, OPERATOR, PROBLEM, TIMESTAMP, foreign_key_name, quoted
+from dovetail.columns import (
+    EVENT_TIME,
+    LETTER,
+    OPERATOR,
+    PROBLEM,
+    TIMESTAMP,
+    UNREAD,
+    foreign_key_name,
+    quoted,
+)
 from dovetail.errors import PlanError
 from dovetail.plan.foreign_key_join import ForeignKeyJoin
 from dovetail.plan.nodes import Derived, Node
@@ -21,7 +30,8 @@ def dead_letters(node: Node) -> DataFrame:
     """Every record that a source keeps because it cannot be read, and every row on which the
     foreign key of a join fails.
     """
-    unread = [source.letters for source in node.origins if source.letters is not None]
+    sources = [source.with_unread for source in node.origins]
+    unread = [_unread(frame) for frame in sources if frame is not None]
     joins = dict.fromkeys(node.walk())
     failing = [one for one in joins if isinstance(one, ForeignKeyJoin) and one.fallible]
     letters = [*unread, *map(_letters, failing)]
@@ -33,6 +43,16 @@ def dead_letters(node: Node) -> DataFrame:
             "Read a source with malformed='dead_letter', or leave dead_letters() out",
         )
     return reduce(DataFrame.unionByName, letters)
+
+
+def _unread(frame: DataFrame) -> DataFrame:
+    letter = F.col(UNREAD)
+    return frame.where(letter.isNotNull()).select(
+        letter[OPERATOR].alias(OPERATOR),
+        letter[PROBLEM].alias(PROBLEM),
+        F.timestamp_micros(letter[EVENT_TIME]).alias(TIMESTAMP),
+        letter[LETTER].alias(LETTER),
+    )
 
 
 def _letters(join: ForeignKeyJoin) -> DataFrame:

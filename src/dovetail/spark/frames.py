@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -24,10 +24,20 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from dovetail.columns import PASSING
+from dovetail.columns import PASSING, UNREAD
 from dovetail.engine.blame import blamed
 from dovetail.engine.flow import Flow
-from dovetail.engine.pack import DEAD_LETTERS, Carrier, Letters, Packer, Packing, Tag, pack, whole
+from dovetail.engine.pack import (
+    DEAD_LETTERS,
+    PACKED,
+    Carrier,
+    Letters,
+    Packer,
+    Packing,
+    Tag,
+    pack,
+    whole,
+)
 from dovetail.operators.in_order import merge
 from dovetail.physical.delta_join import DeltaJoin, Settle
 from dovetail.physical.line import Reading, Step
@@ -72,7 +82,8 @@ class Frames(Flow[DataFrame, DataFrame]):
     def read(self, step: Step) -> DataFrame:
         """Rows of ``PACKED``, from a source's frame that is read once."""
         assert not isinstance(step.origin, Stage)
-        return self._packed(step, read_of(step.origin, None), [], passes=False)
+        read = read_of(step.origin, None, unread=step.unread)
+        return self._packed(step, read, [], passes=False)
 
     def packed(self, step: Step, rows: DataFrame) -> DataFrame:
         """Rows of ``PACKED``."""
@@ -97,9 +108,14 @@ class Frames(Flow[DataFrame, DataFrame]):
             columns = StructType([read.frame.schema[name] for name in names])
             schema = arrow_schema(columns)
             packings.append(Carrier(step.result, schema, self.labels, wire.own(names)))
-        place = wire.own([PASSING])[0] if passes else None
         title = step.readings[0].port.source.title
-        made = wire.frame.mapInArrow(packing(packings, title, place), PACKED_COLUMNS)
+        place = wire.own([PASSING])[0] if passes else None
+        unread = None
+        if step.unread:
+            assert step.letters is not None
+            carrier = Carrier(step.letters, DEAD_LETTERS, self.labels)
+            unread = Unread(wire.own([UNREAD])[0], carrier)
+        made = wire.frame.mapInArrow(packing(packings, title, place, unread), PACKED_COLUMNS)
         for reading in step.readings:
             source = reading.port.source
             counted = ("dropped", "failed") if source.fallible else ("dropped",)
@@ -252,7 +268,18 @@ class Streaming(Frames):
         )
 
 
-def packing(packings: Sequence[Packing], title: str, place: int | None) -> task.BatchFunction:
+class Unread(NamedTuple):
+    """The dead letters of records that cannot be read, in a column of their own in place of rows,
+    and what carries them.
+    """
+
+    place: int
+    carrier: Carrier
+
+
+def packing(
+    packings: Sequence[Packing], title: str, place: int | None, unread: Unread | None = None
+) -> task.BatchFunction:
     """The function for ``mapInArrow``: rows come once, packed for all that read them; ``place``:
     the number of the column beside them in which rows for others are, if any are.
     """
@@ -263,13 +290,19 @@ def packing(packings: Sequence[Packing], title: str, place: int | None) -> task.
 
         def own() -> Iterator[pa.RecordBatch]:
             for batch in batches:
-                if place is None:
-                    yield batch
-                    continue
-                rows, passing = parted(batch, place)
-                others.append(passing)
+                rows = batch
+                if place is not None:
+                    rows, passing = parted(rows, place)
+                    others.append(passing.rename_columns(PACKED.names))
+                if unread is not None:
+                    rows, malformed = parted(rows, unread.place)
+                    others.extend(letters.take(malformed))
                 yield rows
+            if unread is not None:
+                others.extend(letters.rest())
 
+        if unread is not None:
+            letters = unread.carrier.of(task.partition())
         with blamed(title, lambda _: f"input partition {task.partition()}"):
             for packed in pack(packings, own(), task.partition()):
                 yield packed

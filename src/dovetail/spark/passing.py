@@ -51,12 +51,9 @@ def letting_pass(function: BatchFunction, number: int, schema: pa.Schema | None)
 
 
 def parted(batch: pa.RecordBatch, place: int) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """A stage's own rows, and those of ``PACKED`` that have come beside them in column number
-    ``place``.
-    """
-    passing = batch.column(place)
-    others = pa.RecordBatch.from_struct_array(passing.drop_null())
-    return batch.filter(passing.is_null()), others.rename_columns(PACKED.names)
+    """The rows without anything in column number ``place``, and what the others have there."""
+    beside = batch.column(place)
+    return batch.filter(beside.is_null()), pa.RecordBatch.from_struct_array(beside.drop_null())
 
 
 def _passing(others: list[pa.RecordBatch], schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:

@@ -100,6 +100,7 @@ def start(
     trigger: Mapping[str, Any],
     emit: Emit,
     buckets: int | None,
+    partitions: int | None,
     name: str | None,
     initial: Mapping[str, DataFrame] | None = None,
 ) -> StreamingQuery:
@@ -121,14 +122,16 @@ def start(
             file = CheckpointFile(session, folder)
             bound = file.read(title)
         if bound is not None:
-            refuse_unfit(bound, nodes, title, buckets)
-            buckets = bound["buckets"]
+            refuse_unfit(bound, nodes, title, {"buckets": buckets, "partitions": partitions})
+            buckets, partitions = bound["buckets"], bound["partitions"]
         count = BUCKETS_DEFAULT if buckets is None else buckets
+        if partitions is None:
+            partitions = min(count, cores(session))
+        _refuse_idle(operator, partitions, count)
         letters = len(nodes) < len(outcomes)
         plan = plan_of(nodes, buckets=count, emit=emit, dead_letters=letters)
         if bound is not None:
             refuse_other_stages(bound, plan, title)
-        partitions = min(count, cores(session)) if bound is None else bound["partitions"]
         with lake.setting(session, settings(partitions) | file.settings()):
             blobs: Mapping[str, DataFrame] = {}
             seeded = initial is not None if bound is None else bound.get("seeded", False)
@@ -194,6 +197,15 @@ def _in_one_order(outcomes: Sequence[Outcome]) -> list[Outcome]:
 def _fan_out(outcomes: Sequence[Outcome]) -> bool:
     """Whether rows must go to several sinks, which Spark's own way does not do."""
     return len(outcomes) > 1 or len(outcomes[0].sinks) > 1
+
+
+def _refuse_idle(operator: str, partitions: int, buckets: int) -> None:
+    if partitions > buckets:
+        raise PlanError(
+            operator,
+            f"partitions={partitions} is more than the {buckets} buckets, of which each is in one",
+            "Give buckets= as many, or a multiple",
+        )
 
 
 def _refuse_running(operator: str, session: SparkSession, name: str | None) -> None:

@@ -30,6 +30,7 @@ from dovetail.columns import (
     STREAM_TIME,
     TIE,
     TIMESTAMP,
+    UNREAD,
     foreign_key_name,
     position_name,
     quoted,
@@ -134,17 +135,24 @@ class Read:
     positions: list[Column]
 
 
-def read_of(source: Entry, upstream: DataFrame | None) -> Read:
-    """How an input is read; ``upstream``: the changelog, where another stage makes it."""
+def read_of(source: Entry, upstream: DataFrame | None, *, unread: bool = False) -> Read:
+    """How an input is read; ``upstream``: the changelog, where another stage makes it; ``unread``:
+    with the records that cannot be read, beside the rows (``Source.with_unread``).
+    """
     base = source.base
     if isinstance(source, View):
         files = isinstance(base, Source) and base.files
-        return viewed(source, read_of(source.node, upstream), files=files)
+        return viewed(source, read_of(source.node, upstream, unread=unread), files=files)
     if isinstance(source, Source):
         assert source.frame is not None
         assert source.timestamp is not None
         positions = [p for p in (source.sequence, source.log_partition) if p is not None]
-        return Read(source.frame, source.timestamp, source.deleted, positions)
+        if not unread:
+            return Read(source.frame, source.timestamp, source.deleted, positions)
+        assert source.with_unread is not None
+        assert source.deleted is not None  # every record says it
+        deleted = source.deleted | F.col(UNREAD).isNotNull()  # nothing is computed of it
+        return Read(source.with_unread, source.timestamp, deleted, positions)
     assert upstream is not None
     brought = (SEQUENCE, CLOCK, ORDER, TIE, STREAM_TIME)
     positions = [F.col(name) for name in brought if name in upstream.columns]
@@ -152,16 +160,16 @@ def read_of(source: Entry, upstream: DataFrame | None) -> Read:
 
 
 def viewed(view: View, read: Read, *, files: bool = False) -> Read:
-    """The rows of a view from those that it is a view of, and those that pass beside them;
-    ``files``: with the files they are from.
+    """The rows of a view from those that it is a view of, and what comes beside them (``PASSING``,
+    ``UNREAD``) as it is; ``files``: with the files they are from.
 
     A tombstone, or a record without a value, has nulls for values, and nothing is computed of it.
     """
     numbers = [*map(position_name, range(len(read.positions)))]
     gone = F.lit(False) if read.deleted is None else F.coalesce(read.deleted, F.lit(False))
     places = [column.alias(name) for column, name in zip(read.positions, numbers, strict=True)]
-    passing = [F.col(PASSING)] if PASSING in read.frame.columns else []
-    carried = [*([F.col(FILE_METADATA)] if files else []), *passing]
+    beside = [F.col(name) for name in (PASSING, UNREAD) if name in read.frame.columns]
+    carried = [*([F.col(FILE_METADATA)] if files else []), *beside]
     frame = read.frame.select(
         *(F.col(quoted(name)) for name in view.node.row.names),
         read.timestamp.alias(TIMESTAMP),
@@ -172,13 +180,15 @@ def viewed(view: View, read: Read, *, files: bool = False) -> Read:
     gone = F.col(DELETED)
     if view.condition is not None:
         met = F.coalesce(F.when(~gone, _column(view.condition)), F.lit(False))
-        kept = reduce(Column.__or__, (column.isNotNull() for column in passing), met)
+        kept = reduce(Column.__or__, (column.isNotNull() for column in beside), met)
         frame = frame.filter(kept) if view.stream else frame.withColumn(DELETED, ~met)
     made, keys = [*map(_column, view.columns)], len(view.key)
     made = [*made[:keys], *(F.when(~gone, column) for column in made[keys:])]
+    for column in beside:
+        made[:keys] = [F.when(column.isNull(), key) for key in made[:keys]]
     if view.exploded is not None:
         items = made[view.exploded]
-        for column in passing:
+        for column in beside:
             items = F.when(column.isNotNull(), F.array(F.lit(None))).otherwise(items)
         made[view.exploded] = F.explode(items)
     frame = frame.select(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ later = moved
 read_key = own_key
 unit_us = in_milliseconds
 
-STEPS = ("where", "swap", "to_stream", "to_table", "key_by", "explode", "count")
+STEPS = ("deduplicate", "where", "swap", "to_stream", "to_table", "key_by", "explode", "count")
 _COLUMNS = {"k": pa.string(), "v": pa.string(), "ok": pa.bool_()}
 _ARRAYS = {"k": pa.string(), "v": pa.list_(pa.string())}
 
@@ -28,15 +29,23 @@ def read_join(folder: str, text: str, windows: Mapping[str, str]) -> Pipeline:
 
     >>> read_join("view", "S union R where to_table", {})
     Pipeline(inputs=('S', 'R'), steps=('where', 'to_table'))
+    >>> read_join("view", "S deduplicate 3 where", {})
+    Pipeline(inputs=('S',), steps=('deduplicate 3', 'where'))
     """
     words = text.split()
     inputs = [words.pop(0)]
     while words[:1] == ["union"]:
         inputs.append(words[1])
         del words[:2]
-    if not set(inputs) <= set("TUSRA") or not set(words) <= set(STEPS):
+    steps: list[str] = []
+    for word in words:
+        if word.isdigit() and steps:
+            steps[-1] += f" {word}"
+        else:
+            steps.append(word)
+    if not set(inputs) <= set("TUSRA") or not {s.split()[0] for s in steps} <= set(STEPS):
         raise ValueError(f"not a view: {text}")
-    return Pipeline(tuple(inputs), tuple(words))
+    return Pipeline(tuple(inputs), tuple(steps))
 
 
 def read_value(name: str, word: str) -> Any:
@@ -86,6 +95,8 @@ def build(join: Pipeline, inputs: Mapping[str, Any]) -> Any:
             made = made.rename({"v": "w"}).select("ok", v="w")
         elif step == "key_by":
             made = made.key_by("v").rename({"k": "v", "v": "k"})
+        elif step.startswith("deduplicate"):
+            made = made.deduplicate(within=timedelta(milliseconds=int(step.split()[1])))
         elif step == "explode":
             made = made.explode("v")
         elif step == "count":

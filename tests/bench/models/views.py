@@ -14,7 +14,7 @@ class Pipeline:
     """Inputs, read as one where they are several, and the steps that their rows go through.
 
     ``T``, ``U``: tables; ``S``, ``R``: streams; ``A``: a stream of arrays. Every row of the others
-    has ``v`` and whether it meets the condition of ``where``.
+    has ``v`` and whether it meets the condition of ``where``. Numbers of steps are milliseconds.
     """
 
     inputs: tuple[str, ...]
@@ -35,6 +35,7 @@ class Running:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._present: list[set[Any]] = [set() for _ in pipeline.steps]
+        self._stream_time = -1
         self._rows: dict[Any, list[Any]] = {}
         self._counts: dict[Any, int] = {}
 
@@ -43,12 +44,10 @@ class Running:
         if record.table not in self._pipeline.inputs or (record.key is None and not stream):
             return []
         rows = [Row(record.key, None if record.deleted else list(record.value), record.time)]
-        for number, step in enumerate(self._pipeline.steps):
-            rows = [
-                made
-                for row in rows
-                for made in getattr(self, f"_{step}")(row, self._present[number], stream)
-            ]
+        for number, words in enumerate(self._pipeline.steps):
+            step, *numbers = words.split()
+            options = (self._present[number], stream, *map(int, numbers))
+            rows = [made for row in rows for made in getattr(self, f"_{step}")(row, *options)]
             stream = {"to_stream": True, "to_table": False, "count": False}.get(step, stream)
         return [
             Result(row.key, None if row.value is None else (row.value[0],), row.time)
@@ -80,6 +79,19 @@ class Running:
         else:
             value, *met = row.value
             yield row._replace(key=value, value=[row.key, *met])
+
+    def _deduplicate(self, row: Row, present: set[Any], _: bool, within: int) -> Iterator[Row]:
+        """``present``: key and time of each record that came out."""
+        if row.value is None:
+            return
+        if row.key is None:
+            yield row
+            return
+        self._stream_time = max(self._stream_time, row.time)
+        near = (time for key, time in present if key == row.key and abs(time - row.time) <= within)
+        if row.time >= self._stream_time - within and next(near, None) is None:
+            present.add((row.key, row.time))
+            yield row
 
     def _explode(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
         for one in (row.value or [None])[0] or []:

@@ -1,0 +1,101 @@
+"""A stream without the records that repeat another, on one bucket (``Deduplicate``).
+
+Stored are the keys and times of the records that came out, as long as one that is not late may lie
+near them: twice ``within`` behind stream time. A record that is further than ``within`` behind
+stream time is late: whether it repeats another is no longer known, so it is left out. One with a
+null in its key repeats none.
+
+Source: spec/view.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.grouping import any_null, by_group_and_time
+from dovetail.arrays.timeline import Ints, Timeline, timeline
+from dovetail.columns import EVENT_TIME, HASH
+from dovetail.laws.deduplicate import first_of_each, near
+from dovetail.laws.table_join import Changes
+from dovetail.operators.job import Done, Job, minus, picked
+from dovetail.operators.table_join import emitted
+from dovetail.physical.operators import Deduplicate
+from dovetail.state.history import HistoryState
+
+
+def run(job: Job, law: Deduplicate) -> Done:
+    """The records that come out, in the order of their arrival."""
+    (name,) = job.operator.names
+    store = _store(job, name, law)
+    if not job.any_rows:
+        return Done(None, job.stores)
+    events = timeline([job.rows(0)])
+    group, time_us = events.group, events.event_time_us
+    null = any_null(events.keys, events.groups)[group]
+    late = ~null & (time_us < job.clocks_of(0, events) - law.within_us)
+    asked = np.flatnonzero(~null & ~late)
+    known_group, known_us = _known(store, events, asked, law.within_us)
+    repeated = near(group[asked], time_us[asked], known_group, known_us, law.within_us)
+    fresh = asked[~repeated]
+    event = fresh[first_of_each(group[fresh], time_us[fresh], law.within_us)]
+    counts = (np.count_nonzero(late), len(asked) - len(event))
+    _keep(store, events, event)
+    event = np.append(event, np.flatnonzero(null))
+    event = event[np.argsort(events.arrival[event])]
+    row = events.row[event]
+    changes = Changes(
+        event=event,
+        present=np.ones(len(event), np.bool_),
+        reference=(row,),
+        event_time_us=time_us[event],
+    )
+    values = job.batches[0].rows.select(job.sources[0].value_columns).columns
+    return Done(
+        emitted(job, events, changes, [picked(values, row)]),
+        {name: store.runs},
+        counts=Counter(dict(zip(law.counts(job.sources), counts, strict=True))),
+    )
+
+
+def _store(job: Job, name: str, law: Deduplicate) -> HistoryState:
+    source = job.sources[0]
+    own = [(column, pa.int64()) for column in (HASH, EVENT_TIME)]
+    schema = pa.schema([*own, *source.fields(source.key_columns)])
+    keys = range(len(own), len(schema))
+    horizon_us = minus(job.final_us[0], 2 * law.within_us)
+    return HistoryState(
+        schema,
+        keys,
+        job.runs(name),
+        job.blobs,
+        job.cache,
+        versioned=False,
+        horizon_us=horizon_us,
+    )
+
+
+def _known(store: HistoryState, events: Timeline, asked: Ints, within_us: int) -> tuple[Ints, Ints]:
+    """Groups and times of the records that came out before and may be near these events."""
+    group, time_us = events.group[asked], events.event_time_us[asked]
+    start = np.flatnonzero(np.append(True, group[1:] != group[:-1])[: len(group)])
+    low, high = (
+        bound.reduceat(time_us, start) if len(start) else start
+        for bound in (np.minimum, np.maximum)
+    )
+    groups = group[start]
+    keys = [key.take(pa.array(groups)) for key in events.keys]
+    found = store.between(events.hash[groups], keys, low - within_us, high + within_us)
+    return groups[found.query], found.rows.column(EVENT_TIME).to_numpy()[found.row]
+
+
+def _keep(store: HistoryState, events: Timeline, event: Ints) -> None:
+    hash_, time_us = events.hash[events.group[event]], events.event_time_us[event]
+    order = by_group_and_time(hash_, time_us)
+    group = pa.array(events.group[event][order])
+    columns = [pa.array(hash_[order]), pa.array(time_us[order])]
+    columns += [key.take(group) for key in events.keys]
+    store.store(pa.table(columns, schema=store.schema))
+    store.expire(store.horizon_us)

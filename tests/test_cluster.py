@@ -1,0 +1,220 @@
+"""More than one machine: executors of a standalone cluster die between and within micro-batches and
+a worker joins, and tables are what they are on one machine.
+
+Run as a script, this module is the driver.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import sysconfig
+import time
+import venv
+from pathlib import Path
+
+import drivers
+import pytest
+import test_restart
+from pyspark.sql import SparkSession
+from standalone import HOME, HOST, cluster
+
+import dovetail as dt
+
+ROOT = Path(__file__).parent.parent
+KILLS = [("tree", "offsets", 2), ("foreign key", "commits", 3), ("foreign key", "offsets", 7)]
+JOINS = ("tree", "commits", 5)
+"""When a worker joins."""
+
+
+def session(master: str) -> SparkSession:
+    """A driver's, of executors of a core each."""
+    builder = dt.configure(SparkSession.builder.master(master).appName("cluster"))
+    settings = {
+        "spark.driver.host": HOST,
+        "spark.driver.bindAddress": HOST,
+        "spark.driver.memory": "1g",
+        "spark.executor.memory": "700m",
+        "spark.executor.cores": "1",
+        "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.ui.enabled": "false",
+        "spark.log.level": "ERROR",
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def joins(spark: SparkSession, folder: Path) -> None:
+    """Two queries at once, on two buckets: one for each of the first workers."""
+    queries = [
+        test_restart.start(spark, folder / kind, dt.to_parquet(folder / kind / "out"), kind)
+        for kind in test_restart.KINDS
+    ]
+    for query in queries:
+        query.awaitTermination()
+
+
+def flights(spark: SparkSession, folder: Path) -> None:
+    """The demo, with its check."""
+    from examples.flights.demo import run
+
+    equal = run(spark, folder, rows=3000, slices=9)
+    (folder / "checked").write_text(json.dumps(equal))
+
+
+TASKS = {"joins": joins, "flights": flights}
+
+
+def test_executors_die_and_a_worker_joins(spark: SparkSession, tmp_path: Path) -> None:
+    given = test_restart.batches(12, 6)
+    for kind in test_restart.KINDS:
+        (tmp_path / kind).mkdir()
+        test_restart.write(tmp_path / kind, given)
+    random_ = random.Random()
+    with (
+        cluster(tmp_path / "cluster", workers=2) as machines,
+        drivers.running(__file__, "joins", machines.url, str(tmp_path), folder=tmp_path) as driver,
+    ):
+        for kind, log, number in sorted([*KILLS, JOINS], key=lambda event: event[2]):
+            path = tmp_path / kind / "checkpoint" / log / str(number)
+            drivers.wait_until(path.exists, driver, str(path))
+            if (kind, log, number) == JOINS:
+                machines.add_worker()
+                continue
+            time.sleep(random_.uniform(0, 0.4))
+            machines.kill_executor()
+        assert driver.wait(300) == 0
+    for kind in test_restart.KINDS:
+        test_restart.refuse_other_changes(
+            spark, tmp_path / kind, kind, [r for records in given for r in records]
+        )
+
+
+def test_the_flights_are_joined_while_an_executor_dies(tmp_path: Path) -> None:
+    random_ = random.Random()
+    with (
+        cluster(tmp_path / "cluster", workers=2) as machines,
+        drivers.running(
+            __file__, "flights", machines.url, str(tmp_path), folder=tmp_path
+        ) as driver,
+    ):
+        drivers.wait_until(lambda: len(machines.executors()) == 2, driver, "executors")
+        for _ in range(2):
+            time.sleep(random_.uniform(8, 20))
+            machines.kill_executor()
+        assert driver.wait(300) == 0
+    assert json.loads((tmp_path / "checked").read_text()) is True
+
+
+APPLICATION = """
+import json
+import sys
+
+import dovetail
+import dovetail as dt
+from pyspark.sql import SparkSession
+
+wheel, out = sys.argv[1:]
+spark = SparkSession.builder.getOrCreate()
+if wheel:
+    spark.addArtifact(wheel, pyfile=True)
+schema = "id long, customer string, at timestamp"
+orders = dt.Table.from_changelog(
+    spark.readStream.schema(schema).json("orders"), key="id", timestamp="at", name="orders"
+)
+totals = orders.group_by("customer").agg(n=dt.count())
+named = orders.join(totals, on="customer", select=["n"])
+named.write_stream(
+    dt.to_foreach_batch(lambda changes, _: changes.write.mode("append").parquet("changes")),
+    checkpoint="checkpoint",
+    availableNow=True,
+).awaitTermination()
+rows = spark.read.parquet("changes").groupBy("id").max("n").collect()
+json.dump([dovetail.__file__, sorted(map(list, rows))], open(out, "w"))
+"""
+
+
+@pytest.mark.parametrize("way", ["--py-files", "addArtifact"])
+def test_workers_get_the_library_as_a_wheel(tmp_path: Path, way: str) -> None:
+    """The Python of the workers, and of the driver where it is submitted with the application, has
+    what dovetail needs and not dovetail.
+    """
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    python = hollow(tmp_path / "hollow")
+    (tmp_path / "application.py").write_text(APPLICATION)
+    (tmp_path / "orders").mkdir()
+    lines = [{"id": n, "customer": "ab"[n % 2], "at": "2024-05-01T10:00:00Z"} for n in range(4)]
+    (tmp_path / "orders" / "1.json").write_text("\n".join(map(json.dumps, lines)))
+    submitted = way == "--py-files"
+    settings = {
+        "spark.driver.host": HOST,
+        "spark.driver.bindAddress": HOST,
+        "spark.executor.memory": "700m",
+        "spark.ui.enabled": "false",
+    }
+    given = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    with cluster(tmp_path / "cluster", workers=1) as machines:
+        ran = subprocess.run(
+            [
+                str(HOME / "bin" / "spark-submit"),
+                *("--master", machines.url),
+                *given,
+                *(("--py-files", wheel.name) if submitted else ()),
+                "application.py",
+                "" if submitted else wheel.name,
+                "told",
+            ],
+            cwd=tmp_path,
+            env=bare()
+            | {
+                "SPARK_HOME": str(HOME),
+                "PYSPARK_PYTHON": str(python),
+                "PYSPARK_DRIVER_PYTHON": str(python) if submitted else sys.executable,
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    place, rows = json.loads((tmp_path / "told").read_text())
+    assert (wheel.name in place) == submitted
+    assert rows == [[n, 2] for n in range(4)]
+
+
+def bare() -> dict[str, str]:
+    """This environment, by which Python finds what is installed and no more."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+def hollow(folder: Path) -> Path:
+    """A Python with all that is installed but what is read from elsewhere, as dovetail is here."""
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib"))
+    python = folder / "bin" / "python"
+    asked = [python, "-c", "import pyarrow, dovetail"]
+    lacks = subprocess.run(asked, env=bare(), capture_output=True, text=True, check=False)
+    assert "No module named 'dovetail'" in lacks.stderr
+    return python
+
+
+def main() -> None:
+    task, master, folder = sys.argv[1:]
+    spark = session(master)
+    TASKS[task](spark, Path(folder))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

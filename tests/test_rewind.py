@@ -1,0 +1,207 @@
+"""Going back to an earlier micro-batch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from small_session import with_delta
+
+import dovetail as dt
+from dovetail.files import files_of
+
+ORDERS = "id long, customer string, amount long, gone boolean, at timestamp"
+CUSTOMERS = "name string, city string, at timestamp"
+BATCHES, BACK_TO = 6, 2
+
+
+def write(folder: Path, first: int = 0, count: int = BATCHES) -> None:
+    """A file of each table a micro-batch; orders come, change, go and come again."""
+    for number in range(first, first + count):
+        at = f"2024-05-01T10:00:0{number}Z"
+        orders = [
+            {
+                "id": id_,
+                "customer": "abc"[(id_ + number) % 3],
+                "amount": 10 * number + id_,
+                "gone": (id_ + number) % 4 == 0,
+                "at": at,
+            }
+            for id_ in range(1 + number % 2, 7)
+        ]
+        customers = [{"name": "abc"[number % 3], "city": f"city {number}", "at": at}]
+        for name, rows in (("orders", orders), ("customers", customers)):
+            (folder / name).mkdir(exist_ok=True)
+            path = folder / name / f"{number}.json"
+            path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+            os.utime(path, (number, number))
+
+
+def joined(spark: SparkSession, folder: Path) -> dt.Table:
+    """Orders by foreign key, then their customers' totals: stages with all kinds of state."""
+    read = {
+        name: spark.readStream.schema(columns).option("maxFilesPerTrigger", 1)
+        for name, columns in (("orders", ORDERS), ("customers", CUSTOMERS))
+    }
+    orders = dt.Table.from_changelog(
+        read["orders"].json(str(folder / "orders")),
+        key="id",
+        timestamp="at",
+        deleted="gone",
+        name="orders",
+    )
+    customers = dt.Table.from_changelog(
+        read["customers"].json(str(folder / "customers")), key="name", timestamp="at",
+        name="customers",
+    )  # fmt: skip
+    return orders.join(customers, on="customer", how="left", select=["amount", "city"])
+
+
+def run(table: dt.Table, folder: Path, sink: Any, checkpoint: str = "checkpoint") -> None:
+    table.write_stream(
+        sink, checkpoint=folder / checkpoint, availableNow=True, buckets=3
+    ).awaitTermination()
+
+
+class Told:
+    """What a sink was given."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[str]] = {}
+
+    def __call__(self, changes: DataFrame, number: int) -> None:
+        rows = changes.orderBy("_position").collect()
+        self.batches[number] = [str(row) for row in rows]
+
+    def by_key(self, first: int = 0) -> dict[str, list[str]]:
+        """Each key's changes from a micro-batch on."""
+        found = defaultdict(list)
+        for number in sorted(self.batches):
+            for row in self.batches[number] if number >= first else ():
+                found[row.partition(",")[0]].append(row.partition(", _position")[0])
+        return found
+
+
+def test_a_query_goes_on_from_an_earlier_micro_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """A restart in between leaves the state in several kinds of files."""
+    write(tmp_path)
+    totals = joined(spark, tmp_path).group_by("city").agg(total=dt.sum("amount"), n=dt.count())
+    first, second = Told(), Told()
+    run(totals, tmp_path, dt.to_foreach_batch(first))
+    assert [*first.batches] == [*range(BATCHES)]
+    checkpoint = tmp_path / "checkpoint"
+    stored = dt.read_state(spark, checkpoint, "orders", batch=BACK_TO).collect()
+    query = (checkpoint / "metadata").read_text()
+
+    dt.rewind(spark, checkpoint, batch=BACK_TO)
+
+    assert sorted(dt.read_state(spark, checkpoint, "orders").collect()) == sorted(stored)
+    assert dt.read_state(spark, checkpoint).first()["batch"] == BACK_TO  # type: ignore[index]
+    assert (checkpoint / "metadata").read_text() != query
+    run(totals, tmp_path, dt.to_foreach_batch(second))
+    assert min(second.batches) == BACK_TO + 1
+    assert second.by_key() == first.by_key(BACK_TO + 1)
+    assert second.by_key()
+
+
+@pytest.mark.parametrize("done", [0, 1, 8, 14, -1])
+def test_a_call_that_is_killed_is_repeated(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int
+) -> None:
+    """After so many files are deleted, -1 for all but one. If the query is started then, it fails
+    or goes on from a micro-batch whose state is there.
+    """
+    write(tmp_path)
+    table = joined(spark, tmp_path)
+    run(table, tmp_path, dt.to_foreach_batch(Told()))
+    kind: Any = type(files_of(spark))
+    remove, given, most = kind.remove, list[str](), 0
+
+    def until(files: Any, path: str) -> None:
+        if len(given) >= most > 0:
+            raise KeyboardInterrupt
+        given.append(path)
+        if most:
+            remove(files, path)
+
+    checkpoint = tmp_path / "checkpoint"
+    with monkeypatch.context() as patched:
+        patched.setattr(kind, "remove", until)
+        dt.rewind(spark, checkpoint, batch=BACK_TO)  # nothing is deleted yet
+        assert len(given) > 14
+        most = done if done >= 0 else len(given) - 1
+        given.clear()
+        with pytest.raises(KeyboardInterrupt) if most else nullcontext():
+            dt.rewind(spark, checkpoint, batch=BACK_TO)
+    write(tmp_path, BATCHES, 1)
+    whole, half, rest = Told(), Told(), Told()
+    run(table, tmp_path, dt.to_foreach_batch(whole), "another")
+    failed = False
+    try:
+        run(table, tmp_path, dt.to_foreach_batch(half))
+    except StreamingQueryException:
+        failed = True
+    assert failed == (not half.batches) == (done > 0)
+    assert half.by_key() == (whole.by_key(min(half.batches)) if half.batches else {})
+    dt.rewind(spark, checkpoint, batch=BACK_TO)
+    run(table, tmp_path, dt.to_foreach_batch(rest))
+    assert rest.by_key() == whole.by_key(BACK_TO + 1)
+
+
+@pytest.fixture(scope="module")
+def delta_spark(spark: SparkSession) -> Iterator[SparkSession]:
+    yield from with_delta(spark, {})
+
+
+def test_a_delta_table_is_restored_to_the_time_that_is_returned(
+    delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    write(tmp_path)
+    table, target = joined(delta_spark, tmp_path), str(tmp_path / "target")
+    columns = ["id", "amount", "city"]
+
+    def rows(frame: DataFrame) -> list[str]:
+        return sorted(str(row) for row in frame.select(columns).collect())
+
+    run(table, tmp_path, dt.to_delta(target))
+    checkpoint = tmp_path / "checkpoint"
+    last = rows(delta_spark.read.format("delta").load(target))
+    stored = dt.read_state(delta_spark, checkpoint, batch=BACK_TO, topology=table)
+    then = rows(stored)
+    assert then != last
+    committed = dt.rewind(delta_spark, checkpoint, batch=BACK_TO)
+    with pytest.raises(dt.TargetError, match="existing='adopt'"):
+        run(table, tmp_path, dt.to_delta(target))
+    delta_spark.sql(f"RESTORE TABLE delta.`{target}` TO TIMESTAMP AS OF '{committed.isoformat()}'")
+    assert rows(delta_spark.read.format("delta").load(target)) == then
+    run(table, tmp_path, dt.to_delta(target, existing="adopt"))
+    assert rows(delta_spark.read.format("delta").load(target)) == last
+    run(table, tmp_path, dt.to_delta(target))
+
+
+def test_what_cannot_be_gone_back_to_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path)
+    checkpoint = tmp_path / "checkpoint"
+    with pytest.raises(dt.CheckpointError, match=r"has no micro-batch\. Name a query's"):
+        dt.rewind(spark, checkpoint, batch=0)
+    query = joined(spark, tmp_path).write_stream(
+        dt.to_parquet(tmp_path / "out"), checkpoint=checkpoint, buckets=1
+    )
+    try:
+        query.processAllAvailable()
+        with pytest.raises(dt.CheckpointError, match=r"is running\. Stop it first"):
+            dt.rewind(spark, checkpoint, batch=0)
+    finally:
+        query.stop()
+    before = {path: path.read_bytes() for path in checkpoint.rglob("*") if path.is_file()}
+    with pytest.raises(dt.CheckpointError, match=r"no micro-batch 99\. Spark has kept 0 to "):
+        dt.rewind(spark, checkpoint, batch=99)
+    assert before == {path: path.read_bytes() for path in checkpoint.rglob("*") if path.is_file()}
