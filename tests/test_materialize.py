@@ -167,3 +167,20 @@ def test_on_spark(spark: SparkSession, tmp_path: Path, looked_up: bool) -> None:
         [],
         [(1, 11, "upsert"), (2, None, "delete")],
     ]
+
+
+def test_a_table_may_have_a_key_alone() -> None:
+    """Whether a row is as it was is then whether it is there."""
+    a, b = (testing.table(name, key="id", schema={"id": pa.int64()}) for name in "ab")
+    for made, inputs, emit in (
+        (a.materialize(), [a], "change"),
+        (a.materialize(), [a], "batch"),
+        (a.join(b), [a, b], "batch"),
+    ):
+        driver = Driver(made, emit=emit)  # type: ignore[arg-type]
+        for _ in range(2):
+            with driver.batch():
+                for table in inputs:
+                    driver.pipe(table, {"id": 1}, timestamp=1)
+        driver.pipe(a, {"id": 1}, timestamp=2, deleted=True)
+        assert [change.change for change in driver.read()] == ["upsert", "delete"]

@@ -179,7 +179,8 @@ def _differing(
         now, then = changes.reference[leaf][at], before.reference[leaf][at]
         equal[at] &= (now == ABSENT) == (then == ABSENT)
         values = operator.sources[source].value_columns
-        equal[at] &= rows_equal(
-            pools[source].values(now, values), pools[source].values(then, values)
-        )
+        if values:
+            equal[at] &= rows_equal(
+                pools[source].values(now, values), pools[source].values(then, values)
+            )
     return changes.where(~equal)
