@@ -50,7 +50,7 @@ def run(job: Job, law: StreamJoin) -> Done:
     for own in sides:
         results.add_null_keys(own, events, null & valued, roles)
         if own.waits:
-            results.add_closed(own)
+            results.add_closed(own, job)
         else:
             results.add_at_once(own, np.flatnonzero(own.alone))
         if law.unmatched == "retract":
@@ -86,6 +86,16 @@ def _arrivals(
     return event, Arrivals(events.group[event], events.event_time_us[event], arrival[event])
 
 
+def _moved(job: Job, limit_us: Ints) -> Ints:
+    """The place of the record, of whatever bucket, by which stream time passes each limit; 0 where
+    no bucket hears of the others'.
+    """
+    stairs = [batch.stairs for batch in job.batches]
+    if None in stairs:
+        return np.zeros(len(limit_us), np.int64)
+    return np.minimum.reduce([one.first(limit_us + 1) for one in stairs if one is not None])  # type: ignore[no-any-return]
+
+
 class _Results:
     """Results as they are found, each with its place in the order in which they are emitted: by
     arrival; what is due before what the arriving record joins; then by keys of their own.
@@ -93,7 +103,7 @@ class _Results:
 
     def __init__(self) -> None:
         none = np.zeros(0, np.int64)
-        self._parts: list[list[Ints]] = [[none] * 9]
+        self._parts: list[list[Ints]] = [[none] * 10]
 
     @property
     def count(self) -> int:
@@ -118,7 +128,7 @@ class _Results:
     def add_pairs(self, own: Side, other: Side, pairs: Pairs) -> None:
         """What these of a side's records join."""
         time = np.maximum(own.arrivals.time_us[pairs.row], pairs.other_time_us)
-        order = (1, pairs.other_time_us, other.identity[pairs.other], 1)
+        order = (1, 0, pairs.other_time_us, other.identity[pairs.other], 1)
         number = own.numbers[pairs.row]
         self._add(own, own.arrivals.arrival[pairs.row], order, number, pairs.other, time)
 
@@ -129,16 +139,18 @@ class _Results:
             arrival = _arrival(events, own.side, roles)[event]
             number = own.base + events.row[event]
             time = events.event_time_us[event]
-            self._add(own, arrival, (1, 0, 0, 0), number, ABSENT, time)
+            self._add(own, arrival, (1, 0, 0, 0, 0), number, ABSENT, time)
 
     def add_at_once(self, own: Side, rows: Ints) -> None:
         """These of the side's records, unmatched, when they arrive."""
         arrival, time = own.arrivals.arrival[rows], own.arrivals.time_us[rows]
-        self._add(own, arrival, (1, 0, 0, 0), own.numbers[rows], ABSENT, time)
+        self._add(own, arrival, (1, 0, 0, 0, 0), own.numbers[rows], ABSENT, time)
 
-    def add_closed(self, own: Side) -> None:
+    def add_closed(self, own: Side, job: Job) -> None:
         """The side's unmatched rows that close in this batch: when they are due, before what the
         arriving record does, or, where they came later than that, when they come.
+
+        What closes before one record of this bucket may be due by different records of others.
         """
         number = own.closing()
         keys = picked(own.pool.columns[: own.keys], number)
@@ -148,14 +160,15 @@ class _Results:
         arrival = np.maximum(own.closes[number], came[number])
         late = (arrival == came[number]).astype(np.int64)
         time = own.time_us[number]
+        due = np.where(late, 0, _moved(job, own.window.limit(own.side, time)))
         # On a tie the right side comes first, as in Kafka Streams.
-        self._add(own, arrival, (late, time, 1 - own.side, rank), number, ABSENT, time)
+        self._add(own, arrival, (late, due, time, 1 - own.side, rank), number, ABSENT, time)
 
     def add_withdrawn(self, own: Side) -> None:
         """The rows that were emitted unmatched and now, for the first time, are joined."""
         number = np.flatnonzero(own.was_alone() & (own.first_match != NEVER))
         time = own.time_us[number]
-        order = (1, time, own.identity[number], 0)
+        order = (1, 0, time, own.identity[number], 0)
         self._add(own, own.first_match[number], order, number, ABSENT, time, withdrawn=True)
 
     def tables(

@@ -126,6 +126,10 @@ class StreamJoin(Law):
                 kept[marks(side)] = Store("which of its records have found a match")
         return kept
 
+    def goes_by(self, entry: Entry) -> bool:
+        """Where both sides' records wait, which of those that are due comes first."""
+        return self.how == "outer" and self.unmatched == "on_close"
+
     def counts(self, sources: Sources) -> list[str]:
         """The pairs that are not made, since one of the rows has been emitted without a match."""
         if self.how == "inner" or self.unmatched != "on_close":
