@@ -94,6 +94,7 @@ def test_executors_die_and_a_worker_joins(spark: SparkSession, tmp_path: Path) -
         )
 
 
+@pytest.mark.slow
 def test_the_flights_are_joined_while_an_executor_dies(tmp_path: Path) -> None:
     random_ = random.Random()
     with (
@@ -138,7 +139,9 @@ json.dump([dovetail.__file__, sorted(map(list, rows))], open(out, "w"))
 """
 
 
-@pytest.mark.parametrize("way", ["--py-files", "addArtifact"])
+@pytest.mark.parametrize(
+    "way", ["--py-files", pytest.param("addArtifact", marks=pytest.mark.slow)]
+)
 def test_workers_get_the_library_as_a_wheel(tmp_path: Path, way: str) -> None:
     """The Python of the workers, and of the driver where it is submitted with the application, has
     what dovetail needs and not dovetail.

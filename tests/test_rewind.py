@@ -112,7 +112,9 @@ def test_a_query_goes_on_from_an_earlier_micro_batch(spark: SparkSession, tmp_pa
     assert second.by_key()
 
 
-@pytest.mark.parametrize("done", [0, 1, 8, 14, -1])
+@pytest.mark.parametrize(
+    "done", [1, -1, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 8, 14))]
+)
 def test_a_call_that_is_killed_is_repeated(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int
 ) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     BinaryType,
@@ -82,12 +82,14 @@ def for_many(session: SparkSession) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def for_few(session: SparkSession, table: str) -> Iterator[Mapping[str, str]]:
+def for_few(
+    session: SparkSession, table: str, details: Row | None = None
+) -> Iterator[Mapping[str, str]]:
     """Settings of a session of one's own under which a commit of few rows to the table is fast;
-    gives the table's properties.
+    gives the table's properties. ``details``: as ``lake`` has just read them.
     """
     with lake.setting(session, _SETTINGS):
-        details = lake.details(session, table)
+        details = details or lake.details(session, table)
         large = details["sizeInBytes"] >= COMPILED_BYTES_MIN
         with for_many(session) if large else nullcontext():
             yield details["properties"]
@@ -129,14 +131,15 @@ def upsert(
     keys: Sequence[str],
     *,
     nulls: bool,
+    details: Row | None = None,
 ) -> None:
     """Put rows in place of those of the same keys, in one commit.
 
     ``rows``: of each key one, of ``schema``: the table's columns and ``_deleted``, which says that
     the key has no row any more. All types are plain, keys no floats. ``nulls``: keys may have nulls
-    in them; a null equals a null. ``session``: one's own.
+    in them; a null equals a null. ``session``: one's own; ``details``: as in ``for_few``.
     """
-    with for_few(session, table) as properties:
+    with for_few(session, table, details) as properties:
         recorded = lake.records_changes(properties)
         _upsert(session, table, rows, schema, keys, nulls=nulls, recorded=recorded)
 

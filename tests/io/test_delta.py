@@ -54,8 +54,8 @@ def test_the_table_is_the_join_of_all_input_so_far_whatever_fails(
     table = str(tmp_path / "table")
     merges = []
 
-    def fails_once(*arguments: Any, nulls: bool) -> None:
-        merge(*arguments, nulls=nulls)
+    def fails_once(*arguments: Any, **options: Any) -> None:
+        merge(*arguments, **options)
         merges.append(arguments)
         if len(merges) == 2:
             raise RuntimeError("killed before the commit")

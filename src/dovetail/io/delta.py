@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import InheritableThread
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     BooleanType,
@@ -172,6 +172,7 @@ class KeptTable:
             for name in ("spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions"):
                 self._session.conf.unset(name)
         session = self._session
+        details = None
         if not self._taken:
             found = self._standing(session, query, begun=batch_id > 0)
             if found == "replaced":
@@ -182,9 +183,11 @@ class KeptTable:
             if found == "adopted":
                 lake.set_property(session, self.table, QUERY, query)
             self._taken = True
-        elif lake.property_of(session, self.table, QUERY) != query:
-            refuse_taken(self.title)
-        merge_changes(session, batch, self.table, self.keys, nulls=self.nulls)
+        else:
+            details = lake.details(session, self.table)
+            if details["properties"].get(QUERY) != query:
+                refuse_taken(self.title)
+        merge_changes(session, batch, self.table, self.keys, nulls=self.nulls, details=details)
         every = self.sink.compact_every
         if every is not None and (batch_id + 1) % every == 0:
             with upsert.for_many(session):
@@ -273,11 +276,18 @@ def last_changes(changes: DataFrame, keys: list[str]) -> DataFrame:
 
 
 def merge_changes(
-    session: SparkSession, changes: DataFrame, table: str, keys: list[str], *, nulls: bool = False
+    session: SparkSession,
+    changes: DataFrame,
+    table: str,
+    keys: list[str],
+    *,
+    nulls: bool = False,
+    details: Row | None = None,
 ) -> None:
     """Bring a table to the state after ``changes``; merging them again changes nothing.
 
-    ``session``: one of its own, whose settings are changed. ``nulls``: keys may have nulls in them.
+    ``session``: one of its own, whose settings are changed. ``nulls``: keys may have nulls in them;
+    ``details``: the table's, where they have just been read.
     """
     kept = keep(changes)
     try:
@@ -288,9 +298,11 @@ def merge_changes(
             rows = _last_rows(kept.toArrow(), keys)
             schema = StructType([f for f in kept.schema if f.name in rows.column_names])
             schema = schema.add(DELETED, BooleanType())
-            upsert.upsert(session, table, rows.select(schema.names), schema, keys, nulls=nulls)
+            given = rows.select(schema.names)
+            upsert.upsert(session, table, given, schema, keys, nulls=nulls, details=details)
         else:
-            with upsert.for_few(session, table) if few else upsert.for_many(session):
+            settings = upsert.for_few(session, table, details)
+            with settings if few else upsert.for_many(session):
                 _merge_many(session, kept, table, keys, nulls=nulls)
     finally:
         release(kept)
