@@ -633,6 +633,7 @@ CALLS: dict[str, Call] = {
         table=line("None"),
         existing=line(wrong=("overwrite",)),
         compact_every=POSITIVE,
+        retention=MAYBE_SPAN,
     ),
     "to_postgres": call(
         lambda _: partial(dt.to_postgres, dsn="", table="t"),

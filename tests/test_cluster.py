@@ -139,9 +139,7 @@ json.dump([dovetail.__file__, sorted(map(list, rows))], open(out, "w"))
 """
 
 
-@pytest.mark.parametrize(
-    "way", ["--py-files", pytest.param("addArtifact", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("way", ["--py-files", pytest.param("addArtifact", marks=pytest.mark.slow)])
 def test_workers_get_the_library_as_a_wheel(tmp_path: Path, way: str) -> None:
     """The Python of the workers, and of the driver where it is submitted with the application, has
     what dovetail needs and not dovetail.

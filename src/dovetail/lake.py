@@ -30,6 +30,8 @@ CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _ABSENT = ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND")
 FEED = "delta.enableChangeDataFeed"
 """The property of a table that keeps its changes for readers."""
+RETENTION = "delta.deletedFileRetentionDuration"
+"""The property of a table that says how long its log knows files that are no part of it."""
 _VECTORS = "delta.enableDeletionVectors"
 _LOG_PARTITIONS, _LOG_PARTITIONS_DEFAULT = "spark.databricks.delta.snapshotPartitions", 50
 
@@ -45,6 +47,11 @@ _SETTINGS = {
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.variable.substitute": "false",
 }
+
+_SMALL_FILES = {"spark.databricks.delta.optimize.minFileSize": str(32 << 20)}
+"""What compaction puts together; by default files below 1 GB, so that it would write a table of
+less than that anew each time.
+"""
 
 Range = tuple[Any, Any]
 """The smallest and the largest value of a column."""
@@ -208,9 +215,12 @@ def set_property(session: SparkSession, table: str, name: str, value: str) -> No
 
 
 def compact(session: SparkSession, table: str) -> None:
-    """Put small files together. Where another writer is faster, they stay until the next time."""
+    """Put small files together; larger ones only where many of their rows are deleted. Where
+    another writer is faster, they stay until the next time.
+    """
     try:
-        session.sql(f"OPTIMIZE {table}").collect()
+        with setting(session, _SMALL_FILES):
+            session.sql(f"OPTIMIZE {table}").collect()
     except PySparkException as error:
         if not (error.getCondition() or "").startswith("DELTA_CONCURRENT"):
             raise

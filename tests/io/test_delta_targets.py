@@ -228,6 +228,24 @@ def test_small_files_are_put_together(place: Place) -> None:
     assert len(place.spark.read.format("delta").load(str(place.target)).inputFiles()) == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, "interval 3600 seconds"),
+        ({"retention": "2 days"}, "interval 172800 seconds"),
+        ({"retention": None}, None),
+    ],
+)
+def test_a_tables_log_forgets_files_that_are_no_part_of_it(
+    place: Place, options: dict[str, Any], expected: str | None
+) -> None:
+    place.run(**options)
+    table = lake.named(str(place.target))
+    assert lake.property_of(place.spark, table, lake.RETENTION) == expected
+    place.run(existing="replace", checkpoint="another", **options)
+    assert lake.property_of(place.spark, table, lake.RETENTION) == expected
+
+
 def test_a_relative_path_and_a_key_called_last(place: Place) -> None:
     place.come([(1, "c")])
     changes = place.spark.readStream.schema("id long, v string, at timestamp")

@@ -45,6 +45,7 @@ from dovetail.io.ownership import (
 )
 from dovetail.io.sinks import WriteBatch
 from dovetail.plan.nodes import Node, changelog_schema
+from dovetail.plan.spans import Span, microseconds
 from dovetail.refusals import refused
 from dovetail.sessions import apart, keep, moved, numbered, release
 
@@ -72,6 +73,14 @@ class DeltaSink:
     table: str | None
     existing: Existing = "refuse"
     compact_every: int | None = None
+    retention_us: int | None = None
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Those of a table that it makes."""
+        if self.retention_us is None:
+            return {}
+        return {lake.RETENTION: f"interval {max(self.retention_us // 1_000_000, 1)} seconds"}
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """The configured writer; refuses a table that does not fit, creates it where there is none.
@@ -158,7 +167,7 @@ class KeptTable:
             refuse_gone(self.title)
         else:
             empty = session.createDataFrame([], self.schema)
-            lake.create(empty, self.table, {}, replace=False)
+            lake.create(empty, self.table, self.sink.properties, replace=False)
 
     def take(self, batch: DataFrame, batch_id: int) -> None:
         """One micro-batch."""
@@ -226,7 +235,8 @@ class KeptTable:
         places = _places(self.keys, self.schema.names)
         rows = last_changes(batch, self.keys).where(~F.col(DELETED))
         columns = [F.col(places[name]).alias(name) for name in self.schema.names]
-        lake.create(rows.select(*columns), self.table, {QUERY: query}, replace=True)
+        properties = {QUERY: query, **self.sink.properties}
+        lake.create(rows.select(*columns), self.table, properties, replace=True)
 
 
 def _append(location: str, owner: Owner, batch: DataFrame, number: int) -> None:
@@ -353,7 +363,8 @@ def to_delta(
     *,
     table: Text | None = None,
     existing: Existing = "refuse",
-    compact_every: Positive | None = 100,
+    compact_every: Positive | None = 25,
+    retention: Span | None = "1 hour",
 ) -> DeltaSink:
     """A Delta table, at ``path`` or called ``table`` in a catalog, that equals the table after each
     micro-batch: its key, its values and ``_timestamp``, the event time of the row's last change.
@@ -365,16 +376,24 @@ def to_delta(
     ``existing``: what becomes of a table that has rows and is not this checkpoint's: ``"refuse"``
     raises ``TargetError`` before the query starts; ``"replace"`` puts the first micro-batch in
     place of the table, in one commit; ``"adopt"`` merges into it, and rows whose keys do not come
-    stay. Started again, the query goes on whatever ``existing`` says. ``compact_every``: after so
-    many micro-batches small files are put together (``OPTIMIZE``); None leaves it to you.
+    stay. Started again, the query goes on whatever ``existing`` says.
+
+    ``compact_every``: after so many micro-batches small files are put together (``OPTIMIZE``); None
+    leaves it to you. ``retention``: how long the log of a table that is made here knows files that
+    are no part of it any more, which each commit reads; a ``VACUUM`` without ``RETAIN`` spares them
+    as long. None: Delta's own, 7 days.
 
     A stream's records, and the points of a history (``late="history"``), are no such table: they
-    are appended with all columns of the changelog, exactly once; ``compact_every`` does not apply.
+    are appended with all columns of the changelog, exactly once; neither applies to them.
 
     Raises ``TargetError`` where the table has other columns than the query.
     """
     lake.refuse_but_one("to_delta", path, table)
-    return DeltaSink(None if path is None else fspath(path), table, existing, compact_every)
+    retention_us = None
+    if retention is not None:
+        retention_us = microseconds("to_delta", "retention=", retention)
+    place = None if path is None else fspath(path)
+    return DeltaSink(place, table, existing, compact_every, retention_us)
 
 
 def _places(keys: list[str], columns: list[str]) -> dict[str, str]:
