@@ -80,7 +80,7 @@ class Cluster:
             self._processes.append(
                 subprocess.Popen(
                     [*command, "--host", HOST, *arguments],
-                    env=os.environ | DAEMONS,
+                    env={n: v for n, v in os.environ.items() if n != "PYTHONPATH"} | DAEMONS,
                     stdout=log,
                     stderr=log,
                 )

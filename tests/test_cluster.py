@@ -142,7 +142,7 @@ json.dump([dovetail.__file__, sorted(map(list, rows))], open(out, "w"))
 @pytest.mark.parametrize("way", ["--py-files", pytest.param("addArtifact", marks=pytest.mark.slow)])
 def test_workers_get_the_library_as_a_wheel(tmp_path: Path, way: str) -> None:
     """The Python of the workers, and of the driver where it is submitted with the application, has
-    what dovetail needs and not dovetail.
+    what dovetail needs and not dovetail. Spark takes archives by their names.
     """
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
@@ -150,7 +150,8 @@ def test_workers_get_the_library_as_a_wheel(tmp_path: Path, way: str) -> None:
         check=True,
         capture_output=True,
     )
-    (wheel,) = tmp_path.glob("*.whl")
+    (built,) = tmp_path.glob("*.whl")
+    wheel = built.rename(tmp_path / "dovetail.zip")
     python = hollow(tmp_path / "hollow")
     (tmp_path / "application.py").write_text(APPLICATION)
     (tmp_path / "orders").mkdir()
@@ -187,7 +188,7 @@ def test_workers_get_the_library_as_a_wheel(tmp_path: Path, way: str) -> None:
             check=False,
             timeout=300,
         )
-    assert ran.returncode == 0, ran.stderr[-4000:]
+    assert ran.returncode == 0, ran.stdout[-4000:]
     place, rows = json.loads((tmp_path / "told").read_text())
     assert (wheel.name in place) == submitted
     assert rows == [[n, 2] for n in range(4)]
