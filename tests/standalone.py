@@ -80,7 +80,7 @@ class Cluster:
             self._processes.append(
                 subprocess.Popen(
                     [*command, "--host", HOST, *arguments],
-                    env={n: v for n, v in os.environ.items() if n != "PYTHONPATH"} | DAEMONS,
+                    env=bare() | DAEMONS,
                     stdout=log,
                     stderr=log,
                 )
@@ -98,6 +98,11 @@ def cluster(folder: Path, *, workers: int) -> Iterator[Cluster]:
         yield made
     finally:
         made.stop()
+
+
+def bare() -> dict[str, str]:
+    """This environment, by which Python finds what is installed and no more."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 def _free_port() -> int:

@@ -7,7 +7,6 @@ Run as a script, this module is the driver.
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -20,7 +19,7 @@ import drivers
 import pytest
 import test_restart
 from pyspark.sql import SparkSession
-from standalone import HOME, HOST, cluster
+from standalone import HOME, HOST, bare, cluster
 
 import dovetail as dt
 
@@ -192,11 +191,6 @@ def test_workers_get_the_library_as_a_wheel(tmp_path: Path, way: str) -> None:
     place, rows = json.loads((tmp_path / "told").read_text())
     assert (wheel.name in place) == submitted
     assert rows == [[n, 2] for n in range(4)]
-
-
-def bare() -> dict[str, str]:
-    """This environment, by which Python finds what is installed and no more."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 def hollow(folder: Path) -> Path:

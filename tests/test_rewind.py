@@ -46,7 +46,7 @@ def write(folder: Path, first: int = 0, count: int = BATCHES) -> None:
 
 
 def joined(spark: SparkSession, folder: Path) -> dt.Table:
-    """Orders by foreign key, then their customers' totals: stages with all kinds of state."""
+    """Orders and their customers, by foreign key."""
     read = {
         name: spark.readStream.schema(columns).option("maxFilesPerTrigger", 1)
         for name, columns in (("orders", ORDERS), ("customers", CUSTOMERS))
@@ -91,7 +91,7 @@ class Told:
 
 
 def test_a_query_goes_on_from_an_earlier_micro_batch(spark: SparkSession, tmp_path: Path) -> None:
-    """A restart in between leaves the state in several kinds of files."""
+    """With the state of it, and of an aggregate of a join."""
     write(tmp_path)
     totals = joined(spark, tmp_path).group_by("city").agg(total=dt.sum("amount"), n=dt.count())
     first, second = Told(), Told()

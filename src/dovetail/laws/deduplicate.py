@@ -21,8 +21,6 @@ def near(group: Ints, time_us: Ints, to_group: Ints, to_us: Ints, within_us: int
     """
     order = np.lexsort((to_us, to_group))
     to_group, to_us = to_group[order], to_us[order]
-    if not len(to_us):
-        return np.zeros(len(group), np.bool_)
     first, end = (np.searchsorted(to_group, group, side=side) for side in ("left", "right"))
     low = bisect(to_us, first, end, time_us - within_us, right=False)
     found = np.flatnonzero(low < end)
@@ -45,8 +43,6 @@ def first_of_each(group: Ints, time_us: Ints, within_us: int) -> Mask:
     [True, True, False, True]
     """
     made = np.zeros(len(group), np.bool_)
-    if not len(group):
-        return made
     falls = (group[1:] == group[:-1]) & (time_us[1:] < time_us[:-1])
     apart = np.isin(group, group[1:][falls])
     orderly = np.flatnonzero(~apart)

@@ -287,6 +287,8 @@ def packing(
     @task.mapping
     def pack_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         others: list[pa.RecordBatch] = []
+        if unread is not None:
+            letters = unread.carrier.of(task.partition())
 
         def own() -> Iterator[pa.RecordBatch]:
             for batch in batches:
@@ -301,8 +303,6 @@ def packing(
             if unread is not None:
                 others.extend(letters.rest())
 
-        if unread is not None:
-            letters = unread.carrier.of(task.partition())
         with blamed(title, lambda _: f"input partition {task.partition()}"):
             for packed in pack(packings, own(), task.partition()):
                 yield packed

@@ -33,8 +33,8 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
     have other rows than the one before had, so to its sinks it is another query: its id is new.
     What is to be done with each kind of target, ``docs/state.md`` says.
 
-    A call that is killed has done nothing, or leaves what does not start; repeated, it does the
-    rest.
+    A call that is killed leaves a query that is as it was, fails when it is started, or goes on
+    from a micro-batch whose state is there; repeated, the call does the rest.
 
     Raises ``CheckpointError`` where the folder is no checkpoint of a query, has no such
     micro-batch, or belongs to a query that runs in this session; ``ConfigurationError`` on Spark
@@ -51,17 +51,17 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
         raise CheckpointError(
             "rewind", f"{root} has no micro-batch {batch}", f"Spark has kept {kept}"
         )
-    partitions = [*_partitions(files, root)]
-    for folder in partitions:
-        if batch + 1 not in _versions(files, folder):
+    partitions = {folder: _versions(files, folder) for folder in _partitions(files, root)}
+    for folder, versions in partitions.items():
+        if batch + 1 not in versions:
             problem = f"{folder} has no state after micro-batch {batch}"
             raise CheckpointError("rewind", problem, "Name a later one")
     committed = files.modified(f"{root}/commits/{batch}")
     # The last state goes first: without it the query does not start before all is done.
     doomed = [
         (version, f"{folder}/{name}")
-        for folder in partitions
-        for version, names in _versions(files, folder).items()
+        for folder, versions in partitions.items()
+        for version, names in versions.items()
         for name in names
         if version > batch + 1
     ]
