@@ -268,6 +268,7 @@ USUAL = {
     *("aggregate/stream-by", "aggregate/table-batch-by"),
     *("windowed/nested-shift", "windowed/table-session-final"),
     *("view/table-swapped", "view/stream-latest", "view/union-where", "view/explode-keyed"),
+    "view/deduplicate-once",
 }
 """The others are slow because they are many."""
 
