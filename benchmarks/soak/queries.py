@@ -31,6 +31,8 @@ PARTITIONS = {"orders": 2, "customers": 1, TOTALS: 1}
 POLL_S = 0.5
 CHECKPOINT = "checkpoint"
 MEMORY = "2g"
+PAST = "10 minutes"
+"""How far back the Delta table's log goes: a part of the run."""
 
 
 def session(place: Path) -> SparkSession:
@@ -69,7 +71,7 @@ def start(
     joined = orders.join(customers, on={"customer": "name"}, select=["amount", "city"])
     totals = joined.group_by("city").agg(orders=dt.count(), amount=dt.sum("amount"))
     results = {
-        joined: [dt.to_delta(place / "delta"), dt.to_parquet(place / "parquet")],
+        joined: [dt.to_delta(place / "delta", retention=PAST, log_retention=PAST), dt.to_parquet(place / "parquet")],
         totals: dt.to_topic(TOTALS, servers=servers),
     }
     return dt.run(results, checkpoint=place / CHECKPOINT, availableNow=size is None)

@@ -18,7 +18,7 @@ from dovetail.columns import CHANGE, key_name, quoted, value_name
 from dovetail.errors import ConfigurationError, PlanError
 from dovetail.files import files_of
 from dovetail.refusals import make_folder, reaching
-from dovetail.sessions import cores, has_source
+from dovetail.sessions import cores, has_source, is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
@@ -32,6 +32,8 @@ FEED = "delta.enableChangeDataFeed"
 """The property of a table that keeps its changes for readers."""
 RETENTION = "delta.deletedFileRetentionDuration"
 """The property of a table that says how long its log knows files that are no part of it."""
+LOG_RETENTION = "delta.logRetentionDuration"
+"""The property of a table that says how long its log knows commits, and so its past versions."""
 _VECTORS = "delta.enableDeletionVectors"
 _LOG_PARTITIONS, _LOG_PARTITIONS_DEFAULT = "spark.databricks.delta.snapshotPartitions", 50
 
@@ -224,6 +226,19 @@ def compact(session: SparkSession, table: str) -> None:
     except PySparkException as error:
         if not (error.getCondition() or "").startswith("DELTA_CONCURRENT"):
             raise
+
+
+def clean_log(session: SparkSession, location: str) -> None:
+    """Remove commits that are older than the table's property says, to the minute. Delta does so by
+    whole days, and each commit lists all that are there. On Spark Connect nothing is done.
+    """
+    if is_remote(session):
+        return
+    jvm: Any = session._jvm  # noqa: SLF001 -- no SQL cleans a log
+    delta = jvm.org.apache.spark.sql.delta
+    log = delta.DeltaLog.forTable(session._jsparkSession, location)  # noqa: SLF001
+    none = jvm.scala.Option.empty()
+    log.cleanUpExpiredLogs(log.unsafeVolatileSnapshot(), none, none, delta.TruncationGranularity.MINUTE())
 
 
 def history(session: SparkSession, table: str, limit: int | None) -> list[Row]:

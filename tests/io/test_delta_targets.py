@@ -25,6 +25,7 @@ SETTINGS = {
 }
 START = datetime(2024, 1, 1, tzinfo=timezone.utc)
 OWN = [(1, "a"), (2, "b")]
+SPANS = ("retention", "log_retention")
 FOREIGN = [(2, "x"), (9, "y")]
 
 Rows = list[tuple[Any, ...]]
@@ -233,7 +234,7 @@ def test_small_files_are_put_together(place: Place) -> None:
     [
         ({}, "interval 3600 seconds"),
         ({"retention": "2 days"}, "interval 172800 seconds"),
-        ({"retention": None}, None),
+        (dict.fromkeys(SPANS), None),
     ],
 )
 def test_a_tables_log_forgets_files_that_are_no_part_of_it(
@@ -242,8 +243,36 @@ def test_a_tables_log_forgets_files_that_are_no_part_of_it(
     place.run(**options)
     table = lake.named(str(place.target))
     assert lake.property_of(place.spark, table, lake.RETENTION) == expected
+    assert (lake.property_of(place.spark, table, lake.LOG_RETENTION) is None) == (expected is None)
     place.run(existing="replace", checkpoint="another", **options)
     assert lake.property_of(place.spark, table, lake.RETENTION) == expected
+
+
+def test_a_log_that_forgets_commits_sooner_than_files_is_refused() -> None:
+    for options in ({"log_retention": "59 minutes"}, {"retention": None}):
+        with pytest.raises(dt.PlanError, match="log_retention= that is no shorter"):
+            dt.to_delta("path", **options)
+
+
+def test_a_tables_log_loses_commits_that_are_old(place: Place) -> None:
+    options: dict[str, Any] = {"compact_every": 1, **dict.fromkeys(SPANS, "2 minutes")}
+    place.run(**options)
+    table = lake.named(str(place.target))
+    lake.set_property(place.spark, table, "delta.checkpointInterval", "2")
+    for value in "cdef":
+        place.come([(3, value)])
+        place.run(**options)
+    log = place.target / "_delta_log"
+    commits = sorted(log.glob("*.json"))
+    old = datetime.now(timezone.utc).timestamp() - 300
+    for commit in commits[:6]:
+        os.utime(commit, (old, old))
+    place.come([(3, "g")])
+    place.run(**options)
+    left = sorted(log.glob("*.json"))
+    assert commits[0] not in left
+    assert left[-4:][0] in commits
+    assert place.stored() == [*OWN, (3, "g")]
 
 
 def test_a_relative_path_and_a_key_called_last(place: Place) -> None:

@@ -31,7 +31,7 @@ from dovetail.columns import (
     quoted,
     value_name,
 )
-from dovetail.errors import TargetError
+from dovetail.errors import PlanError, TargetError
 from dovetail.io.ownership import (
     Existing,
     Owner,
@@ -74,13 +74,17 @@ class DeltaSink:
     existing: Existing = "refuse"
     compact_every: int | None = None
     retention_us: int | None = None
+    log_retention_us: int | None = None
 
     @property
     def properties(self) -> dict[str, str]:
         """Those of a table that it makes."""
-        if self.retention_us is None:
-            return {}
-        return {lake.RETENTION: f"interval {max(self.retention_us // 1_000_000, 1)} seconds"}
+        spans = {lake.RETENTION: self.retention_us, lake.LOG_RETENTION: self.log_retention_us}
+        return {
+            name: f"interval {max(span_us // 1_000_000, 1)} seconds"
+            for name, span_us in spans.items()
+            if span_us is not None
+        }
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """The configured writer; refuses a table that does not fit, creates it where there is none.
@@ -201,6 +205,7 @@ class KeptTable:
         if every is not None and (batch_id + 1) % every == 0:
             with upsert.for_many(session):
                 lake.compact(session, self.table)
+            lake.clean_log(session, lake.location(session, self.table))
         self._read_ahead(session)
 
     def _read_ahead(self, session: SparkSession) -> None:
@@ -365,6 +370,7 @@ def to_delta(
     existing: Existing = "refuse",
     compact_every: Positive | None = 25,
     retention: Span | None = "1 hour",
+    log_retention: Span | None = "2 days",
 ) -> DeltaSink:
     """A Delta table, at ``path`` or called ``table`` in a catalog, that equals the table after each
     micro-batch: its key, its values and ``_timestamp``, the event time of the row's last change.
@@ -381,19 +387,29 @@ def to_delta(
     ``compact_every``: after so many micro-batches small files are put together (``OPTIMIZE``); None
     leaves it to you. ``retention``: how long the log of a table that is made here knows files that
     are no part of it any more, which each commit reads; a ``VACUUM`` without ``RETAIN`` spares them
-    as long. None: Delta's own, 7 days.
+    as long. None: Delta's own, 7 days. ``log_retention``: how long it knows its commits, which each
+    commit lists: past versions, and changes for those who read them, go back so far. Older ones are
+    removed with each compaction, on Spark Connect by whole days. None: Delta's own, 30 days. It is
+    no shorter than ``retention``.
 
     A stream's records, and the points of a history (``late="history"``), are no such table: they
     are appended with all columns of the changelog, exactly once; neither applies to them.
 
-    Raises ``TargetError`` where the table has other columns than the query.
+    Raises ``TargetError`` where the table has other columns than the query, and ``PlanError`` for a
+    ``log_retention`` shorter than ``retention``.
     """
     lake.refuse_but_one("to_delta", path, table)
-    retention_us = None
-    if retention is not None:
-        retention_us = microseconds("to_delta", "retention=", retention)
+    spans = {"retention=": (retention, "7 days"), "log_retention=": (log_retention, "30 days")}
+    kept_us = [microseconds("to_delta", name, span or own) for name, (span, own) in spans.items()]
+    if kept_us[0] > kept_us[1]:
+        raise PlanError(
+            "to_delta",
+            "the log would know files that have left the table longer than its commits",
+            f"Give a log_retention= that is no shorter than retention= ({retention or '7 days'})",
+        )
     place = None if path is None else fspath(path)
-    return DeltaSink(place, table, existing, compact_every, retention_us)
+    given_us = (us if span else None for us, (span, _) in zip(kept_us, spans.values(), strict=True))
+    return DeltaSink(place, table, existing, compact_every, *given_us)
 
 
 def _places(keys: list[str], columns: list[str]) -> dict[str, str]:
