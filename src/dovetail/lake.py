@@ -238,7 +238,8 @@ def clean_log(session: SparkSession, location: str) -> None:
     delta = jvm.org.apache.spark.sql.delta
     log = delta.DeltaLog.forTable(session._jsparkSession, location)  # noqa: SLF001
     none = jvm.scala.Option.empty()
-    log.cleanUpExpiredLogs(log.unsafeVolatileSnapshot(), none, none, delta.TruncationGranularity.MINUTE())
+    minute = delta.TruncationGranularity.MINUTE()
+    log.cleanUpExpiredLogs(log.unsafeVolatileSnapshot(), none, none, minute)
 
 
 def history(session: SparkSession, table: str, limit: int | None) -> list[Row]:
