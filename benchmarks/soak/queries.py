@@ -70,8 +70,9 @@ def start(
     customers = table("customers", None if size is None else size.changed_customers)
     joined = orders.join(customers, on={"customer": "name"}, select=["amount", "city"])
     totals = joined.group_by("city").agg(orders=dt.count(), amount=dt.sum("amount"))
+    kept = dt.to_delta(place / "delta", retention=PAST, log_retention=PAST)
     results = {
-        joined: [dt.to_delta(place / "delta", retention=PAST, log_retention=PAST), dt.to_parquet(place / "parquet")],
+        joined: [kept, dt.to_parquet(place / "parquet")],
         totals: dt.to_topic(TOTALS, servers=servers),
     }
     return dt.run(results, checkpoint=place / CHECKPOINT, availableNow=size is None)
