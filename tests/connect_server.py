@@ -23,6 +23,8 @@ from pyspark.sql import SparkSession
 P = ParamSpec("P")
 R = TypeVar("R")
 
+MERGING = "row-level"
+"""The jars of a catalog that keeps tables in memory, into which Spark itself can merge."""
 _HOME = Path(pyspark.__file__).parent
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _STARTED = re.compile(r"Spark Connect server started at: .*:(\d+)")
@@ -33,8 +35,10 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         jars = small_session.CACHE / "jars"
-        groups = [path for path in (jars / "kafka", jars / "delta") if path.is_dir()]
-        self.has_jars = len(groups) == 2
+        names = ("kafka", "delta", MERGING)
+        groups = {name: jars / name for name in names if (jars / name).is_dir()}
+        self.has_jars = {"kafka", "delta"} <= groups.keys()
+        self.merges = MERGING in groups
         settings = dict(small_session.builder()._options)
         settings |= {
             "spark.connect.grpc.binding.port": "0",
@@ -42,7 +46,9 @@ class Server:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.memory": "2g",
-            "spark.jars": ",".join(str(j) for group in groups for j in group.glob("*.jar")),
+            "spark.jars": ",".join(
+                str(j) for group in groups.values() for j in group.glob("*.jar")
+            ),
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": "2",
         }
@@ -50,6 +56,9 @@ class Server:
             settings["spark.sql.extensions"] = "io.delta.sql.DeltaSparkSessionExtension"
             catalog = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
             settings["spark.sql.catalog.spark_catalog"] = catalog
+        if self.merges:
+            kind = "SharedTablesInMemoryRowLevelOperationTableCatalog"
+            settings["spark.sql.catalog.lake"] = f"org.apache.spark.sql.connector.catalog.{kind}"
         options = [part for item in settings.items() for part in ("--conf", "=".join(item))]
         self.log = folder / "server.log"
         with self.log.open("w") as log:

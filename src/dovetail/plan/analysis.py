@@ -7,15 +7,17 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as F
 
+from dovetail.errors import ConfigurationError
 from dovetail.sessions import is_remote
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 # Spark draws a seed for each that is written without one.
 _SEED = re.compile(r"\b(randn?)\(-?\d+L?\)")
@@ -119,7 +121,7 @@ _PROJECTED = re.compile(rf"~?Project \[(.*) AS {_ITEM}#\d+L?\]", re.DOTALL)
 _MOMENT = re.compile(
     r"\b(current_\w+|now|localtimestamp|localtime|user|session_user)\(", re.IGNORECASE
 )
-_FIELDS = "spark.sql.debug.maxToStringFields"
+_FIELDS, _FIELDS_MAX = "spark.sql.debug.maxToStringFields", 1 << 20
 
 
 class _Shown(Analysis):
@@ -154,17 +156,35 @@ class _Shown(Analysis):
 def _analysed_lines(frame: DataFrame) -> Iterator[str]:
     """The steps of a frame's plan as Spark shows them, all their columns told."""
     remote: Any = frame
-    session = frame.sparkSession
-    before = session.conf.get(_FIELDS)
-    session.conf.set(_FIELDS, str(1 << 20))
-    try:
+    with _all_fields(frame.sparkSession):
         shown = remote._explain_string(extended=True)  # noqa: SLF001 -- explain() prints it
-    finally:
-        session.conf.set(_FIELDS, str(before))
     found = _ANALYSED.search(shown)
     assert found is not None, shown
     _, _, plan = found[1].partition("\n")
     return iter(_BRANCH.split(plan))
+
+
+@contextmanager
+def _all_fields(session: SparkSession) -> Iterator[None]:
+    """Spark shows all columns. A declarative pipeline has its settings from its specification."""
+    before = str(session.conf.get(_FIELDS))
+    if int(before) >= _FIELDS_MAX:
+        yield
+        return
+    try:
+        session.conf.set(_FIELDS, str(_FIELDS_MAX))
+    except PySparkException as error:
+        if not str(error.getCondition()).startswith("SESSION_MUTATION"):
+            raise
+        raise ConfigurationError(
+            "a declarative pipeline",
+            f"its session shows {before} columns of a plan, and a pipeline changes no setting",
+            f'Put {_FIELDS}: "{_FIELDS_MAX}" under configuration: in its specification',
+        ) from None
+    try:
+        yield
+    finally:
+        session.conf.set(_FIELDS, before)
 
 
 def _shown_step(line: str) -> Step:
