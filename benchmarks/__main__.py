@@ -10,6 +10,7 @@ from benchmarks import (
     delta_join,
     delta_sink,
     foreign_key,
+    scaling,
     snapshot_join,
     start,
     stream_stream,
@@ -28,6 +29,7 @@ BENCHMARKS = {
     "windowed": windowed,
     "snapshot-join": snapshot_join,
     "start": start,
+    "scaling": scaling,
 }
 
 

@@ -674,6 +674,13 @@ CALLS: dict[str, Call] = {
         columns=line("None", "text", "column", "span", "empty text", "empty list", "names"),
         topology=line("None", "table", "stream"),
     ),
+    "repartition": call(
+        lambda w: partial(dt.repartition, spark=w.spark, checkpoint=w.folder, partitions=2),
+        runs=True,
+        spark=SESSION,
+        checkpoint=line("text", "column", "span", "path"),
+        partitions=line("number"),
+    ),
     "rewind": call(
         lambda w: partial(dt.rewind, spark=w.spark, checkpoint=w.folder, batch=0),
         runs=True,

@@ -19,9 +19,9 @@ import drivers
 import pytest
 import test_restart
 from pyspark.sql import SparkSession
-from standalone import HOME, HOST, bare, cluster
 
 import dovetail as dt
+from benchmarks.standalone import HOME, HOST, bare, cluster
 
 ROOT = Path(__file__).parent.parent
 KILLS = [("tree", "offsets", 2), ("foreign key", "commits", 3), ("foreign key", "offsets", 7)]

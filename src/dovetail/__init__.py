@@ -51,6 +51,7 @@ from dovetail.snapshots.table import SnapshotTable
 from dovetail.spark.doctor import doctor
 from dovetail.spark.outcomes import BatchSink, Sink
 from dovetail.spark.query import settings
+from dovetail.spark.repartition import repartition
 from dovetail.spark.rewind import rewind
 from dovetail.spark.session import configure
 from dovetail.spark.state_lookup import lookup_state
@@ -111,6 +112,7 @@ __all__ = [
     "read_state",
     "read_topic",
     "registry",
+    "repartition",
     "rewind",
     "run",
     "session",

@@ -27,6 +27,7 @@ from rich.table import Table as Grid
 
 from dovetail.columns import quoted
 from dovetail.errors import ConfigurationError, DovetailError, line_of
+from dovetail.spark import repartition as dealing
 from dovetail.spark import rewind as going_back
 from dovetail.spark.keys import keys_of_text
 from dovetail.spark.session import configure
@@ -39,7 +40,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Look into checkpoints and topologies; go back to an earlier micro-batch.",
+    help="Look into checkpoints and topologies; change a checkpoint that stands still.",
 )
 
 Checkpoint = Annotated[str, typer.Argument(help="The checkpoint= of a query.")]
@@ -157,6 +158,18 @@ def rewind(
     with _session() as spark:
         committed = going_back.rewind(spark, checkpoint, batch=batch)
     print(f"{checkpoint} is as it was after micro-batch {batch}, at {_text(committed)}")
+
+
+@app.command()
+def repartition(
+    checkpoint: Checkpoint,
+    *,
+    partitions: Annotated[int, typer.Option(help="Tasks of each stage with state.")],
+) -> None:
+    """Deal the state of a query that stands still to another number of partitions."""
+    with _session() as spark:
+        dealing.repartition(spark, checkpoint, partitions=partitions)
+    print(f"{checkpoint} has {partitions} partitions")
 
 
 @contextmanager

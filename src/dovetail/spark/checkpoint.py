@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 3
 NAME = "dovetail.json"
+REPARTITIONING = "repartitioning"
+"""Of a binding the number of partitions to which its state is being dealt."""
 
 _LOCAL_CHECKPOINT = {
     # The one that Spark finds by itself is Hive's, which refuses to rename over a file: under the
@@ -85,11 +87,23 @@ def refuse_other_stages(binding: Mapping[str, Any], plan: Plan, title: str) -> N
         )
 
 
+def refuse_repartitioning(binding: Mapping[str, Any], title: str) -> None:
+    """Refuse a checkpoint whose state is partly dealt anew."""
+    partitions = binding.get(REPARTITIONING)
+    if partitions is not None:
+        raise CheckpointError(
+            title,
+            "a call of repartition was killed, and its checkpoint is as it left it",
+            f"Repeat the call: dovetail repartition CHECKPOINT --partitions {partitions}",
+        )
+
+
 class CheckpointFile:
     """``dovetail.json`` in a checkpoint directory, on any file system that Spark can write."""
 
     def __init__(self, session: SparkSession, checkpoint: str) -> None:
-        self._files, self._root = files_of(session), checkpoint.rstrip("/")
+        self._session, self._files = session, files_of(session)
+        self._root = checkpoint.rstrip("/")
         self._path = f"{self._root}/{NAME}"
 
     def settings(self) -> dict[str, str]:
@@ -130,8 +144,15 @@ class CheckpointFile:
             "Run what wrote it (changelog() writes no such file), or start with a new checkpoint",
         )
 
+    def refuse_running(self, title: str) -> None:
+        """Refuse a checkpoint whose query runs in this session."""
+        text = self._files.text(f"{self._root}/metadata")
+        query = None if text is None else json.loads(text)["id"]
+        if any(str(one.id) == query for one in self._session.streams.active):
+            raise CheckpointError(title, f"the query of {self._root} is running", "Stop it first")
+
     def write(self, binding: Mapping[str, Any]) -> None:
-        """Bind a checkpoint that has not begun, at once: there is never a part of the file."""
+        """Bind a checkpoint, at once: there is never a part of the file."""
         self._files.put(self._path, json.dumps(binding, indent=1))
 
     def has_committed(self) -> bool:

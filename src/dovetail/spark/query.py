@@ -31,6 +31,7 @@ from dovetail.spark.checkpoint import (
     CheckpointFile,
     binding_of,
     refuse_other_stages,
+    refuse_repartitioning,
     refuse_unfit,
 )
 from dovetail.spark.failures import explaining
@@ -122,12 +123,13 @@ def start(
             file = CheckpointFile(session, folder)
             bound = file.read(title)
         if bound is not None:
+            refuse_repartitioning(bound, title)
             refuse_unfit(bound, nodes, title, {"buckets": buckets, "partitions": partitions})
             buckets, partitions = bound["buckets"], bound["partitions"]
         count = BUCKETS_DEFAULT if buckets is None else buckets
         if partitions is None:
             partitions = min(count, cores(session))
-        _refuse_idle(operator, partitions, count)
+        refuse_idle(operator, partitions, count)
         letters = len(nodes) < len(outcomes)
         plan = plan_of(nodes, buckets=count, emit=emit, dead_letters=letters)
         if bound is not None:
@@ -199,7 +201,8 @@ def _fan_out(outcomes: Sequence[Outcome]) -> bool:
     return len(outcomes) > 1 or len(outcomes[0].sinks) > 1
 
 
-def _refuse_idle(operator: str, partitions: int, buckets: int) -> None:
+def refuse_idle(operator: str, partitions: int, buckets: int) -> None:
+    """Refuse partitions that would have no bucket."""
     if partitions > buckets:
         raise PlanError(
             operator,

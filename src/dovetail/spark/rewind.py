@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from datetime import datetime
 from os import fspath
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from dovetail.arguments import Natural, Path, validated
@@ -15,9 +14,6 @@ from dovetail.errors import CheckpointError
 from dovetail.files import Files, files_of
 from dovetail.spark.checkpoint import CheckpointFile
 from dovetail.spark.state_reader import Session
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _OF_VERSION = re.compile(r"(\d+)(_[^.]*)?\.(changelog|zip|delta|snapshot)")
 """A file of a partition's state, which says after how many micro-batches it is of."""
@@ -41,10 +37,10 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
     Connect, which cannot delete the files.
     """
     root = fspath(checkpoint).rstrip("/")
-    if CheckpointFile(spark, root).read("rewind") is None:
+    file, files = CheckpointFile(spark, root), files_of(spark)
+    if file.read("rewind") is None:
         raise CheckpointError("rewind", f"{root} has no micro-batch", "Name a query's checkpoint=")
-    files = files_of(spark)
-    _refuse_running(spark, files, root)
+    file.refuse_running("rewind")
     numbers = _numbered(files, f"{root}/commits")
     if batch not in numbers:
         kept = f"{min(numbers)} to {max(numbers)}" if numbers else "none"
@@ -73,13 +69,6 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
             if number > batch:
                 files.remove(f"{folder}/{number}")
     return committed
-
-
-def _refuse_running(spark: SparkSession, files: Files, root: str) -> None:
-    text = files.text(f"{root}/metadata")
-    query = None if text is None else json.loads(text)["id"]
-    if any(str(one.id) == query for one in spark.streams.active):
-        raise CheckpointError("rewind", f"the query of {root} is running", "Stop it first")
 
 
 def _numbered(files: Files, folder: str) -> list[int]:

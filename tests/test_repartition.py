@@ -1,0 +1,125 @@
+"""Another number of partitions for a checkpoint's state."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_rewind
+from pyspark.sql import SparkSession
+from test_rewind import Told, write
+from typer.testing import CliRunner
+
+import dovetail as dt
+from dovetail.cli import app
+from dovetail.spark.checkpoint import REPARTITIONING, CheckpointFile
+
+BUCKETS, STEP = 6, 2
+
+
+def totals(spark: SparkSession, folder: Path) -> dt.Table:
+    """An aggregate of a join by foreign key: three stages with state."""
+    joined = test_rewind.joined(spark, folder)
+    return joined.group_by("city").agg(total=dt.sum("amount"), n=dt.count())
+
+
+def run(table: dt.Table, checkpoint: Path, told: Told, **options: Any) -> None:
+    table.write_stream(
+        dt.to_foreach_batch(told), checkpoint=checkpoint, availableNow=True, **options
+    ).awaitTermination()
+
+
+def stored(spark: SparkSession, checkpoint: Path) -> list[list[Any]]:
+    """The rows of both tables, read and looked up."""
+    read = [
+        sorted(dt.read_state(spark, checkpoint, name).collect()) for name in ("orders", "customers")
+    ]
+    found = dt.lookup_state(checkpoint, "customers", keys=["a", "b", "c"])
+    return [*read, sorted(map(str, found.to_pylist()))]
+
+
+def folders(checkpoint: Path) -> set[str]:
+    """The partitions of the last stage's state that the last micro-batch has."""
+    last = max(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")) + 1
+    return {path.parent.name for path in checkpoint.glob(f"state/*/*/{last}.*")}
+
+
+def test_a_query_goes_on_with_another_number_of_partitions(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """More, fewer and one, through the command line too; all that it emits is the same."""
+    write(tmp_path, 0, STEP)
+    table, checkpoint = totals(spark, tmp_path), tmp_path / "checkpoint"
+    told, whole = Told(), Told()
+    run(table, checkpoint, told, buckets=BUCKETS, partitions=2)
+    for number, partitions in enumerate((5, 3, 1), start=1):
+        before = stored(spark, checkpoint)
+        if partitions == 3:
+            command = ["repartition", str(checkpoint), "--partitions", "3"]
+            assert CliRunner().invoke(app, command).output == f"{checkpoint} has 3 partitions\n"
+        else:
+            dt.repartition(spark, checkpoint, partitions=partitions)
+        assert stored(spark, checkpoint) == before
+        write(tmp_path, number * STEP, STEP)
+        run(table, checkpoint, told)
+        assert folders(checkpoint) == {*map(str, range(partitions))}
+    run(table, tmp_path / "another", whole, buckets=BUCKETS, partitions=2)
+    assert told.by_key() == whole.by_key()
+    assert len(whole.batches) == 4 * STEP
+
+
+@pytest.mark.parametrize("lost", ["the binding", "the commit"])
+def test_a_call_that_is_killed_is_repeated(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    write(tmp_path, 0, STEP)
+    table, checkpoint = totals(spark, tmp_path), tmp_path / "checkpoint"
+    told, whole = Told(), Told()
+    run(table, checkpoint, told, buckets=BUCKETS, partitions=2)
+    put = CheckpointFile.write
+
+    def killed(file: CheckpointFile, binding: Any) -> None:
+        if REPARTITIONING not in binding:
+            raise KeyboardInterrupt
+        put(file, binding)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CheckpointFile, "write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            dt.repartition(spark, checkpoint, partitions=4)
+    if lost == "the commit":
+        for name in (str(STEP), f".{STEP}.crc"):
+            (checkpoint / "commits" / name).unlink(missing_ok=True)
+    with pytest.raises(dt.CheckpointError, match="--partitions 4"):
+        run(table, checkpoint, told)
+    with pytest.raises(dt.CheckpointError, match="partitions=4 was killed"):
+        dt.repartition(spark, checkpoint, partitions=3)
+    dt.repartition(spark, checkpoint, partitions=4)
+    write(tmp_path, STEP, STEP)
+    run(table, checkpoint, told)
+    assert folders(checkpoint) == {*"0123"}
+    run(table, tmp_path / "another", whole, buckets=BUCKETS, partitions=2)
+    assert told.by_key() == whole.by_key()
+
+
+def test_what_cannot_be_repartitioned_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path, 0, STEP)
+    table, checkpoint = totals(spark, tmp_path), tmp_path / "checkpoint"
+    with pytest.raises(dt.CheckpointError, match="has no micro-batch"):
+        dt.repartition(spark, checkpoint, partitions=2)
+    query = table.write_stream(
+        dt.to_foreach_batch(Told()), checkpoint=checkpoint, buckets=BUCKETS, partitions=2
+    )
+    query.processAllAvailable()
+    with pytest.raises(dt.CheckpointError, match="is running"):
+        dt.repartition(spark, checkpoint, partitions=4)
+    query.stop()
+    with pytest.raises(dt.PlanError, match="partitions=7 is more than the 6 buckets"):
+        dt.repartition(spark, checkpoint, partitions=7)
+    (checkpoint / "commits" / str(STEP - 1)).unlink()
+    with pytest.raises(dt.ConfigurationError, match="LAST_BATCH_FAILED"):
+        dt.repartition(spark, checkpoint, partitions=4)
+    assert REPARTITIONING not in json.loads((checkpoint / "dovetail.json").read_text())
+    run(table, checkpoint, Told())
