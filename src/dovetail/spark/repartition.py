@@ -30,7 +30,7 @@ def repartition(spark: Session, checkpoint: Path, *, partitions: Positive) -> No
     writes the whole state anew, as a micro-batch of its own without input; ``rewind`` does not go
     back behind it. A call that is killed is repeated; until then the query does not start.
 
-    Raises ``CheckpointError`` where the folder is no checkpoint of a query, or it belongs to a query
+    Raises ``CheckpointError`` where the folder is no checkpoint of a query, or belongs to a query
     that runs in this session; ``PlanError`` for more partitions than buckets;
     ``ConfigurationError`` where Spark refuses, as after a micro-batch that is not complete, and on
     Spark Connect, where it does not offer it.
