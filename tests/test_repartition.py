@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import test_rewind
 from pyspark.sql import SparkSession
-from test_rewind import Told, write
+from test_rewind import Told, joined, write
 from typer.testing import CliRunner
 
 import dovetail as dt
@@ -20,9 +19,8 @@ BUCKETS, STEP = 6, 2
 
 
 def totals(spark: SparkSession, folder: Path) -> dt.Table:
-    """An aggregate of a join by foreign key: three stages with state."""
-    joined = test_rewind.joined(spark, folder)
-    return joined.group_by("city").agg(total=dt.sum("amount"), n=dt.count())
+    """An aggregate of a join by foreign key: four stages with state."""
+    return joined(spark, folder).group_by("city").agg(total=dt.sum("amount"), n=dt.count())
 
 
 def run(table: dt.Table, checkpoint: Path, told: Told, **options: Any) -> None:
@@ -41,7 +39,7 @@ def stored(spark: SparkSession, checkpoint: Path) -> list[list[Any]]:
 
 
 def folders(checkpoint: Path) -> set[str]:
-    """The partitions of the last stage's state that the last micro-batch has."""
+    """The partitions of state that the last micro-batch has."""
     last = max(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")) + 1
     return {path.parent.name for path in checkpoint.glob(f"state/*/*/{last}.*")}
 
@@ -75,7 +73,7 @@ def test_a_call_that_is_killed_is_repeated(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
     write(tmp_path, 0, STEP)
-    table, checkpoint = totals(spark, tmp_path), tmp_path / "checkpoint"
+    table, checkpoint = joined(spark, tmp_path), tmp_path / "checkpoint"
     told, whole = Told(), Told()
     run(table, checkpoint, told, buckets=BUCKETS, partitions=2)
     put = CheckpointFile.write
@@ -106,7 +104,7 @@ def test_a_call_that_is_killed_is_repeated(
 
 def test_what_cannot_be_repartitioned_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path, 0, STEP)
-    table, checkpoint = totals(spark, tmp_path), tmp_path / "checkpoint"
+    table, checkpoint = joined(spark, tmp_path), tmp_path / "checkpoint"
     with pytest.raises(dt.CheckpointError, match="has no micro-batch"):
         dt.repartition(spark, checkpoint, partitions=2)
     query = table.write_stream(

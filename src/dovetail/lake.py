@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
@@ -9,15 +10,16 @@ from operator import and_
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DecimalType, IntegralType, StringType
 
 from dovetail.columns import CHANGE, key_name, quoted, value_name
-from dovetail.errors import ConfigurationError, PlanError
+from dovetail.errors import ConfigurationError, DovetailWarning, PlanError
 from dovetail.files import files_of
-from dovetail.refusals import make_folder, reaching
+from dovetail.refusals import make_folder, reaching, reason
 from dovetail.sessions import cores, has_source, is_remote
 
 if TYPE_CHECKING:
@@ -230,16 +232,21 @@ def compact(session: SparkSession, table: str) -> None:
 
 def clean_log(session: SparkSession, location: str) -> None:
     """Remove commits that are older than the table's property says, to the minute. Delta does so by
-    whole days, and each commit lists all that are there. On Spark Connect nothing is done.
+    whole days, and each commit lists all that are there. On Spark Connect nothing is done. What
+    cannot be removed stays, with a ``DovetailWarning``.
     """
     if is_remote(session):
         return
     jvm: Any = session._jvm  # noqa: SLF001 -- no SQL cleans a log
     delta = jvm.org.apache.spark.sql.delta
-    log = delta.DeltaLog.forTable(session._jsparkSession, location)  # noqa: SLF001
-    none = jvm.scala.Option.empty()
-    minute = delta.TruncationGranularity.MINUTE()
-    log.cleanUpExpiredLogs(log.unsafeVolatileSnapshot(), none, none, minute)
+    try:
+        log = delta.DeltaLog.forTable(session._jsparkSession, location)  # noqa: SLF001
+        none = jvm.scala.Option.empty()
+        minute = delta.TruncationGranularity.MINUTE()
+        log.cleanUpExpiredLogs(log.unsafeVolatileSnapshot(), none, none, minute)
+    except (Py4JError, TypeError) as error:  # TypeError: another Delta Lake has no such class
+        message = f"old commits of {location} stay, which makes new ones slow: {reason(error)}"
+        warnings.warn(message, DovetailWarning, stacklevel=2)
 
 
 def history(session: SparkSession, table: str, limit: int | None) -> list[Row]:

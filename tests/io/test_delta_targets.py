@@ -275,6 +275,11 @@ def test_a_tables_log_loses_commits_that_are_old(place: Place) -> None:
     assert place.stored() == [*OWN, (3, "g")]
 
 
+def test_a_log_that_cannot_be_cleaned_is_told_and_nothing_more(delta_spark: SparkSession) -> None:
+    with pytest.warns(dt.DovetailWarning, match="old commits of nowhere://table stay"):
+        lake.clean_log(delta_spark, "nowhere://table")
+
+
 def test_a_relative_path_and_a_key_called_last(place: Place) -> None:
     place.come([(1, "c")])
     changes = place.spark.readStream.schema("id long, v string, at timestamp")

@@ -399,17 +399,21 @@ def to_delta(
     ``log_retention`` shorter than ``retention``.
     """
     lake.refuse_but_one("to_delta", path, table)
-    spans = {"retention=": (retention, "7 days"), "log_retention=": (log_retention, "30 days")}
-    kept_us = [microseconds("to_delta", name, span or own) for name, (span, own) in spans.items()]
-    if kept_us[0] > kept_us[1]:
+    given = {"retention=": retention, "log_retention=": log_retention}
+    own = {"retention=": "7 days", "log_retention=": "30 days"}
+    spans_us = {
+        name: microseconds("to_delta", name, own[name] if span is None else span)
+        for name, span in given.items()
+    }
+    if spans_us["retention="] > spans_us["log_retention="]:
         raise PlanError(
             "to_delta",
             "the log would know files that have left the table longer than its commits",
             f"Give a log_retention= that is no shorter than retention= ({retention or '7 days'})",
         )
     place = None if path is None else fspath(path)
-    given_us = (us if span else None for us, (span, _) in zip(kept_us, spans.values(), strict=True))
-    return DeltaSink(place, table, existing, compact_every, *given_us)
+    kept_us = (None if span is None else spans_us[name] for name, span in given.items())
+    return DeltaSink(place, table, existing, compact_every, *kept_us)
 
 
 def _places(keys: list[str], columns: list[str]) -> dict[str, str]:
