@@ -102,6 +102,26 @@ def test_a_call_that_is_killed_is_repeated(
     assert told.by_key() == whole.by_key()
 
 
+def test_the_list_of_files_of_a_folder_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark puts the last ten micro-batches of it together, all of which must be there."""
+    write(tmp_path, 0, STEP)
+    table, target = joined(spark, tmp_path), tmp_path / "out"
+
+    def go_on(**options: Any) -> None:
+        table.write_stream(
+            dt.to_parquet(target), checkpoint=tmp_path / "checkpoint", availableNow=True, **options
+        ).awaitTermination()
+
+    go_on(buckets=2, partitions=1)
+    dt.repartition(spark, tmp_path / "checkpoint", partitions=2)
+    write(tmp_path, STEP, 8)
+    go_on()
+    assert (target / "_spark_metadata" / "9.compact").exists()
+    whole = Told()
+    run(table, tmp_path / "another", whole)
+    assert spark.read.parquet(str(target)).count() == sum(map(len, whole.batches.values()))
+
+
 def test_what_cannot_be_repartitioned_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path, 0, STEP)
     table, checkpoint = joined(spark, tmp_path), tmp_path / "checkpoint"

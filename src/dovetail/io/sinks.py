@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dovetail.arguments import Path, Positive, Rule, takes, validated
 from dovetail.errors import PlanError, TargetError
-from dovetail.files import files_of
+from dovetail.files import Files, files_of
 from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.plan.spans import Span, microseconds
 from dovetail.refusals import make_folder
-from dovetail.sessions import keep, numbered, release
+from dovetail.sessions import is_remote, keep, numbered, release
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -100,10 +100,23 @@ class ParquetSink:
             )
         if files.has_named(self.path, f"{_BATCH}="):
             self._refuse("the folder has the changes of a query with several results")
+        if begun and not is_remote(session):
+            self._complete_list(files, checkpoint)
         writer = changes.writeStream.format("parquet").outputMode("append")
         if self.retention_ms is not None:
             writer = writer.option("retention", f"{self.retention_ms}ms")
         return writer.option("path", self.path)
+
+    def _complete_list(self, files: Files, checkpoint: str) -> None:
+        """List nothing for micro-batches in which the query's state was dealt to other partitions:
+        they wrote nothing, and Spark does not put a list together that lacks one.
+        """
+        listed = {int(name.partition(".")[0]): name for name in files.names(f"{self.path}/{_LIST}")}
+        whole = [number for number, name in listed.items() if name.endswith(".compact")]
+        committed = {int(n) for n in files.names(f"{checkpoint}/commits") if n.isdigit()}
+        for number in committed - listed.keys():
+            if listed and number > max(whole, default=min(listed)):
+                files.put(f"{self.path}/{_LIST}/{number}", "v1")
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """A folder for each micro-batch. Raises ``PlanError`` for ``retention=``."""
