@@ -134,6 +134,8 @@ def test_what_cannot_be_repartitioned_is_refused(spark: SparkSession, tmp_path: 
     with pytest.raises(dt.CheckpointError, match="is running"):
         dt.repartition(spark, checkpoint, partitions=4)
     query.stop()
+    with pytest.raises(dt.CheckpointError, match=r"another number is given by dt\.repartition"):
+        run(table, checkpoint, Told(), partitions=4)
     with pytest.raises(dt.PlanError, match="partitions=7 is more than the 6 buckets"):
         dt.repartition(spark, checkpoint, partitions=7)
     (checkpoint / "commits" / str(STEP - 1)).unlink()

@@ -60,13 +60,13 @@ def refuse_unfit(
     they are called there.
     """
     refuse_other(nodes, title, binding["topology"], binding["plan"])
+    another = {"buckets": "needs a new checkpoint", "partitions": "is given by dt.repartition"}
     for name, number in asked.items():
         if number is not None and number != binding[name]:
             raise CheckpointError(
                 title,
                 f"the checkpoint has {binding[name]} {name}, the query asks for {number}",
-                f"Use {name}={binding[name]} or leave it out; another number needs a new "
-                "checkpoint",
+                f"Use {name}={binding[name]} or leave it out; another number {another[name]}",
             )
 
 
