@@ -634,6 +634,7 @@ CALLS: dict[str, Call] = {
         existing=line(wrong=("overwrite",)),
         compact_every=POSITIVE,
         retention=MAYBE_SPAN,
+        log_retention=MAYBE_SPAN,
     ),
     "to_postgres": call(
         lambda _: partial(dt.to_postgres, dsn="", table="t"),

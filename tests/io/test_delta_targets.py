@@ -248,10 +248,13 @@ def test_a_tables_log_forgets_files_that_are_no_part_of_it(
     assert lake.property_of(place.spark, table, lake.RETENTION) == expected
 
 
-def test_a_log_that_forgets_commits_sooner_than_files_is_refused() -> None:
-    for options in ({"log_retention": "59 minutes"}, {"retention": None}):
-        with pytest.raises(dt.PlanError, match="log_retention= that is no shorter"):
-            dt.to_delta("path", **options)
+def test_a_log_knows_its_commits_as_long_as_files_that_have_left() -> None:
+    for options, days in (
+        ({"log_retention": "5 minutes", "retention": "3 days"}, 3),
+        ({"retention": None}, 7),
+    ):
+        sink = dt.to_delta("path", **options)
+        assert sink.properties[lake.LOG_RETENTION] == f"interval {days * 86400} seconds"
 
 
 def test_a_tables_log_loses_commits_that_are_old(place: Place) -> None:

@@ -31,7 +31,7 @@ from dovetail.columns import (
     quoted,
     value_name,
 )
-from dovetail.errors import PlanError, TargetError
+from dovetail.errors import TargetError
 from dovetail.io.ownership import (
     Existing,
     Owner,
@@ -390,30 +390,25 @@ def to_delta(
     as long. None: Delta's own, 7 days. ``log_retention``: how long it knows its commits, which each
     commit lists: past versions, and changes for those who read them, go back so far. Older ones are
     removed with each compaction, on Spark Connect by whole days. None: Delta's own, 30 days. It is
-    no shorter than ``retention``.
+    as long as ``retention`` at least.
 
     A stream's records, and the points of a history (``late="history"``), are no such table: they
     are appended with all columns of the changelog, exactly once; neither applies to them.
 
-    Raises ``TargetError`` where the table has other columns than the query, and ``PlanError`` for a
-    ``log_retention`` shorter than ``retention``.
+    Raises ``TargetError`` where the table has other columns than the query.
     """
     lake.refuse_but_one("to_delta", path, table)
-    given = {"retention=": retention, "log_retention=": log_retention}
-    own = {"retention=": "7 days", "log_retention=": "30 days"}
-    spans_us = {
-        name: microseconds("to_delta", name, own[name] if span is None else span)
-        for name, span in given.items()
-    }
-    if spans_us["retention="] > spans_us["log_retention="]:
-        raise PlanError(
-            "to_delta",
-            "the log would know files that have left the table longer than its commits",
-            f"Give a log_retention= that is no shorter than retention= ({retention or '7 days'})",
+    spans_us = [
+        microseconds("to_delta", name, default if span is None else span)
+        for name, span, default in (
+            ("retention=", retention, "7 days"),
+            ("log_retention=", log_retention, "30 days"),
         )
+    ]
+    files_us = None if retention is None else spans_us[0]
+    log_us = None if log_retention is None else max(spans_us)  # as Delta demands
     place = None if path is None else fspath(path)
-    kept_us = (None if span is None else spans_us[name] for name, span in given.items())
-    return DeltaSink(place, table, existing, compact_every, *kept_us)
+    return DeltaSink(place, table, existing, compact_every, files_us, log_us)
 
 
 def _places(keys: list[str], columns: list[str]) -> dict[str, str]:
