@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 import dovetail as dt
 from benchmarks import harness
 from benchmarks.delta_sink import feed, topology
-from benchmarks.standalone import HOST, cluster
+from benchmarks.standalone import SETTINGS, cluster
 
 WORKERS = (1, 2)
 BUCKETS, MANY_BUCKETS = 8, 64
@@ -33,7 +33,7 @@ _VERSION = re.compile(r"(\d+)[^/]*\.(?:changelog|delta)$")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rows", type=int, default=1_000_000, help="orders (1000000)")
+    parser.add_argument("--rows", type=int, default=600_000, help="orders (600000)")
     parser.add_argument("--changed", type=int, default=100_000, help="of them each time (100000)")
     parser.add_argument("--batches", type=int, default=6, help="micro-batches of changes (6)")
 
@@ -125,15 +125,13 @@ def drive(master: str, directory: Path, workers: int, buckets: int) -> dict[str,
 def session(master: str, events: Path) -> SparkSession:
     builder = dt.configure(SparkSession.builder.master(master).appName("dovetail benchmarks"))
     settings = {
-        "spark.driver.host": HOST,
-        "spark.driver.bindAddress": HOST,
+        **SETTINGS,
         "spark.executor.cores": "1",
         "spark.executor.memory": "900m",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": events.as_uri(),
         "spark.eventLog.compress": "false",
         "spark.sql.streaming.numRecentProgressUpdates": "1000",
-        "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
     }

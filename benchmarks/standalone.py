@@ -19,6 +19,12 @@ import pyspark
 
 HOME = Path(pyspark.__file__).parent
 HOST = "127.0.0.1"
+SETTINGS = {
+    "spark.driver.host": HOST,
+    "spark.driver.bindAddress": HOST,
+    "spark.ui.enabled": "false",
+}
+"""Those of a session on such a cluster."""
 EXECUTOR = "CoarseGrainedExecutorBackend"
 DAEMONS = {
     "SPARK_HOME": str(HOME),

@@ -21,7 +21,7 @@ import test_restart
 from pyspark.sql import SparkSession
 
 import dovetail as dt
-from benchmarks.standalone import HOME, HOST, bare, cluster
+from benchmarks.standalone import HOME, SETTINGS, bare, cluster
 
 ROOT = Path(__file__).parent.parent
 KILLS = [("tree", "offsets", 2), ("foreign key", "commits", 3), ("foreign key", "offsets", 7)]
@@ -33,13 +33,11 @@ def session(master: str) -> SparkSession:
     """A driver's, of executors of a core each."""
     builder = dt.configure(SparkSession.builder.master(master).appName("cluster"))
     settings = {
-        "spark.driver.host": HOST,
-        "spark.driver.bindAddress": HOST,
+        **SETTINGS,
         "spark.driver.memory": "1g",
         "spark.executor.memory": "700m",
         "spark.executor.cores": "1",
         "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-        "spark.ui.enabled": "false",
         "spark.log.level": "ERROR",
     }
     for name, value in settings.items():
@@ -157,12 +155,7 @@ def test_workers_get_the_library_as_a_wheel(tmp_path: Path, way: str) -> None:
     lines = [{"id": n, "customer": "ab"[n % 2], "at": "2024-05-01T10:00:00Z"} for n in range(4)]
     (tmp_path / "orders" / "1.json").write_text("\n".join(map(json.dumps, lines)))
     submitted = way == "--py-files"
-    settings = {
-        "spark.driver.host": HOST,
-        "spark.driver.bindAddress": HOST,
-        "spark.executor.memory": "700m",
-        "spark.ui.enabled": "false",
-    }
+    settings = {**SETTINGS, "spark.executor.memory": "700m"}
     given = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
     with cluster(tmp_path / "cluster", workers=1) as machines:
         ran = subprocess.run(

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from connect_server import Client, Server
+from connect_server import MERGING, Client, Server
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,18 @@ def client(server: Server) -> Iterator[Client]:
 @pytest.fixture
 def delta_client(client: Client) -> Client:
     """The client, whose server must have been started with Delta Lake."""
-    if not client.server.has_jars:
-        missing = pytest.fail if os.environ.get("CI") and shutil.which("mvn") else pytest.skip
-        missing("Spark runs without Delta Lake and Kafka: tools/jars/fetch delta kafka")
+    _need("Delta Lake and Kafka", "delta kafka", there=client.server.has_jars)
     return client
+
+
+@pytest.fixture
+def merging_client(client: Client) -> Client:
+    """The client, whose server must have a catalog with tables that Spark itself can merge into."""
+    _need("tables to merge into", MERGING, there=client.server.merges)
+    return client
+
+
+def _need(what: str, jars: str, *, there: bool) -> None:
+    if not there:
+        missing = pytest.fail if os.environ.get("CI") and shutil.which("mvn") else pytest.skip
+        missing(f"Spark runs without {what}: tools/jars/fetch {jars}")

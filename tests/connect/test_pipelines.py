@@ -12,7 +12,7 @@ from typing import Any
 
 import pyspark
 import pytest
-from connect_server import MERGING, Client
+from connect_server import Client
 from pyspark.sql import SparkSession
 from test_docs import ROOT, blocks
 
@@ -75,31 +75,25 @@ def stored(spark: SparkSession, table: str, columns: list[str]) -> list[tuple[An
     return sorted(map(tuple, spark.table(f"lake.shop.{table}").select(*columns).collect()))
 
 
-@pytest.fixture
-def merging(client: Client) -> Client:
-    """The client of a server with a catalog whose tables Spark itself can merge into."""
-    if not client.server.merges:
-        missing = pytest.fail if os.environ.get("CI") else pytest.skip
-        missing(f"Spark runs without tables to merge into: tools/jars/fetch {MERGING}")
-    return client
-
-
 def test_a_pipelines_table_has_the_present_rows_after_each_run(
-    merging: Client, tmp_path: Path
+    merging_client: Client, tmp_path: Path
 ) -> None:
-    merging.run(prepared)
+    merging_client.run(prepared)
     specification = project(tmp_path)
     rows = ["id", "amount", "city"]
     come(tmp_path, 1, FIRST)
-    ran = run(merging, specification)
+    ran = run(merging_client, specification)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     first = [(1, 5, "Oslo"), (2, 7, "Rome"), (3, 9, "Oslo")]
-    assert merging.run(stored, "enriched_orders", rows) == first
+    assert merging_client.run(stored, "enriched_orders", rows) == first
     come(tmp_path, 2, THEN)
-    ran = run(merging, specification)
+    ran = run(merging_client, specification)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert merging.run(stored, "enriched_orders", rows) == [(1, 5, "Bergen"), (2, 70, "Bergen")]
-    history = merging.run(stored, "order_history", ["id", "_position", "_change", "city"])
+    assert merging_client.run(stored, "enriched_orders", rows) == [
+        (1, 5, "Bergen"),
+        (2, 70, "Bergen"),
+    ]
+    history = merging_client.run(stored, "order_history", ["id", "_position", "_change", "city"])
     assert [(row[0], *row[2:]) for row in history] == [
         *((1, "upsert", "Oslo"), (1, "upsert", "Bergen")),
         *((2, "upsert", "Rome"), (2, "upsert", "Oslo"), (2, "upsert", "Bergen")),
@@ -109,11 +103,11 @@ def test_a_pipelines_table_has_the_present_rows_after_each_run(
 
 @pytest.mark.parametrize("setting", ["spark.sql.debug.maxToStringFields", "providerClass"])
 def test_a_setting_that_a_pipeline_lacks_is_named(
-    merging: Client, tmp_path: Path, setting: str
+    merging_client: Client, tmp_path: Path, setting: str
 ) -> None:
-    merging.run(prepared)
+    merging_client.run(prepared)
     come(tmp_path, 1, FIRST)
-    ran = run(merging, project(tmp_path, without=setting))
+    ran = run(merging_client, project(tmp_path, without=setting))
     assert ran.returncode != 0
     said = [line for line in ran.stderr.splitlines() if "dovetail" in line and "Error" in line]
     assert any(setting in line for line in said), ran.stderr

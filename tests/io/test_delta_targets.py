@@ -274,7 +274,7 @@ def test_a_tables_log_loses_commits_that_are_old(place: Place) -> None:
     place.run(**options)
     left = sorted(log.glob("*.json"))
     assert commits[0] not in left
-    assert left[-4:][0] in commits
+    assert {*left} >= {*commits[6:]}
     assert place.stored() == [*OWN, (3, "g")]
 
 

@@ -205,7 +205,8 @@ class KeptTable:
         if every is not None and (batch_id + 1) % every == 0:
             with upsert.for_many(session):
                 lake.compact(session, self.table)
-            lake.clean_log(session, lake.location(session, self.table))
+            details = details or lake.details(session, self.table)
+            lake.clean_log(session, details["location"])
         self._read_ahead(session)
 
     def _read_ahead(self, session: SparkSession) -> None:

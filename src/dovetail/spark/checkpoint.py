@@ -144,12 +144,20 @@ class CheckpointFile:
             "Run what wrote it (changelog() writes no such file), or start with a new checkpoint",
         )
 
-    def refuse_running(self, title: str) -> None:
-        """Refuse a checkpoint whose query runs in this session."""
+    def at_rest(self, title: str) -> dict[str, Any]:
+        """The binding of a query that has begun and stands still; ``CheckpointError`` for a folder
+        without one, and for one whose query runs in this session.
+        """
+        binding = self.read(title)
+        if binding is None:
+            raise CheckpointError(
+                title, f"{self._root} has no micro-batch", "Name a query's checkpoint="
+            )
         text = self._files.text(f"{self._root}/metadata")
         query = None if text is None else json.loads(text)["id"]
         if any(str(one.id) == query for one in self._session.streams.active):
             raise CheckpointError(title, f"the query of {self._root} is running", "Stop it first")
+        return binding
 
     def write(self, binding: Mapping[str, Any]) -> None:
         """Bind a checkpoint, at once: there is never a part of the file."""

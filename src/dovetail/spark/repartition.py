@@ -43,12 +43,7 @@ def repartition(spark: Session, checkpoint: Path, *, partitions: Positive) -> No
         )
     root = fspath(checkpoint).rstrip("/")
     file = CheckpointFile(spark, root)
-    bound = file.read("repartition")
-    if bound is None:
-        raise CheckpointError(
-            "repartition", f"{root} has no micro-batch", "Name a query's checkpoint="
-        )
-    file.refuse_running("repartition")
+    bound = file.at_rest("repartition")
     refuse_idle("repartition", partitions, bound["buckets"])
     before, begun = bound["partitions"], bound.pop(REPARTITIONING, None)
     if begun not in (None, partitions):

@@ -37,10 +37,8 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
     Connect, which cannot delete the files.
     """
     root = fspath(checkpoint).rstrip("/")
-    file, files = CheckpointFile(spark, root), files_of(spark)
-    if file.read("rewind") is None:
-        raise CheckpointError("rewind", f"{root} has no micro-batch", "Name a query's checkpoint=")
-    file.refuse_running("rewind")
+    CheckpointFile(spark, root).at_rest("rewind")
+    files = files_of(spark)
     numbers = _numbered(files, f"{root}/commits")
     if batch not in numbers:
         kept = f"{min(numbers)} to {max(numbers)}" if numbers else "none"
