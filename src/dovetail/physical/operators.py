@@ -241,6 +241,7 @@ class ForeignKeyJoin(Law):
                 rows,
                 holds=f"{left.name}, last row per foreign key and key",
                 through=left.name,
+                whole=preserved(self.how)[0],
             ),
             self.RIGHT: replace(theirs, holds=f"{right.name}, {theirs.holds}"),
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
@@ -344,6 +344,13 @@ def at_rest(node: Node) -> tuple[Node, tuple[View, ...]]:
 def views_of(node: Node) -> tuple[View, ...]:
     """The views that a node is, from the innermost to itself."""
     return (*views_of(node.node), node) if isinstance(node, View) else ()
+
+
+def parts_of(entry: Entry) -> Iterator[Entry]:
+    """An input, and all that it is a view of, one after the other."""
+    yield entry
+    if isinstance(entry, View):
+        yield from parts_of(entry.node)
 
 
 def seen_by(node: Node) -> StructType:
