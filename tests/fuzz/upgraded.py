@@ -67,7 +67,7 @@ def _before(case: Case, change: str, random_: random.Random) -> Case | None:
         return replace(case, topology=nodes)
     used = [nodes[-1][side] for side in ("left", "right", "of") if side in nodes[-1]]
     last = max(used)
-    if nodes[last]["op"] in _INPUTS or nodes[last].get("op") == "window":
+    if nodes[last]["op"] in _INPUTS or topologies.shapes(nodes)[last].kind == "windowed":
         return None
     here, there = (set(_inputs(nodes, n)) for n in (last, len(nodes) - 1))
     return replace(case, topology=nodes[: last + 1]) if here == there else None
