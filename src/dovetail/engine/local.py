@@ -32,6 +32,7 @@ from dovetail.columns import (
 )
 from dovetail.engine import flow
 from dovetail.engine.flow import Flow
+from dovetail.engine.arranged import stairs_of
 from dovetail.engine.fragment import process
 from dovetail.engine.pack import DEAD_LETTERS, Letters, Packer, Tag, pack, packed, unpack_piece
 from dovetail.engine.pieces import Piece
@@ -333,6 +334,7 @@ class _MicroBatch(Flow[Made, Packed]):
         for number, (bucket, table) in enumerate(self._processed(stage, own)):
             time_us = pc.max(table.column(EVENT_TIME)).as_py()
             tag = Tag(reading.reader, reading.number, bucket, number, time_us)
+            tag = replace(tag, stairs=stairs_of(table))
             rows = packed(table, labels, tag, by=reading.port.hash_column)
             yield from (Parcel(reading.reader, *_piece(row)) for row in rows.to_pylist())
         yield from passing

@@ -191,7 +191,7 @@ def _short(part: Any) -> str:
     for kind in ("stream", "table"):
         if kind in part:
             return f"{kind} {part[kind]}"
-    for made in ("result", "materialized", "windows"):
+    for made in ("result", "materialized", "expired", "windows"):
         if made in part:
             return f"the result of {_short(part[made])}"
     return json.dumps(part)
