@@ -29,7 +29,7 @@ from dovetail.arrays.timeline import (
     timeline,
 )
 from dovetail.columns import CLOCK, DELETED, DUE, EVENT_TIME, HASH, ORDER, SEQUENCE, STREAM_TIME, TIE
-from dovetail.laws.arrival import Stairs, before_all
+from dovetail.laws.arrival import Stairs, as_due
 from dovetail.laws.expire import Lives, lives
 from dovetail.operators.job import END_OF_TIME, Cause, Done, Job, output, whole
 from dovetail.operators.table_join import Pool
@@ -264,21 +264,28 @@ class _Versions:
         )
 
     def _cause(self, changes: _Changes) -> Cause:
-        """Which records cause the changes: what expires comes before all of the clock that takes it
-        away.
+        """Which records cause the changes: what expires comes before the record that takes it away,
+        and right after the one that it was made by, should that have the same place.
         """
-        hash_ = self.events.hash[self.group[changes.version]]
+        due_us, row = self.lives.due_us[changes.version], self.row[changes.version]
+        of_record = row != ABSENT
+        caused = self.job.causes_of_rows(row[of_record])
+        order = as_due(due_us)
+        if ORDER in caused.columns:
+            own = np.flatnonzero(of_record)
+            beside = self.job.position(0)[row[own]] == changes.moves[own]
+            order[own[beside]] = caused.columns[ORDER][beside]
         early = {
             SEQUENCE: changes.moves,
             CLOCK: changes.moves,
-            ORDER: before_all(hash_),
-            TIE: hash_,
-            STREAM_TIME: self.lives.due_us[changes.version],
+            ORDER: order,
+            TIE: self.events.hash[self.group[changes.version]],
+            STREAM_TIME: due_us,
         }
         columns = {feed: early[feed].copy() for feed in self.job.operator.feeds}
-        caused = self.job.causes_of_rows(self.row[changes.version[~changes.expires]])
+        comes = ~changes.expires
         for feed, column in columns.items():
-            column[~changes.expires] = caused.columns[feed]
+            column[comes] = caused.columns[feed][comes[of_record]]
         return Cause(columns)
 
     def keep(self, store: TableState, queue: QueueState) -> None:

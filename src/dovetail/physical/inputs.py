@@ -120,7 +120,15 @@ class Arrival:
         if isinstance(base, Source) or base.node.eventual:
             return ()
         time = (STREAM_TIME,) if base.stream or self.expires else ()
-        return (TIE, *time) if self.shared_log(source) else (CLOCK, ORDER, TIE, *time)
+        return (*self._order(source), TIE, *time)
+
+    def _order(self, source: Entry) -> tuple[str, ...]:
+        """What orders an input's changes besides their place in a shared log, in which what expires
+        comes before the record that takes it away.
+        """
+        if self.shared_log(source):
+            return (ORDER,) if self.expires else ()
+        return (CLOCK, ORDER)
 
     def feeds(self, node: Node) -> tuple[str, ...]:
         """What the stage of a node says of the records that caused its rows, where another stage
@@ -132,7 +140,8 @@ class Arrival:
     def first_feeds(self, source: Entry) -> tuple[str, ...]:
         """As ``feeds``, of the first of two stages of one node."""
         time = (STREAM_TIME,) if self.expires else ()
-        return (*((SEQUENCE,) if self.shared_log(source) else (CLOCK, ORDER)), TIE, *time)
+        place = (SEQUENCE,) if self.shared_log(source) else ()
+        return (*place, *self._order(source), TIE, *time)
 
 
 def _in_one_order(orders: Sequence[Sequence[Source]]) -> tuple[Source, ...]:
