@@ -248,3 +248,36 @@ def test_a_result_expires_by_the_time_of_what_it_is_made_of(how: str, seed: int)
     left = [key for key, said in answers[0].items() if said[-1][0] is not None]
     assert left == [("w" if how == "groups" else "e",)]
     assert all(answer == answers[0] for answer in answers)
+
+
+def stored_bytes(driver: testing.Driver) -> int:
+    return sum(
+        len(blob)
+        for buckets in driver._root.buckets
+        for blobs in buckets.blobs
+        for name, blob in blobs.blobs.items()
+        if name != "manifest"
+    )
+
+
+def test_what_has_expired_leaves_the_disk() -> None:
+    """Rows that nobody deletes, and tombstones, while others come and when none do."""
+    sessions = testing.table("sessions", key="k", schema={"k": pa.int64(), "v": pa.string()})
+    driver = testing.Driver(sessions.expire(after="10 us"), buckets=2)
+    kept = testing.Driver(sessions.materialize(), buckets=2)
+    sizes: list[int] = []
+    for time in range(120):
+        rows = [{"k": 50 * time + n, "v": f"{time} {n}" * 9} for n in range(50)]
+        gone = [{"k": 50 * (time - 3) + n} for n in range(0, 50, 2) if time >= 3]
+        for one in (driver, kept):
+            with one.batch():
+                one.pipe(sessions, rows, timestamp=time)
+                one.pipe(sessions, gone, timestamp=time, deleted=True)
+        sizes.append(stored_bytes(driver))
+    assert max(sizes[60:]) < 2 * max(sizes[20:60])
+    assert max(sizes[60:]) < stored_bytes(kept) / 2
+    last = [{"k": -1, "v": "last"}]
+    assert len(driver.pipe(sessions, last, timestamp=1000)) == 1 + 3 * 50 + 8 * 25
+    assert stored_bytes(driver) < 4000
+    assert len(driver.advance_stream_time(2000)) == 1
+    assert stored_bytes(driver) == 0

@@ -28,7 +28,17 @@ from dovetail.arrays.timeline import (
     arrival_order,
     timeline,
 )
-from dovetail.columns import CLOCK, DELETED, DUE, EVENT_TIME, HASH, ORDER, SEQUENCE, STREAM_TIME, TIE
+from dovetail.columns import (
+    CLOCK,
+    DELETED,
+    DUE,
+    EVENT_TIME,
+    HASH,
+    ORDER,
+    SEQUENCE,
+    STREAM_TIME,
+    TIE,
+)
 from dovetail.laws.arrival import Stairs, as_due
 from dovetail.laws.expire import Lives, lives
 from dovetail.operators.job import END_OF_TIME, Cause, Done, Job, output, whole
@@ -160,8 +170,9 @@ class _Versions:
         record = np.flatnonzero(events.source == 0)
         arranged = np.argsort(np.append(np.arange(groups), events.group[record]), kind="stable")
 
-        def beside(stored: Ints | Mask, of_records: Ints | Mask) -> Ints:
-            return np.concatenate((stored, of_records))[arranged]
+        def beside(stored: Ints, of_records: Ints) -> Ints:
+            both: Ints = np.concatenate((stored, of_records))[arranged]
+            return both
 
         row = events.row[record]
         stands = np.where(located.present, np.arange(groups), ABSENT)
