@@ -319,7 +319,9 @@ def test_a_table_whose_rows_expire(spark: SparkSession, tmp_path: Path) -> None:
     right = table(log, "r", ["f", "v"])
     joined = young.join(right, on="f", how="left", select={"v": "left.v", "w": "right.v"})
     sink = dt.to_parquet(str(tmp_path / "out"))
-    joined.write_stream(sink, checkpoint=checkpoint, availableNow=True, buckets=3).awaitTermination()
+    joined.write_stream(
+        sink, checkpoint=checkpoint, availableNow=True, buckets=3
+    ).awaitTermination()
     for number in range(3):
         given = [row for part in batches[: number + 1] for row in part]
         now = max(row["at"] for row in given if row["table"] == "l")

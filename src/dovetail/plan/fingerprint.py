@@ -188,10 +188,12 @@ def _short(part: Any) -> str:
         return f"{article} {part['join']} join of {part['of']}"
     if "aggregate" in part:
         return f"an aggregate by {', '.join(part['by'])}"
+    if "expired" in part:
+        return f"{_short(part['expired'])} with rows that expire"
     for kind in ("stream", "table"):
         if kind in part:
             return f"{kind} {part[kind]}"
-    for made in ("result", "materialized", "expired", "windows"):
+    for made in ("result", "materialized", "windows"):
         if made in part:
             return f"the result of {_short(part[made])}"
     return json.dumps(part)

@@ -9,6 +9,10 @@ from typing import Any, NamedTuple
 from bench.records import Batches, Record, Result
 
 
+_BEFORE = -(10**18)
+"""As a stream time: before any record."""
+
+
 @dataclass(frozen=True)
 class Pipeline:
     """Inputs, read as one where they are several, and the steps that their rows go through.
@@ -29,7 +33,7 @@ class Row(NamedTuple):
     key: Any
     value: list[Any] | None
     time: int
-    clock: int = -1
+    clock: int
 
 
 class Running:
@@ -38,7 +42,7 @@ class Running:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._present: list[set[Any]] = [set() for _ in pipeline.steps]
-        self._stream_time = self._clock = -1
+        self._stream_time, self._clock = -1, _BEFORE
         self._standing: list[dict[Any, Row]] = [{} for _ in pipeline.steps]
         self._rows: dict[Any, list[Any]] = {}
         self._counts: dict[Any, int] = {}
@@ -56,7 +60,7 @@ class Running:
             if step == "expire":
                 # What a table's condition leaves out has come all the same.
                 views = {*self._pipeline.steps[:number]} <= {"where", "swap"}
-                clock = self._clock if views and not stream else -1
+                clock = self._clock if views and not stream else _BEFORE
                 rows = [*self._expire(rows, clock, number, int(numbers[0]))]
                 continue
             options = (self._present[number], stream, *map(int, numbers))
@@ -143,9 +147,9 @@ class Running:
             if group is not None:
                 self._counts[group] = self._counts.get(group, 0) + by
                 count = self._counts[group]
-                yield Row(group, [str(count)] if count else None, row.time)
+                yield Row(group, [str(count)] if count else None, row.time, row.clock)
         if old == new and new is not None:
-            yield Row(new, [str(self._counts[new])], row.time)
+            yield Row(new, [str(self._counts[new])], row.time, row.clock)
 
 
 def each_record(pipeline: Pipeline, records: Sequence[Record]) -> Iterator[list[Result]]:
