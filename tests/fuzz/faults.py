@@ -141,12 +141,6 @@ FAULTS = [
         "known = stood &",
     ),
     Fault(
-        "expire: an older row waits as long as the one before",
-        "operators.expire",
-        "(lives.due_us[self.first] <= due_us)",
-        "(due_us > NO_TIME)",
-    ),
-    Fault(
         "tables: outer does not keep the right side",
         "laws.table_join",
         'return how in ("left", "outer"), how in ("right", "outer")',

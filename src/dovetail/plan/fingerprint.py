@@ -188,12 +188,11 @@ def _short(part: Any) -> str:
         return f"{article} {part['join']} join of {part['of']}"
     if "aggregate" in part:
         return f"an aggregate by {', '.join(part['by'])}"
-    if "expired" in part:
-        return f"{_short(part['expired'])} with rows that expire"
     for kind in ("stream", "table"):
         if kind in part:
             return f"{kind} {part[kind]}"
-    for made in ("result", "materialized", "windows"):
+    for made in ("result", "materialized", "windows", "expired"):
         if made in part:
-            return f"the result of {_short(part[made])}"
+            expires = " with rows that expire" if made == "expired" else ""
+            return f"{'' if expires else 'the result of '}{_short(part[made])}{expires}"
     return json.dumps(part)

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from bench.records import Batches, Record, Result
 
-
 _BEFORE = -(10**18)
 """As a stream time: before any record."""
 
