@@ -151,7 +151,7 @@ TOPOLOGIES: dict[str, Callable[[], Topology]] = {
         table("l").join(table("r"), how="outer", select=VALUES).expire(after="3 us")
     ),
     "expiring result by foreign key": lambda: (
-        table("l").join(table("r"), on="r", how="left", select=VALUES).expire(after="3 us")
+        table("l").join(table("r"), on="r", how="outer", select=VALUES).expire(after="3 us")
     ),
     "expiring groups, joined": lambda: (
         table("l")

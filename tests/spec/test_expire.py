@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from itertools import accumulate
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -22,6 +23,7 @@ from bench.records import WHOLE, Record, Result, by_key, cut, flat, parts
 
 import dovetail as dt
 from dovetail import testing
+from dovetail.state.segment import SegmentCache
 from dovetail.testing import Change
 
 LIMITS = {"fanout": 2, "segment_bytes": 1, "compaction_bytes": 1}
@@ -281,3 +283,38 @@ def test_what_has_expired_leaves_the_disk() -> None:
     assert stored_bytes(driver) < 4000
     assert len(driver.advance_stream_time(2000)) == 1
     assert stored_bytes(driver) == 0
+
+
+@pytest.mark.parametrize("late", ["ignore", "history"])
+def test_a_history_does_not_expire(late: Any) -> None:
+    prices = [
+        testing.table(name, key="k", schema={"k": pa.int64(), name: pa.int64()}, versioned="1 day")
+        for name in ("bid", "ask")
+    ]
+    both = prices[0].join(prices[1], late=late)
+    with pytest.raises(dt.PlanError, match=r"expire of bid: bid is versioned.* materialize\(\)"):
+        prices[0].expire(after="1 h")
+    if late == "history":
+        with pytest.raises(dt.PlanError, match="emits corrections of its past"):
+            both.expire(after="1 h")
+    else:
+        both.expire(after="1 h")
+
+
+def test_a_large_table_is_read_where_a_batch_touches_it() -> None:
+    """A row that expires, and one that comes, among many in small segments: few of them open."""
+    rows = testing.table("rows", key="k", schema={"k": pa.int64(), "v": pa.int64()})
+    with forced("own", {"segment_bytes": 1000}):
+        driver = testing.Driver(rows.expire(after="1000 us"))
+        for time in range(0, 200, 10):
+            many = [{"k": 100 * time + n, "v": n} for n in range(200)]
+            driver.pipe(rows, many, timestamp=[max(time, 1)] * 200)
+        driver.pipe(rows, {"k": -1, "v": 0}, timestamp=0)
+        opened, open_ = set(), SegmentCache.open
+        with mock.patch.object(
+            SegmentCache, "open", lambda *given: opened.add(given[1].id) or open_(*given)
+        ):
+            changes = driver.pipe(rows, {"k": -2, "v": 0}, timestamp=1001)
+    assert [change.key["k"] for change in changes] == [-1, -2]
+    stored = [name for name in driver._root.buckets[0].blobs[0].blobs if name != "manifest"]
+    assert len(opened) < len(stored) / 3
