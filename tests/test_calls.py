@@ -449,6 +449,7 @@ CALLS: dict[str, Call] = {
     ),
     "Stream.key_by": call(lambda w: w.clicks.key_by, columns=line("column"), named=ITEM),
     "Stream.deduplicate": call(lambda w: w.clicks.deduplicate, within=SPAN),
+    "Table.expire": call(lambda w: w.orders.expire, after=SPAN),
     "Stream.explode": call(lambda w: w.clicks.explode, column=line(wrong=("nope", "clicks"))),
     "Table.group_by": call(lambda w: w.orders.group_by, columns=COLUMN),
     "GroupedTable.agg": call(

@@ -21,6 +21,7 @@ from dovetail.plan.aggregates import AnAggregate
 from dovetail.plan.aggregation import aggregation
 from dovetail.plan.deduplicated import deduplicated
 from dovetail.plan.delta import ADelta, Delta, tables_joined, with_lookup
+from dovetail.plan.expired import expired
 from dovetail.plan.joins import Call
 from dovetail.plan.matching import On, OnComputed
 from dovetail.plan.nodes import ChangeKinds, Late, Node
@@ -196,6 +197,15 @@ class Table(Topology):
         Raises ``PlanError`` for a join of histories (``late="history"``).
         """
         return Table(materialized(self.plan))
+
+    @validated
+    def expire(self, *, after: Span) -> Table:
+        """This table's rows as long as stream time is no more than ``after`` past their timestamps;
+        then a tombstone deletes the row, here and in all that is made of it. A change of a row
+        gives it a new life. One that comes later than that is counted (``<name>.late``). It has no
+        history. Source: spec/view/expire.
+        """
+        return Table(expired(self.plan, after))
 
     @validated
     def with_lookup(self, source: LookupSource, *, changes: ChangeKinds | None = None) -> Table:

@@ -217,6 +217,10 @@ def _differences(then: Any, now: Any, where: str = "plan") -> Iterator[str]:
         yield f"{where} was {_short(then)} and is {_short(now)}"
 
 
+_MADE = dict.fromkeys(("result", "materialized", "windows"), "the result of {}")
+_MADE["expired"] = "{} with rows that expire"
+
+
 def _short(part: Any) -> str:
     """A part of a plan in a few words."""
     if not isinstance(part, dict):
@@ -229,7 +233,7 @@ def _short(part: Any) -> str:
     for kind in ("stream", "table"):
         if kind in part:
             return f"{kind} {part[kind]}"
-    for made in ("result", "materialized", "windows"):
+    for made, said in _MADE.items():
         if made in part:
-            return f"the result of {_short(part[made])}"
+            return said.format(_short(part[made]))
     return json.dumps(part)
