@@ -143,7 +143,14 @@ def test_more_buckets_another_table_and_what_was_made_of_both(shop: Shop) -> Non
     again = joined.join(inner, how="left", select=["left.amount", "left.city"])
     by_city = again.group_by("city").agg(total=dt.sum("amount"), n=dt.count())
     dt.upgrade(shop.spark, shop.folder / "old", shop.folder / "other", by_city)
+    recent = shop.joined(how="inner").expire(after="1 hour")
+    shop.run(recent, "recent")
+    steps = dt.upgrade(
+        shop.spark, shop.folder / "recent", shop.folder / "shared", recent, buckets=7
+    )
+    assert "carried over" not in {row["begins"] for row in steps.collect()}
     shop.write("orders", {"id": 9, "customer": "b", "amount": 100})
+    assert shop.run(recent, "shared", buckets=None) == [(9, 100, "Rome", "upsert")]
     assert shop.run(totals, "same", buckets=None) == [("Rome", 105, "upsert")]
     assert shop.run(totals, "more", buckets=None) == [("Rome", 105, "upsert")]
     assert shop.run(by_city, "other", buckets=None) == [("Rome", 105, 3, "upsert")]

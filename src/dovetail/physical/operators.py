@@ -331,7 +331,7 @@ class Expire(Law):
         """The rows, and their keys by the time at which they are looked after."""
         (name,) = super().stores(sources)
         holds = f"last row per key, for {written(self.after_us)}"
-        rows = replace(table_of(sources, 0), holds=holds, span_us=self.after_us)
+        rows = replace(table_of(sources, 0), holds=holds, span_us=self.after_us, whole=False)
         return {name: rows, expiry(name): Store("when each row expires")}
 
     def goes_by(self, entry: Entry) -> bool:

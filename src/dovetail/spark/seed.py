@@ -29,6 +29,7 @@ from dovetail.columns import (
     ORDER,
     POSITION,
     SEQUENCE,
+    STREAM_TIME,
     TIE,
     TIMESTAMP,
     UNREAD,
@@ -229,7 +230,8 @@ class Seeding(Streaming):
         """
         row, place = self.results[stage], F.col(SEQUENCE)
         time = F.unix_micros(TIMESTAMP)
-        caused = {SEQUENCE: time, CLOCK: time, ORDER: place, TIE: F.lit(0).cast("long")}
+        caused = {SEQUENCE: time, CLOCK: time, STREAM_TIME: time, ORDER: place}
+        caused[TIE] = F.lit(0).cast("long")
         return row.select(
             *map(quoted, stage.node.row.names),
             CHANGE,

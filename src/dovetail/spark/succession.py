@@ -7,7 +7,7 @@ stage has made of a stream's records cannot be had in this way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
@@ -105,7 +105,8 @@ def succession(
     found = {}
     for entry, ports in wanted.items():
         if identity(describe_input(nodes, entry.base)) in known:
-            part, frame = _rows(stored, nodes, entry, ports)
+            kept_then = _kept(plan, ports)
+            part, frame = _rows(stored, nodes, entry, ports, kept_then)
             found[part] = frame
     tables = [stage for stage in dict.fromkeys(read) if not stage.node.stream]
     return Succession(kept, found, {stage: _result(stored, stage) for stage in tables})
@@ -181,17 +182,40 @@ def _refuse_past(stored: Stored, stage: Stage) -> None:
             )
 
 
+def _kept(plan: Plan, ports: Sequence[Port]) -> set[str]:
+    """What is kept of the rows of an input, in words, where that is not all."""
+    nodes = {
+        (stage.node, port.source.name)
+        for stage in plan.stages
+        for port in stage.ports
+        if port in ports
+    }
+    stores = [
+        store
+        for stage in plan.stages
+        for store in stage.fragment.stores.values()
+        if (stage.node, store.of) in nodes
+    ]
+    return set() if any(store.whole for store in stores) else {store.holds for store in stores}
+
+
 def _rows(
-    stored: Stored, nodes: Sequence[Node], entry: Entry, ports: Sequence[Port]
+    stored: Stored,
+    nodes: Sequence[Node],
+    entry: Entry,
+    ports: Sequence[Port],
+    enough: Collection[str],
 ) -> tuple[Entry, DataFrame]:
-    """The rows of an input, or of what it is a view of."""
+    """The rows of an input, or of what it is a view of; ``enough``: what a store need hold that has
+    not all of them.
+    """
     problems = [f"has no rows of {entry.name}"]
     for part in parts_of(entry):
         needed = {*part.row.names}
         if part is entry:
             needed = set().union(*map(_needed, ports))
         for found in _stores(stored, identity(describe_input(nodes, part)), part):
-            if not found.store.whole:
+            if not found.store.whole and {found.store.holds} != enough:
                 problems.append(f"has only {found.store.holds}")
                 continue
             misfit = _misfit(found, part, needed)
