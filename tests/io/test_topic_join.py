@@ -356,3 +356,51 @@ def parsed(ddl: str) -> StructType:
     schema = StructType.fromDDL(ddl)
     assert isinstance(schema, StructType)
     return schema
+
+
+def test_a_query_goes_on_with_the_state_and_the_offsets_of_another(
+    broker: Broker, tmp_path: Path
+) -> None:
+    """With other buckets, another join and a topic of its own, filled from the first commit on;
+    what the topics have brought is not read again.
+    """
+    users, cities = broker.new_topic(2), broker.new_topic(3)
+    first, second = broker.new_topic(2), broker.new_topic(2)
+
+    def produced(topic: str, *rows: tuple[str, str | None, int]) -> None:
+        broker.produce(topic, [Record("", key, time, v or "", v is None) for key, v, time in rows])
+
+    def run(how: Any, target: str, checkpoint: str, **begin: Any) -> int:
+        one, other = (
+            broker.table(topic, key="string", value="string", name=name)
+            for topic, name in ((users, "users"), (cities, "cities"))
+        )
+        both = one.join(
+            other, how=how, select={"value": F.concat_ws("-", "left.value", "right.value")}
+        )
+        query = both.write_stream(
+            dt.to_topic(target, servers=broker.servers, key="string", value="string"),
+            checkpoint=tmp_path / checkpoint,
+            emit="batch",
+            availableNow=True,
+            **begin,
+        )
+        query.awaitTermination()
+        return sum(progress["numInputRows"] for progress in query.recentProgress)
+
+    produced(users, ("a", "u1", 1), ("b", "u2", 2), ("c", "u3", 3), ("c", None, 4))
+    produced(cities, ("a", "c1", 1))
+    assert run("inner", first, "first", buckets=2) == 5
+    assert broker.written(first) == {"a": [("u1-c1", 1)]}
+    produced(users, ("b", "u5", 5))
+    produced(cities, ("b", "c6", 6), ("d", "c7", 7))
+    begin = {"initial": tmp_path / "first", "emit_initial": True, "buckets": 3}
+    assert run("outer", second, "second", **begin) == 3
+    assert broker.written(second) == {
+        "a": [("u1-c1", 1)],
+        "b": [("u2", 2), ("u5-c6", 6)],
+        "d": [("c7", 7)],
+    }
+    produced(cities, ("a", None, 8))
+    assert run("outer", second, "second") == 1
+    assert broker.written(second)["a"] == [("u1-c1", 1), ("u1", 8)]
