@@ -288,6 +288,39 @@ def test_a_table_in_memory_and_a_function(
     assert all(found)
 
 
+def in_postgres(spark: SparkSession, folder: Path, dsn: str, table: str) -> str:
+    """A table of PostgreSQL, and what is shown of the changes."""
+    first_rows(folder)
+    out = io.StringIO()
+    for again in (False, True):
+        sinks: Any = {
+            results(spark, folder)["counted"]: [dt.to_postgres(dsn, table), dt.to_console()]
+        }
+        with redirect_stdout(out):
+            made = dt.run(sinks, checkpoint=folder / "checkpoint", availableNow=True, buckets=2)
+            made.awaitTermination()
+        if not again:
+            then_rows(folder)
+    return out.getvalue()
+
+
+def test_a_table_in_postgres(
+    spark: SparkSession, client: Client, database: str, tmp_path: Path
+) -> None:
+    client.run(in_postgres, tmp_path / "connect", database, "remote")
+    shown = in_postgres(spark, tmp_path / "classic", database, "classic")
+    assert "upsert" in shown
+    psycopg = pytest.importorskip("psycopg")
+    with psycopg.connect(database) as connection:
+        kept = [
+            connection.execute(
+                f"SELECT carrier, flown, late FROM {name} ORDER BY carrier"
+            ).fetchall()
+            for name in ("remote", "classic")
+        ]
+    assert kept[0] == kept[1] == [("AA", 1, 7), ("UA", 1, 2), ("XX", 1, 9)]
+
+
 def failing(spark: SparkSession, folder: Path) -> str:
     first_rows(folder)
 
@@ -482,12 +515,24 @@ def rewound(spark: SparkSession, folder: Path) -> str:
     return ""
 
 
+def upgraded(spark: SparkSession, folder: Path) -> str:
+    first_rows(folder)
+    run(spark, folder, dt.to_parquet(folder / "out"))
+    try:
+        dt.upgrade(spark, folder / "checkpoint", folder / "new", by_name(spark, folder))
+    except dt.ConfigurationError as error:
+        return str(error)
+    return ""
+
+
 def test_what_is_lacking_is_said(delta_client: Client, tmp_path: Path) -> None:
     assert "Spark Connect does not show under which names" in delta_client.run(
         mapped_columns, tmp_path
     )
     refused = delta_client.run(rewound, tmp_path)
     assert refused.startswith("Spark Connect: it has no call that lists a folder. Do this in a ")
+    refused = delta_client.run(upgraded, tmp_path)
+    assert refused.startswith("upgrade: Spark Connect cannot write files into a checkpoint")
 
 
 def documented(spark: SparkSession, folder: Path, address: str) -> list[tuple[str, list[str]]]:

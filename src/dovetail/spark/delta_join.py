@@ -5,6 +5,7 @@ There is no stateful operator in the plan; what a checkpoint holds is the source
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -20,25 +21,58 @@ from dovetail.columns import CLOCK, DELETED, FILE, HASH, LOG_PARTITION, ORDER, P
 from dovetail.engine.blame import blamed
 from dovetail.engine.pack import Tag, packed, unpack_piece
 from dovetail.engine.pieces import batch_of, high_time_us
-from dovetail.errors import PlanError
+from dovetail.errors import ConfigurationError, DovetailError, PlanError
 from dovetail.lookup.pool import opened
-from dovetail.lookup.source import Found
+from dovetail.lookup.source import Declared, Found, LookupSource
 from dovetail.operators.delta_join import join, last_rows
 from dovetail.operators.lookup_cache import CacheFile, SideCache
 from dovetail.physical.delta_join import DeltaJoin, Settle
 from dovetail.physical.fragment import Fragment, Operator
-from dovetail.physical.line import Step
+from dovetail.physical.line import Plan, Step
 from dovetail.physical.output import Output
 from dovetail.plan.select import SIDES
 from dovetail.spark import task
 from dovetail.spark.emission import PACKED_COLUMNS
 from dovetail.spark.passing import letting_pass, with_passing
+from dovetail.spark.session import told_by_worker
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _GIVEN = (CLOCK, ORDER, FILE, LOG_PARTITION)
 _COUNTS = [f"_{side}_{what}" for side in SIDES for what in ("hits", "misses", "unfit")]
+
+
+def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
+    """Refuse to start a query of which a worker cannot ask a look-up store. Each is asked once, for
+    no key.
+    """
+    asked = [
+        (_at_once(side.lookup), side.index.columns, _carried(operator, number))
+        for operator in (stage.fragment.last for stage in plan.stages)
+        if isinstance(operator.law, DeltaJoin)
+        for number, side in enumerate(operator.law.sides)
+    ]
+
+    def question() -> str:
+        for lookup, by, schema in asked:
+            reader = lookup.open(schema)
+            try:
+                reader.rows(by, pa.schema([schema.field(name) for name in by]).empty_table())
+            except DovetailError as error:
+                return json.dumps([error.operator, error.problem, error.remedy])
+            finally:
+                reader.close()
+        return ""
+
+    told = told_by_worker(session, question) if asked else ""
+    if told:
+        raise ConfigurationError(*json.loads(told))
+
+
+def _at_once(lookup: LookupSource) -> LookupSource:
+    """A store that is not asked again where it fails."""
+    return replace(lookup, retries=0) if isinstance(lookup, Declared) else lookup
 
 
 def by_primary_key(

@@ -28,6 +28,7 @@ from dovetail.spark.checkpoint import (
     refuse_repartitioning,
     refuse_unfit,
 )
+from dovetail.spark.delta_join import refuse_unreachable
 from dovetail.spark.failures import explaining
 from dovetail.spark.frames import Streaming, session_of
 from dovetail.spark.outcomes import Outcome, Sink
@@ -122,6 +123,7 @@ def _started(
         count, partitions = bound["buckets"], bound["partitions"]
         plan = run.plan(count)
         refuse_other_stages(bound, plan, run.title)
+    refuse_unreachable(run.session, plan)
     with lake.setting(run.session, settings(partitions) | run.file.settings()):
         timers = "availableNow" not in trigger
         blobs = beginning.taken_over(run) if bound is not None and SEEDED in bound else {}
