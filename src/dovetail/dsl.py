@@ -33,7 +33,7 @@ from dovetail.plan.stream_table_join import stream_table_join
 from dovetail.plan.table_join import materialized
 from dovetail.plan.union import union
 from dovetail.plan.unwindowed import WindowMode, as_stream, as_table
-from dovetail.plan.views import Item
+from dovetail.plan.views import Errors, Item
 from dovetail.plan.window_join import window_join
 from dovetail.plan.windows import SomeWindows, Windows
 from dovetail.topology import AWindowedTable, Topology, Windowed
@@ -167,14 +167,21 @@ class Table(Topology):
         return Table(tables_joined(call, late, delta or Delta()))
 
     @validated
-    def rekey(self, *columns: ColumnName, duplicates: Duplicates = "error", **named: Item) -> Table:
+    def rekey(
+        self,
+        *columns: ColumnName,
+        duplicates: Duplicates = "error",
+        errors: Errors = "fail",
+        **named: Item,
+    ) -> Table:
         """The rows under another key: columns, and Spark expressions under names of their own. The
         former key's columns are values. A row with a null in the key is left out.
 
         ``duplicates``: what happens when several rows have one key: ``"error"`` fails the query;
         ``"last"``: the one that came last stands for them, and when it leaves, the one before it.
+        ``errors``: as in ``where``.
         """
-        return Table(rekeyed(self.plan, columns, named, duplicates))
+        return Table(rekeyed(self.plan, columns, named, duplicates, errors))
 
     @validated
     def union(self, *tables: Table, source: Text, name: Text | None = None) -> Table:
@@ -328,11 +335,11 @@ class Stream(Topology):
         return Table(views.as_rows(self.plan))
 
     @validated
-    def key_by(self, *columns: ColumnName, **named: Item) -> Stream:
+    def key_by(self, *columns: ColumnName, errors: Errors = "fail", **named: Item) -> Stream:
         """The records under another key: columns, and Spark expressions under names of their own.
-        The former key's columns are values.
+        The former key's columns are values. ``errors``: as in ``where``.
         """
-        return Stream(views.keyed_by(self.plan, columns, named))
+        return Stream(views.keyed_by(self.plan, columns, named, errors))
 
     @validated
     def union(self, *streams: Stream, name: Text | None = None) -> Stream:
