@@ -191,13 +191,14 @@ def viewed(view: View, read: Read, *, files: bool = False, tells: bool = False) 
     )
     gone, condition, columns = F.col(DELETED), view.condition, view.columns
     if view.letters is not None:
-        frame, held, problem = _attempted(frame, view, beside)
+        frame, held, problems = _attempted(frame, view, beside)
+        failed = reduce(Column.__or__, (problem.isNotNull() for problem in problems))
         condition = held.get(0, condition)
         columns = tuple(held.get(n, item) for n, item in enumerate(columns, start=1))
         if not tells:
-            frame = frame.where(problem.isNull())
+            frame = frame.where(~failed)
         else:
-            letter = F.when(problem.isNotNull(), _letter(view, problem))
+            letter = F.when(failed, _letter(view, problems))
             if FAILED in beside:
                 letter = F.coalesce(F.col(FAILED), letter)
             else:
@@ -232,10 +233,10 @@ def _there(beside: Sequence[str]) -> list[Column]:
 
 def _attempted(
     frame: DataFrame, view: View, beside: Sequence[str]
-) -> tuple[DataFrame, dict[int, Column], Column]:
+) -> tuple[DataFrame, dict[int, Column], list[Column]]:
     """The frame with what each expression of a view makes in a column of its own; these columns, by
-    the expression's number: 0, the condition, or from 1 on that of a column; and in words which
-    expressions fail on a row, null where none does.
+    the expression's number: 0, the condition, or from 1 on that of a column; and of each expression
+    where it fails, in words, null on other rows.
     """
     items = (("condition", view.condition), *zip(view.row.names, view.columns, strict=True))
     absent = reduce(Column.__or__, _there(beside), F.lit(False))
@@ -250,16 +251,15 @@ def _attempted(
             held[number] = F.col(f"{name}._0")
             fails = F.lit(f"{label}= fails: {said(item)}")
             problems.append(F.when(there & F.col(name).isNull(), fails))
-    problem = F.nullif(F.concat_ws("; ", *problems), F.lit(""))
-    return frame.withColumns(attempts), held, problem
+    return frame.withColumns(attempts), held, problems
 
 
-def _letter(view: View, problem: Column) -> Column:
+def _letter(view: View, problems: Sequence[Column]) -> Column:
     """The dead letter of a row that a view leaves out."""
     row = F.struct(*(F.col(quoted(name)) for name in view.node.row.names))
     return F.struct(
         F.lit(view.letters).alias(OPERATOR),
-        problem.alias(PROBLEM),
+        F.concat_ws("; ", *problems).alias(PROBLEM),
         F.to_json(row).alias(LETTER),
         F.unix_micros(TIMESTAMP).alias(EVENT_TIME),
     )
