@@ -422,9 +422,7 @@ CALLS: dict[str, Call] = {
         condition=line(wrong=("nope > 1", FOREIGN, *BEYOND_A_ROW)),
         errors=ERRORS,
     ),
-    "Topology.select": call(
-        lambda w: w.orders.select, columns=ITEM, errors=ERRORS, named=ITEM
-    ),
+    "Topology.select": call(lambda w: w.orders.select, columns=ITEM, errors=ERRORS, named=ITEM),
     "Topology.with_columns": call(lambda w: w.orders.with_columns, errors=ERRORS, named=ITEM),
     "Topology.drop": call(lambda w: w.orders.drop, columns=line(wrong=("nope",))),
     "Topology.rename": call(

@@ -386,6 +386,18 @@ def test_static_frames_leave_out_the_same(
         chained({"orders": orders}).dead_letters()
 
 
+def test_a_foreign_key_that_several_views_read_fails_once(spark: SparkSession) -> None:
+    """Of each view there are stages of the join, and one of them tells."""
+    inputs = given()
+    items = testing.table("prices", key="n", schema={"n": NUMBER, "price": NUMBER})
+    both = inputs["orders"].join(items, on=number(), how="left")
+    groups = [both.select(by).group_by(by).agg(n=dt.count()) for by in ("item", "price")]
+    driver = testing.Driver(*groups, dt.dead_letters, spark=spark)
+    driver.pipe(inputs["orders"], {"id": 1, "text": "x"}, timestamp=1)
+    assert len(driver.read(dt.dead_letters)) == 1
+    assert driver.counts["orders.failed"] == 1
+
+
 def test_what_expressions_have_in_common_fails_with_them(spark: SparkSession) -> None:
     """In compiled code, too, which would compute it before them."""
     frame = spark.createDataFrame([("1",), ("x",)], "text string").repartition(1)

@@ -253,7 +253,7 @@ class Local:
         packer = Packer(reading.reader, reading.number, port.source, labels, port.by)
         rows = [row for piece in pack([packer], batches, partition) for row in piece.to_pylist()]
         dropped, failed = np.sum([row["counts"] or (0, 0) for row in rows] or [(0, 0)], axis=0)
-        if port.source.fallible:
+        if reading.fails:
             self.failed[f"{port.source.name}.failed"] += int(failed)
             self._letters(reading, batches)
         return [_piece(row) for row in rows], int(dropped)

@@ -121,7 +121,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         made = wire.frame.mapInArrow(packing(packings, title, place, unread), PACKED_COLUMNS)
         for reading in step.readings:
             source = reading.port.source
-            counted = ("dropped", "failed") if source.fallible else ("dropped",)
+            counted = ("dropped", "failed") if reading.fails else ("dropped",)
             metrics = [f"{source.name}.{count}" for count in counted]
             made = self._observed(made, metrics, reading.reader, reading.number)
         return made
@@ -147,7 +147,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         assert port.input is not None
         places = wire.input(port.input, source, letters=letters is not None)
         yield Packer(reading.reader, reading.number, source, self.labels, port.by, places)
-        if letters is not None and source.fallible:
+        if letters is not None and reading.fails:
             yield Letters(
                 letters,
                 DEAD_LETTERS,
