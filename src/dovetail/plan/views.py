@@ -22,8 +22,8 @@ from dovetail.columns import TIMESTAMP
 from dovetail.errors import PlanError
 from dovetail.plan.checks import known_field, refuse_duplicates, refuse_key_type, refuse_names
 from dovetail.plan.joins import as_entry, refuse_corrected
-from dovetail.plan.nodes import Derived, Describe, Entry, Node, Source
-from dovetail.plan.select import computed_field, session_for
+from dovetail.plan.nodes import Derived, Describe, Entry, Join, Node, Selected, Source
+from dovetail.plan.select import SIDES, computed_field, row_columns, session_for
 
 Item: TypeAlias = Annotated[str | Column, Rule("the name of a column or a Spark expression")]
 Condition: TypeAlias = Annotated[
@@ -282,6 +282,33 @@ Made: TypeAlias = "Sequence[tuple[StructField, str | Column]]"
 def _viewed(name: str, node: Node, *, exact: bool = False) -> Entry:
     refuse_corrected(name, node)
     return as_entry(name, node, exact=exact)
+
+
+def of_join(join: Join, errors: Errors) -> Node:
+    """A join; with ``"dead_letter"`` a view of its joined row, if its selection computes."""
+    if errors == "fail" or all(one.column is None for one in join.select):
+        return join
+    row, plain = row_columns(join.left, join.right)
+    names = {ref: name for name, ref in plain.items()}
+    sides = [Selected(side, None, F.col(side)) for side in SIDES]
+    whole = replace(
+        join,
+        select=(*sides, *(Selected(name, ref) for ref, name in names.items())),
+        values=StructType(row.fields[len(join.left.key) :]),
+    )
+    made = [names.get(one.ref or ("", ""), _computed(one)) for one in join.select]
+    source = _viewed(join.name, whole)
+    values = zip(join.values, made, strict=True)
+    return replace(_view(join.name, source, _key_of(source), [*values]), letters=join.name)
+
+
+def _computed(selected: Selected) -> Column:
+    """A value column of a join, over its joined row."""
+    if selected.column is not None:
+        return selected.column
+    assert selected.ref is not None
+    side, name = selected.ref
+    return F.col(side).getField(name)
 
 
 def labelled(node: Node, column: str) -> View:
