@@ -249,7 +249,7 @@ def _attempted(
             there = ~(absent if of_key else F.col(DELETED))
             attempts[name] = F.when(there, attempted(frame.sparkSession, [item]))
             held[number] = F.col(f"{name}._0")
-            fails = F.lit(f"{label}= fails: {said(item)}")
+            fails = F.lit(f"{label}= fails: {said(item).removesuffix(f' AS {label}')}")
             problems.append(F.when(there & F.col(name).isNull(), fails))
     return frame.withColumns(attempts), held, problems
 
