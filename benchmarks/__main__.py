@@ -13,6 +13,7 @@ from benchmarks import (
     scaling,
     snapshot_join,
     start,
+    state,
     stream_stream,
     stream_table,
     table_table,
@@ -30,6 +31,7 @@ BENCHMARKS = {
     "snapshot-join": snapshot_join,
     "start": start,
     "scaling": scaling,
+    "state": state,
 }
 
 

@@ -459,6 +459,7 @@ CALLS: dict[str, Call] = {
         named=ITEM,
     ),
     "Stream.deduplicate": call(lambda w: w.clicks.deduplicate, within=SPAN),
+    "Table.expire": call(lambda w: w.orders.expire, after=SPAN),
     "Stream.explode": call(lambda w: w.clicks.explode, column=line(wrong=("nope", "clicks"))),
     "Table.group_by": call(lambda w: w.orders.group_by, columns=COLUMN),
     "GroupedTable.agg": call(
@@ -545,7 +546,8 @@ CALLS: dict[str, Call] = {
         buckets=BUCKETS,
         partitions=BUCKETS,
         name=NAME,
-        initial=line("None", "empty mapping", wrong=({"orders": 1},)),
+        initial=line("None", "path", wrong=({"orders": 1},)),
+        emit_initial=FLAG,
     ),
     # Aggregates and windows.
     "aggregate": call(
@@ -692,6 +694,18 @@ CALLS: dict[str, Call] = {
         spark=SESSION,
         checkpoint=line("text", "column", "span", "path"),
         partitions=line("number"),
+    ),
+    "upgrade": call(
+        lambda w: partial(
+            dt.upgrade, spark=w.spark, old=w.folder, new=w.folder / "new", topology=w.table
+        ),
+        runs=True,
+        spark=SESSION,
+        old=line("text", "column", "span", "path"),
+        new=line("text", "column", "span", "path"),
+        topology=line("table", "stream"),
+        buckets=BUCKETS,
+        partitions=BUCKETS,
     ),
     "rewind": call(
         lambda w: partial(dt.rewind, spark=w.spark, checkpoint=w.folder, batch=0),

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 import dovetail as dt
 from dovetail import lake
 from dovetail.plan.nodes import Node
-from dovetail.spark import query
+from dovetail.spark import running
 from dovetail.spark.checkpoint import CheckpointFile
 
 ROWS = pa.schema(
@@ -326,7 +326,7 @@ def test_a_session_with_sparks_leak_is_told_once(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert joined.changelog().isStreaming
-    monkeypatch.setattr(query, "spark_version", lambda _: "4.2.0")
+    monkeypatch.setattr(running, "spark_version", lambda _: "4.2.0")
     message = r"a socket of each task with state: 4 per micro-batch.* Spark 4\.2\.1 or later"
     with pytest.warns(dt.DovetailWarning, match=message) as told:
         joined.changelog()

@@ -54,6 +54,7 @@ SIX = dt.tumbling("6 us", grace="2 us", retention="20 us")
 VERSIONED: dict[str, Any] = {"versioned": "8 us"}
 NAMES = ["left.v", "right.v"]
 VALUES = {"lv": "left.v", "rv": "right.v"}
+LISTED: dict[str, Any] = {"all": dt.collect_list("v")}
 
 
 def _placed() -> Topology:
@@ -135,6 +136,51 @@ TOPOLOGIES: dict[str, Callable[[], Topology]] = {
         .window(SIX)
         .agg(all=dt.collect_list("lv"))
         .to_table(windows="on_close")
+    ),
+    "expiring": lambda: table("l").expire(after="3 us"),
+    "expiring, joined": lambda: (
+        table("l").expire(after="3 us").join(table("r"), how="outer", select=VALUES)
+    ),
+    "expiring, referred to": lambda: table("l").join(
+        table("r").expire(after="3 us"), on="r", how="left", select=VALUES
+    ),
+    "expiring twice, grouped": lambda: (
+        table("l").expire(after="5 us").expire(after="3 us").group_by("r").agg(**LISTED)
+    ),
+    "expiring result": lambda: (
+        table("l").join(table("r"), how="outer", select=VALUES).expire(after="3 us")
+    ),
+    "expiring result by foreign key": lambda: (
+        table("l").join(table("r"), on="r", how="outer", select=VALUES).expire(after="3 us")
+    ),
+    "expiring groups, joined": lambda: (
+        table("l")
+        .group_by("r")
+        .agg(**LISTED)
+        .expire(after="2 us")
+        .join(table("r"), on={"r": "k"}, select=["all", "v"])
+    ),
+    "looked up with grace, expiring": lambda: (
+        stream("l")
+        .join(table("r", **VERSIONED), grace="3 us", select={"lv": "left.v", "r": "left.r"})
+        .to_table()
+        .expire(after="2 us")
+        .group_by("r")
+        .agg(all=dt.collect_list("lv"))
+    ),
+    "closed windows, expiring": lambda: (
+        counted("l", SIX)
+        .to_table(windows="on_close")
+        .expire(after="4 us")
+        .group_by("k")
+        .agg(all=dt.collect_list("total"))
+    ),
+    "streams, expiring": lambda: (
+        stream("l")
+        .join(stream("r"), how="outer", within=dt.within(before="3 us"), select=VALUES)
+        .to_table()
+        .expire(after="2 us")
+        .materialize()
     ),
 }
 

@@ -23,6 +23,7 @@ PAGES = [
     ROOT / "docs" / "postgres.md",
     ROOT / "docs" / "operations.md",
     ROOT / "docs" / "state.md",
+    ROOT / "docs" / "upgrades.md",
 ]
 DSN = "postgresql://dovetail@localhost/shop"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)

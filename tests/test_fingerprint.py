@@ -214,6 +214,16 @@ OTHERS: dict[str, tuple[Make, Make, str]] = {
         lambda: orders().join(items(), on="item", select={"n": "left.m"}).materialize(),
         r'plan.materialized.result.select was \[\["n", \["left", "n"\]\]\] and is',
     ),
+    "another time to live": (
+        lambda: orders().expire(after="1 day"),
+        lambda: orders().expire(after="2 days"),
+        r"plan.after_us was 86400000000 and is 172800000000",
+    ),
+    "a table that no longer expires": (
+        lambda: orders().expire(after="1 day").join(items(), on="item"),
+        lambda: orders().materialize().join(items(), on="item"),
+        r"left.result was table orders with rows that expire and is the result of table orders",
+    ),
     "sides that change places": (two, lambda: two("b", "a"), r'left.table was "a" and is "b"'),
     "another name of a table": (two, lambda: two("a", "c"), r'right.table was "b" and is "c"'),
     "another accumulator": (

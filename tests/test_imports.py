@@ -52,7 +52,7 @@ LAYERS = {
     },
     "results": {"arguments", "errors", "io", "physical", "plan", "spark", "topology"},
     "testing": {*BUCKETS, "spark", "topology", "dsl", "results"},
-    "cli": {"errors", "columns", "spark", "topology"},
+    "cli": {"errors", "columns", "spark", "topology", "results"},
     "__init__": {"errors", "io", "lookup", "plan", "spark", "snapshots", "dsl", "results"},
 }
 WITHOUT_SPARK = {

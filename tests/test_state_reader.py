@@ -309,6 +309,35 @@ def test_the_results_of_groups(spark: SparkSession, tmp_path: Path) -> None:
         dt.read_state(spark, checkpoint / "b", "aggregate of l by f")
 
 
+def test_a_table_whose_rows_expire(spark: SparkSession, tmp_path: Path) -> None:
+    """It has the rows that are young enough; of what it is joined with all stay."""
+    batches, after = micro_batches("lr", 3, 40), timedelta(minutes=15)
+    for number, batch in enumerate(batches):
+        write(tmp_path / "log", number, batch)
+    log, checkpoint = read_log(spark, tmp_path / "log"), tmp_path / "checkpoint"
+    young = table(log, "l", ["k", "v", "f"]).expire(after=after)
+    right = table(log, "r", ["f", "v"])
+    joined = young.join(right, on="f", how="left", select={"v": "left.v", "w": "right.v"})
+    sink = dt.to_parquet(str(tmp_path / "out"))
+    joined.write_stream(
+        sink, checkpoint=checkpoint, availableNow=True, buckets=3
+    ).awaitTermination()
+    for number in range(3):
+        given = [row for part in batches[: number + 1] for row in part]
+        now = max(row["at"] for row in given if row["table"] == "l")
+        expected = [
+            row
+            for row in last_rows(given, "l", ["k", "v", "f"])
+            if row[-1] >= (now - after).timestamp()
+        ]
+        assert rows(dt.read_state(spark, checkpoint, "l", batch=number)) == expected
+    assert len(expected) < len(last_rows(given, "l", ["k"]))
+    found = dt.lookup_state(checkpoint, "l", keys=[*"abcdefgh"])
+    assert arrow_rows(found) == expected
+    result = dt.read_state(spark, checkpoint, topology=joined)
+    assert [(row[0], row[1]) for row in rows(result)] == [(row[0], row[1]) for row in expected]
+
+
 def test_what_is_no_checkpoint_or_has_nothing_yet(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(dt.CheckpointError, match=r"has no dovetail\.json"):
         dt.read_state(spark, tmp_path)

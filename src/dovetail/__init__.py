@@ -46,13 +46,13 @@ from dovetail.plan.aggregates import (
 from dovetail.plan.delta import Delta, delta
 from dovetail.plan.stream_join import Within, within
 from dovetail.plan.windows import Windows, hopping, session, sliding, tumbling
-from dovetail.results import dead_letters, explain, run
+from dovetail.results import dead_letters, explain, run, upgrade
 from dovetail.snapshots.table import SnapshotTable
 from dovetail.spark.doctor import doctor
 from dovetail.spark.outcomes import BatchSink, Sink
-from dovetail.spark.query import settings
 from dovetail.spark.repartition import repartition
 from dovetail.spark.rewind import rewind
+from dovetail.spark.running import settings
 from dovetail.spark.session import configure
 from dovetail.spark.state_lookup import lookup_state
 from dovetail.spark.state_reader import read_state
@@ -128,5 +128,6 @@ __all__ = [
     "to_postgres",
     "to_topic",
     "tumbling",
+    "upgrade",
     "within",
 ]

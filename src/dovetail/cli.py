@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from pyspark.errors import PySparkException
@@ -27,13 +27,14 @@ from rich.table import Table as Grid
 
 from dovetail.columns import quoted
 from dovetail.errors import ConfigurationError, DovetailError, line_of
+from dovetail.results import upgrade as goes_on
 from dovetail.spark import repartition as dealing
 from dovetail.spark import rewind as going_back
 from dovetail.spark.keys import keys_of_text
 from dovetail.spark.session import configure
 from dovetail.spark.state_reader import read_state
 from dovetail.spark.stored import Stored
-from dovetail.topology import Planned
+from dovetail.topology import Planned, Topology
 
 app = typer.Typer(
     name="dovetail",
@@ -47,6 +48,9 @@ Checkpoint = Annotated[str, typer.Argument(help="The checkpoint= of a query.")]
 Batch = Annotated[int | None, typer.Option(help="The micro-batch after which; the last one.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON in place of a table.")]
 App = Annotated[str, typer.Argument(help="A Table or Stream in a module, as module:name.")]
+
+
+P = TypeVar("P", bound=Planned)
 
 
 class Format(str, Enum):
@@ -127,7 +131,7 @@ def state(
             as_of=None if as_of is None else _moment(as_of),
             keys=keys,
             columns=column,
-            topology=None if topology is None else _loaded(topology),
+            topology=None if topology is None else _loaded(topology, Planned),
         )
         if output is not None:
             frame.write.parquet(output)
@@ -145,7 +149,7 @@ def state(
 def explain(topology: App) -> None:
     """Print a topology, its stages, their shuffles and their state."""
     with _session():
-        _loaded(topology).explain()
+        _loaded(topology, Planned).explain()
 
 
 @app.command()
@@ -158,6 +162,22 @@ def rewind(
     with _session() as spark:
         committed = going_back.rewind(spark, checkpoint, batch=batch)
     print(f"{checkpoint} is as it was after micro-batch {batch}, at {_text(committed)}")
+
+
+@app.command()
+def upgrade(
+    old: Checkpoint,
+    new: Annotated[str, typer.Argument(help="The checkpoint to make, a new folder.")],
+    topology: Annotated[list[str], typer.Argument(help="Its results, each as module:name.")],
+    *,
+    buckets: Annotated[int | None, typer.Option(help="Other buckets than it has.")] = None,
+    partitions: Annotated[int | None, typer.Option(help="Tasks of each stage with state.")] = None,
+) -> None:
+    """Make of a checkpoint that of another topology, which goes on where the first one stands."""
+    with _session() as spark:
+        results = [_loaded(one, Topology) for one in topology]
+        steps = goes_on(spark, old, new, results, buckets=buckets, partitions=partitions)
+        _show(steps.columns, [list(row) for row in steps.collect()])
 
 
 @app.command()
@@ -200,7 +220,7 @@ def _session() -> Iterator[SparkSession]:
             spark.stop()
 
 
-def _loaded(name: str) -> Planned:
+def _loaded(name: str, kind: type[P]) -> P:
     """The topology that ``module:name`` names, or that the function of that name makes."""
     module, colon, attribute = name.partition(":")
     sys.path.insert(0, str(Path.cwd()))
@@ -210,9 +230,9 @@ def _loaded(name: str) -> Planned:
         raise ConfigurationError(
             "topology", f"{name} cannot be found, {line_of(error)}", "Give it as module:name"
         ) from error
-    if callable(found) and not isinstance(found, Planned):
+    if callable(found) and not isinstance(found, kind):
         found = found()
-    if not isinstance(found, Planned):
+    if not isinstance(found, kind):
         raise ConfigurationError(
             "topology", f"{name} is no Table or Stream", "Give one as module:name"
         )

@@ -8,8 +8,9 @@ which orders the changes of one record) and ``_stream_time`` (that of the stage 
 change). On the way to pack: ``_file_time``, ``_file_path`` and ``_file_block``, from which a
 row was read; from there ``_file``, the number of its run. Of a run: ``_first`` and ``_last``, its
 ends in the log, and ``_high``, its largest timestamp. In the stores of a stream's rows: ``_due``
-(the time a row waits for), ``_row`` (its number in the bucket) and ``_pending`` (whether it came
-without a match). Between the two stages of a foreign-key join: the foreign key as ``_f0``
+(the time a row waits for; of a table's rows that expire, by which one and all that it hides are
+gone), ``_row`` (its number in the bucket) and ``_pending`` (whether it came without a match).
+Between the two stages of a foreign-key join: the foreign key as ``_f0``
 and so on, ``_foreign`` (its hash), ``_place`` (the primary key's hash), ``_epoch`` (which change of
 the primary key's row) and ``_instruction`` (what is to be emitted); in the JVM before it,
 ``_foreign_key_1`` and so on (what expressions make of the row) and, of a view, ``_position_0`` and

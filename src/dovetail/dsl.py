@@ -21,6 +21,7 @@ from dovetail.plan.aggregates import AnAggregate
 from dovetail.plan.aggregation import aggregation
 from dovetail.plan.deduplicated import deduplicated
 from dovetail.plan.delta import ADelta, Delta, tables_joined, with_lookup
+from dovetail.plan.expired import expired
 from dovetail.plan.joins import Call
 from dovetail.plan.matching import On, OnComputed
 from dovetail.plan.nodes import ChangeKinds, Late, Node
@@ -146,9 +147,7 @@ class Table(Topology):
 
         ``select``: the result's value columns, all of both sides by default. Columns are named
         ``"left.x"``, ``"right.x"`` or just ``"x"``; a mapping gives new names; Spark expressions
-        over the joined row (``F.col("left.x") + F.col("right.y")``) run in the JVM. ``errors``: as
-        in ``where``, for these; ``"dead_letter"`` leaves out a result on which one fails, in a
-        stage of its own where it is not read further.
+        over the joined row (``F.col("left.x") + F.col("right.y")``), ``errors`` as in ``where``.
 
         ``late``: what a versioned table's record does that is older than its key's latest version.
         ``"ignore"``: it emits nothing (an unversioned table's replaces the row, whatever its time).
@@ -179,10 +178,8 @@ class Table(Topology):
     ) -> Table:
         """The rows under another key: columns, and Spark expressions under names of their own. The
         former key's columns are values. A row with a null in the key is left out.
-
-        ``duplicates``: what happens when several rows have one key: ``"error"`` fails the query;
-        ``"last"``: the one that came last stands for them, and when it leaves, the one before it.
-        ``errors``: as in ``where``.
+        ``duplicates``: where several rows have one key, ``"error"`` fails the query, ``"last"`` has
+        the one that came last, and when it leaves, the one before it. ``errors``: as in ``where``.
         """
         return Table(rekeyed(self.plan, columns, named, duplicates, errors))
 
@@ -206,6 +203,15 @@ class Table(Topology):
         Raises ``PlanError`` for a join of histories (``late="history"``).
         """
         return Table(materialized(self.plan))
+
+    @validated
+    def expire(self, *, after: Span) -> Table:
+        """This table's rows as long as stream time is no more than ``after`` past their timestamps;
+        then a tombstone deletes the row, here and in all that is made of it. A change of a row
+        gives it a new life. One that comes later than that is counted (``<name>.late``). It has no
+        history. Source: spec/view/expire.
+        """
+        return Table(expired(self.plan, after))
 
     @validated
     def with_lookup(self, source: LookupSource, *, changes: ChangeKinds | None = None) -> Table:
@@ -307,8 +313,8 @@ class Stream(Topology):
         stands when the record comes; nulls where there is no such window (any longer). ``within``,
         ``unmatched``, ``grace`` and ``align`` do not apply.
 
-        ``select``, ``errors``, ``name``: as in ``Table.join``. ``align``: let rows that are
-        ahead of the other side's stream time wait, in state, until it has caught up or has brought
+        ``select``, ``errors``, ``name``: as in ``Table.join``. ``align``: let rows that are ahead
+        of the other side's stream time wait, in state, until it has caught up or has brought
         nothing for so long by the clock; so that a replay gives what the live run gave. (With
         ``availableNow=True`` they wait, at the end of the data, for the next run's.)
 
@@ -316,8 +322,7 @@ class Stream(Topology):
         join design; spec/stream_table, spec/stream_stream.
         """
         call = Call(self.plan, right.plan, on, how, select, align, name)
-        eager = None if unmatched == "on_close" else unmatched
-        two = {"within": within, "unmatched": eager}
+        two = {"within": within, "unmatched": None if unmatched == "on_close" else unmatched}
         if isinstance(right, Windowed):
             others = {"grace": grace, **two}
             return Stream(of_join(window_join(call, window_of=window_of, others=others), errors))

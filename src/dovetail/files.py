@@ -77,6 +77,10 @@ class Files(ABC):
         """Delete all that is in a folder."""
 
     @abstractmethod
+    def copy(self, folder: str, to: str) -> None:
+        """Copy a folder with all that is in it, where there is one; ``to`` is made."""
+
+    @abstractmethod
     def make_folder(self, folder: str) -> bool:
         """Whether there is such a folder, which is made if it is not, or may be made later."""
 
@@ -173,6 +177,14 @@ class _OfHadoop(Files):
         path, files = self._located(folder)
         files.delete(path, True)
 
+    def copy(self, folder: str, to: str) -> None:
+        path, files = self._located(folder)
+        target, there = self._located(to)
+        if files.exists(path):
+            there.mkdirs(target.getParent())
+            conf = self._state.newHadoopConf()
+            self._jvm.org.apache.hadoop.fs.FileUtil.copy(files, path, there, target, False, conf)
+
     def make_folder(self, folder: str) -> bool:
         path, files = self._located(folder)
         return bool(files.mkdirs(path))
@@ -240,6 +252,9 @@ class _OfServer(Files):
 
     def remove(self, path: str) -> None:
         raise _lacking("deletes a file")
+
+    def copy(self, folder: str, to: str) -> None:
+        raise _lacking("copies a folder")
 
     def text(self, path: str) -> str | None:
         with _where_there():

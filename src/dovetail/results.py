@@ -1,24 +1,30 @@
-"""Several results in one query."""
+"""Several results in one query, and another topology for the state of one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from os import fspath
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from dovetail.arguments import Path, Rule, Text, validated
-from dovetail.errors import PlanError
+from dovetail.errors import CheckpointError, PlanError
 from dovetail.io.sinks import FunctionSink
 from dovetail.physical import explain as text
 from dovetail.physical.fragment import Buckets, Emit
 from dovetail.plan.dead_letters import DeadLetters
+from dovetail.plan.fingerprint import in_one_order
 from dovetail.plan.spans import Span
-from dovetail.spark import query
+from dovetail.spark import beginning, query
+from dovetail.spark.checkpoint import BEGINNING
 from dovetail.spark.outcomes import BatchSink, Outcome
 from dovetail.spark.query import A_SINK
+from dovetail.spark.running import Run
 from dovetail.spark.seed import Initial
-from dovetail.topology import Planned, Topology
+from dovetail.spark.state_reader import Session
+from dovetail.topology import ATopology, Planned, Topology
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
 
@@ -40,6 +46,10 @@ AResult: TypeAlias = Annotated[
 ]
 ABatchSink: TypeAlias = Annotated[BatchSink, Rule(A_SINK)]
 Sinks: TypeAlias = ABatchSink | Sequence[ABatchSink]
+Topologies: TypeAlias = Annotated[
+    ATopology | Sequence[ATopology],
+    Rule("a Table or a Stream, or a list of them", lambda given: given not in ([], ())),
+]
 Results: TypeAlias = Annotated[
     Mapping[AResult, Sinks],
     Rule(
@@ -61,6 +71,7 @@ def run(
     partitions: Buckets | None = None,
     name: Text | None = None,
     initial: Initial | None = None,
+    emit_initial: bool = False,
 ) -> StreamingQuery:
     """Start one query that keeps the sinks of several results up to date.
 
@@ -106,11 +117,55 @@ def run(
         partitions=partitions,
         name=name,
         initial=initial,
+        emit_initial=emit_initial,
     )
 
 
 def _listed(sinks: Any) -> tuple[Any, ...]:
     return tuple(sinks) if isinstance(sinks, Sequence) else (sinks,)
+
+
+@validated
+def upgrade(
+    spark: Session,
+    old: Path,
+    new: Path,
+    topology: Topologies,
+    *,
+    buckets: Buckets | None = None,
+    partitions: Buckets | None = None,
+) -> DataFrame:
+    """Make of the checkpoint ``old``, whose query stands still, the checkpoint ``new`` for another
+    topology, or for the same with other ``buckets``. ``old`` stays as it is.
+
+    Law: what a query of ``topology`` emits that is started with ``new`` is what it would have
+    emitted from there on, had it run from the beginning. It reads the sources from where the old
+    one stopped; sources that the old one did not read from their beginning. A table's history
+    reaches back as far as the old one kept it.
+
+    ``topology``: what ``write_stream`` will be called on; of ``dt.run`` all results. ``buckets``,
+    ``partitions``: as for ``write_stream``; by default as many buckets as ``old`` has. Nothing is
+    written to sinks: ``write_stream(initial=old, emit_initial=True)`` does the same and begins its
+    sink with the rows that there are.
+
+    Returns how each stage begins: ``stage``, its number in ``explain``; ``computes``; ``begins``,
+    "carried over" or "with the rows of ...". A call that is killed is repeated.
+
+    Raises ``CheckpointError`` where a stage needs what ``old`` does not have, where ``new`` has
+    begun, where one of them is being written; ``ConfigurationError`` on Spark Connect.
+    """
+    nodes = [one.plan for one in (topology if isinstance(topology, Sequence) else [topology])]
+    nodes = in_one_order(nodes)
+    query.streaming_session(*nodes)
+    run = Run("upgrade", nodes, (), fspath(new), "change", buckets, partitions)
+    bound = run.file.read("upgrade")
+    if bound is not None and BEGINNING not in bound:
+        raise CheckpointError("upgrade", f"{new} has begun", "Name a folder that is not there yet")
+    if bound is None:
+        bound = beginning.prepared(run, old, emits=False)
+    steps = beginning.steps(run, bound)
+    beginning.finished(run, bound)
+    return spark.createDataFrame(steps, "stage int, computes string, begins string")
 
 
 @validated

@@ -359,6 +359,7 @@ class Topology(Planned):
         partitions: Buckets | None = None,
         name: Text | None = None,
         initial: Initial | None = None,
+        emit_initial: bool = False,
     ) -> StreamingQuery:
         """Start a query that keeps ``sink`` up to date; an ordinary ``StreamingQuery``.
 
@@ -371,9 +372,11 @@ class Topology(Planned):
         many as buckets. The checkpoint fixes both.
 
         ``initial``: by name the static frames with which tables begin, one row a key: their columns
-        of key and values, and ``_timestamp`` or what ``timestamp=`` reads. The call stores their
-        rows before it starts the query; what they would have emitted is not. On a checkpoint that
-        has begun they are not looked at.
+        of key and values, and ``_timestamp`` or what ``timestamp=`` reads. Or the checkpoint of a
+        query that stands still, whose state and sources this one goes on with, as ``dt.upgrade``
+        says. The call stores what the query begins with before it starts it; ``emit_initial``: the
+        sink gets what comes of it, as a first micro-batch. On a checkpoint that has begun neither
+        is looked at.
 
         Raises ``CheckpointError`` where the checkpoint is another topology's, ``PlanError`` where
         two inputs have one name and the same columns.
@@ -388,6 +391,7 @@ class Topology(Planned):
             partitions=partitions,
             name=name,
             initial=initial,
+            emit_initial=emit_initial,
         )
 
     def dead_letters(self) -> DataFrame:

@@ -12,12 +12,13 @@ from typing import Any
 
 import window_cases
 from bench import kafka_streams, runners
-from bench.families import foreign_keys, streams, tables, windows
+from bench.families import foreign_keys, streams, tables, views, windows
 from bench.family import Family
 from bench.forced import HASHES, forced
 from bench.models.foreign_keys import HOWS, ForeignKeyJoin
 from bench.models.gathering import Windows
 from bench.models.tables import names
+from bench.models.views import Pipeline
 from bench.models.windows import Joined, View, inputs_of
 from bench.records import Record, by_key, cut, per_batch
 
@@ -254,7 +255,27 @@ def _read_joined(told: Any) -> Any:
     return Joined(**(told | sides))
 
 
+# Tables whose rows expire.
+
+
+def _draw_expiring(random_: random.Random, count: int) -> tuple[Any, list[Record]]:
+    step = f"expire {random_.choice([0, 1, 3, 10, 50, 1000, 10**6])}"
+    steps = random_.choice([[step], ["where", step], [step, "to_stream"]])
+    found = _plain(random_, count, "T", random_.choice(KEYS))
+    met = {record.value: random_.choice([True, True, False, None]) for record in found}
+    return steps, [
+        record if record.deleted else record._replace(value=(record.value, met[record.value]))
+        for record in found
+    ]
+
+
 FAMILIES = {
+    "expiring": Drawn(
+        views,
+        _draw_expiring,
+        lambda steps: Pipeline(("T",), tuple(steps)),
+        lambda expiring: expiring.steps[-1] != "to_stream",
+    ),
     "tree": Drawn(tables, _draw_tree, _read_tree, lambda tree: True),
     "matrix": Drawn(streams, _draw_streams, _read_streams, lambda join: False),
     "foreign": Drawn(

@@ -117,6 +117,30 @@ FAULTS = [
         "return equal | _null(left)",
     ),
     Fault(
+        "expire: a row is gone at its end",
+        "laws.expire",
+        "due_us = time_us + after_us + 1",
+        "due_us = time_us + after_us",
+    ),
+    Fault(
+        "expire: a late row leaves the one before it",
+        "laws.expire",
+        "(stands & ~expires)[:-1] & ~stands[1:]",
+        "(stands & ~expires)[:-1] & ~stands[1:] & ~late[1:]",
+    ),
+    Fault(
+        "expire: nothing hides a younger row from before",
+        "operators.expire",
+        "until_us = np.maximum(self.stored_due_us, np.where(there, due_us, NO_TIME))",
+        "until_us = np.where(there, due_us, NO_TIME)",
+    ),
+    Fault(
+        "expire: a key that has waited is looked after no more",
+        "operators.expire",
+        "known = stood & ~self.waited &",
+        "known = stood &",
+    ),
+    Fault(
         "tables: outer does not keep the right side",
         "laws.table_join",
         'return how in ("left", "outer"), how in ("right", "outer")',

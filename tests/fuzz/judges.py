@@ -10,7 +10,7 @@ from collections.abc import Callable
 from fuzz import families, graphs
 from fuzz.case import Case
 
-WEIGHTS = {"graph": 10, "tree": 2, "matrix": 5, "foreign": 2, "windows": 6}
+WEIGHTS = {"graph": 10, "tree": 2, "matrix": 5, "foreign": 2, "windows": 6, "expiring": 2}
 
 
 LARGEST = 40_000

@@ -59,7 +59,9 @@ class Place:
         frame = self.spark.createDataFrame(rows, schema).withColumn("_timestamp", F.lit(START))
         frame.coalesce(1).write.format("delta").save(str(self.target))
 
-    def run(self, checkpoint: str = "checkpoint", select: Any = None, **options: Any) -> None:
+    def run(
+        self, checkpoint: str = "checkpoint", begin: dict[str, Any] | None = None, **options: Any
+    ) -> None:
         changes = self.spark.readStream.schema("id long, v string, at timestamp")
         table = dt.Table.from_changelog(
             changes.parquet(str(self.directory / "in")),
@@ -75,6 +77,7 @@ class Place:
             checkpoint=str(self.directory / checkpoint),
             availableNow=True,
             buckets=1,
+            **(begin or {}),
         ).awaitTermination()
 
     def stored(self, version: int | None = None) -> Rows:
@@ -129,6 +132,21 @@ def test_rows_that_are_there_are_refused_replaced_or_adopted(place: Place) -> No
     place.come([(3, "c")])
     place.run(checkpoint="another", existing="replace")
     assert place.versions()[-2:] == [[(2, "b")], [(2, "b"), (3, "c")]]
+
+
+def test_a_table_goes_on_with_the_state_of_another_query(place: Place) -> None:
+    """A new one has all rows from its first commit on; the one that is there may be adopted."""
+    place.run()
+    place.come([(1, None), (3, "c")])
+    first, place.target = place.target, place.directory / "target 2"
+    begin = {"initial": place.directory / "checkpoint"}
+    place.run("second", begin | {"emit_initial": True})
+    assert [rows for rows in place.versions() if rows] == [OWN, [(2, "b"), (3, "c")]]
+    place.target = first
+    refused(place, "has rows that this query has not written", checkpoint="third", begin=begin)
+    shutil.rmtree(place.directory / "third")
+    place.run("third", begin, existing="adopt")
+    assert place.stored() == [(2, "b"), (3, "c")]
 
 
 @pytest.mark.parametrize(

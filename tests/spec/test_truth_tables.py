@@ -268,7 +268,7 @@ USUAL = {
     *("aggregate/stream-by", "aggregate/table-batch-by"),
     *("windowed/nested-shift", "windowed/table-session-final"),
     *("view/table-swapped", "view/stream-latest", "view/union-where", "view/explode-keyed"),
-    "view/deduplicate-once",
+    *("view/deduplicate-once", "view/expire-twice", "view/expire-net"),
 }
 """The others are slow because they are many."""
 

@@ -106,6 +106,9 @@ def arrival_keys(sources: Sequence[Rows]) -> list[Ints]:
     """What puts the rows of all sources in the order of their arrival, what decides last first."""
     if all(rows.sequence is not None for rows in sources):
         keys = [_all(rows.sequence for rows in sources)]
+        if any(rows.order is not None for rows in sources):
+            order = (np.zeros_like(r.hash) if r.order is None else r.order for r in sources)
+            keys = [_all(order), *keys]
     elif all(rows.order is not None for rows in sources):
         keys = [_all(rows.order for rows in sources), _all(rows.clock_us for rows in sources)]
     else:

@@ -82,6 +82,16 @@ def _brought(source: SourceSpec, rows: pa.Table) -> Arrived:
     return Arrived(int(time_us.max()), None, stairs)
 
 
+def stairs_of(changes: pa.Table) -> pa.Table | None:
+    """How stream time rises over the changes of a stage, where they say it and all inputs share one
+    log, by which it is not known otherwise.
+    """
+    if not {SEQUENCE, STREAM_TIME} <= {*changes.schema.names}:
+        return None
+    stairs = Stairs.of(*(changes.column(name).to_numpy() for name in (SEQUENCE, STREAM_TIME)))
+    return pa.table({POSITION: stairs.position, STREAM_TIME: stairs.time_us}, schema=STAIRS)
+
+
 def _in_log_order(
     source: SourceSpec, rows: pa.Table, counted: Mask | None
 ) -> tuple[pa.Table, Mask | None]:

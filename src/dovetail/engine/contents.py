@@ -128,7 +128,7 @@ def _shown(store: Store, table: pa.Table, lists: Mapping[int, Parts]) -> pa.Tabl
     if store.results:
         columns = [*map(table.column, store.key), *_results(store, table, lists)]
     else:
-        columns = [table.column(field.name) for field in store.fields]
+        columns = [table.column(name) for name in store.stored]
     columns.append(table.column(GROUP_TIME if store.results else EVENT_TIME).cast(TIME))
     if store.kind == "versions":
         columns.append(_changes(table.column(DELETED)))

@@ -27,10 +27,12 @@ from dovetail.columns import (
     FOREIGN,
     HASH,
     POSITION,
+    STREAM_TIME,
     aggregated_name,
     foreign_name,
 )
 from dovetail.engine import flow
+from dovetail.engine.arranged import stairs_of
 from dovetail.engine.flow import Flow
 from dovetail.engine.fragment import process
 from dovetail.engine.pack import DEAD_LETTERS, Letters, Packer, Tag, pack, packed, unpack_piece
@@ -340,8 +342,9 @@ class _MicroBatch(Flow[Made, Packed]):
         labels = range(stage.fragment.buckets)
         own, passing = self._own(step, inputs)
         for number, (bucket, table) in enumerate(self._processed(stage, own)):
-            time_us = pc.max(table.column(EVENT_TIME)).as_py()
-            tag = Tag(reading.reader, reading.number, bucket, number, time_us)
+            time = STREAM_TIME if STREAM_TIME in table.schema.names else EVENT_TIME
+            time_us, stairs = pc.max(table.column(time)).as_py(), stairs_of(table)
+            tag = Tag(reading.reader, reading.number, bucket, number, time_us, stairs=stairs)
             rows = packed(table, labels, tag, by=reading.port.hash_column)
             yield from (Parcel(reading.reader, *_piece(row)) for row in rows.to_pylist())
         yield from passing

@@ -163,8 +163,18 @@ def order_by_run(origin: int, rank: Ints, ordinal: Ints) -> Ints:
 
 
 def before_all(hash_: Ints) -> Ints:
-    """The numbers of what comes as stream time moves, before all records: by the keys' hashes."""
-    order: Ints = (hash_ >> 1) | np.int64(np.iinfo(np.int64).min)
+    """The numbers of what comes as stream time moves, before all records: by the keys' hashes, from
+    -2**62 on.
+    """
+    order: Ints = (hash_ >> 2) - (1 << 61)
+    return order
+
+
+def as_due(time_us: Ints) -> Ints:
+    """The numbers of what comes as stream time passes these times (within 2**61), in their order
+    and before all else.
+    """
+    order: Ints = time_us - 3 * (1 << 61)
     return order
 
 

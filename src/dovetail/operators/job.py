@@ -132,7 +132,9 @@ class Work:
             return batch.rows.column(HASH).to_numpy()  # type: ignore[no-any-return]
         if name == CLOCK:
             return batch.clock_us
-        assert batch.order is not None
+        if batch.order is None:
+            assert self.sources[source].ordered
+            return np.zeros(len(batch.rows), np.int64)
         return batch.order
 
 

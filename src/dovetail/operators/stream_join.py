@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from dovetail.arrays.grouping import any_null, by_group_and_time, rank_of_keys
 from dovetail.arrays.hashing import stable_hash
 from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, timeline
-from dovetail.columns import EVENT_TIME, HASH
+from dovetail.columns import EVENT_TIME, HASH, SEQUENCE
 from dovetail.laws.stream_join import NEVER, Arrivals, Pairs, Window, stream_times
 from dovetail.operators.job import Cause, Done, Job, minus, output, picked
 from dovetail.operators.stream_join_side import Meeting, Side, Stores
@@ -254,7 +254,11 @@ class _Caused:
             keys = picked(own.pool.columns[: own.keys], number[mine])
             due[mine] = own.window.limit(own.side, own.time_us[number[mine]]) + 1
             hash_[mine] = stable_hash(keys)
-        return cause.due(order == 0, due, hash_, operator.law.holds_us)
+        cause = cause.due(order == 0, due, hash_, operator.law.holds_us)
+        if SEQUENCE not in operator.feeds:
+            return cause
+        place = np.where(order == 0, _moved(self.job, due - 1), cause.columns[SEQUENCE])
+        return Cause({**cause.columns, SEQUENCE: place})
 
 
 def _keep(

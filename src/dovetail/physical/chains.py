@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import pyarrow as pa
 
-from dovetail.columns import EPOCH, PLACE, SEQUENCE
+from dovetail.columns import EPOCH, PLACE, SEQUENCE, STREAM_TIME
 from dovetail.errors import PlanError
 from dovetail.laws.table_join import How
 from dovetail.physical import groups
@@ -50,6 +50,7 @@ def _moved(
         retracted=retracted,
         origin=source.origin,
         carries=tuple(name for name in carries if name != SEQUENCE),
+        stairs=source.stairs and STREAM_TIME in carries,
     )
 
 

@@ -21,14 +21,33 @@ WINDOW_TYPE = pa.timestamp("us", "UTC")
 @dataclass(frozen=True)
 class Retract(Law):
     """A table by primary key, grouped by other columns of it: each record becomes the old row,
-    which leaves its group, and the new one, which enters its own.
+    which leaves its group, and the new one, which enters its own. ``names``: what users call the
+    columns behind the key: those that it is grouped by, then those that are aggregated.
     """
+
+    names: tuple[str, ...]
 
     room = "retract"
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
         """Each row, as far as it is aggregated."""
-        kept = Store("last row per key, of it what is aggregated")
+        (source,) = sources
+        stored = [
+            *source.fields(source.foreign_columns)[1:],
+            *source.fields(source.value_columns),
+        ]
+        columns = {field.name: field for field in source.fields(source.key_columns)}
+        for name, field in zip(self.names, stored, strict=True):
+            columns.setdefault(name, field)
+        table = table_of(sources, 0)
+        kept = replace(
+            table,
+            holds="last row per key, of it what is aggregated",
+            kind="rows",
+            span_us=None if source.retention_us is None else table.span_us,
+            fields=tuple(field.with_name(name) for name, field in columns.items()),
+            columns=tuple(field.name for field in columns.values()),
+        )
         return dict.fromkeys(super().stores(sources), kept)
 
     def counts(self, sources: Sources) -> list[str]:

@@ -90,12 +90,13 @@ class Input:
 @dataclass(frozen=True)
 class Arrival:
     """How the rows of a topology are put in order. ``origins``: its sources; ``timed``: whether
-    anything in it goes by stream time; ``one_log``: all sources are read from one log, whatever
-    they say of themselves.
+    anything in it goes by stream time, and ``expires``, tables' rows by that of their results;
+    ``one_log``: all sources are read from one log, whatever they say of themselves.
     """
 
     origins: tuple[Source, ...]
     timed: bool
+    expires: bool = False
     one_log: bool = False
 
     @classmethod
@@ -104,7 +105,8 @@ class Arrival:
         and in another in the next, that of their first use counts.
         """
         timed = any(node.timed for node in nodes)
-        return cls(_in_one_order([node.origins for node in nodes]), timed, one_log)
+        expires = any(one.expires for node in nodes for one in node.walk())
+        return cls(_in_one_order([node.origins for node in nodes]), timed, expires, one_log)
 
     def shared_log(self, source: Entry) -> bool:
         """Whether its rows have a place in a log that all inputs share."""
@@ -117,8 +119,16 @@ class Arrival:
         base = source.base
         if isinstance(base, Source) or base.node.eventual:
             return ()
-        time = (STREAM_TIME,) if base.stream else ()
-        return (TIE, *time) if self.shared_log(source) else (CLOCK, ORDER, TIE, *time)
+        time = (STREAM_TIME,) if base.stream or self.expires else ()
+        return (*self._order(source), TIE, *time)
+
+    def _order(self, source: Entry) -> tuple[str, ...]:
+        """What orders an input's changes besides their place in a shared log, in which what expires
+        comes before the record that takes it away.
+        """
+        if self.shared_log(source):
+            return (ORDER,) if self.expires else ()
+        return (CLOCK, ORDER)
 
     def feeds(self, node: Node) -> tuple[str, ...]:
         """What the stage of a node says of the records that caused its rows, where another stage
@@ -129,7 +139,9 @@ class Arrival:
 
     def first_feeds(self, source: Entry) -> tuple[str, ...]:
         """As ``feeds``, of the first of two stages of one node."""
-        return (SEQUENCE, TIE) if self.shared_log(source) else (CLOCK, ORDER, TIE)
+        time = (STREAM_TIME,) if self.expires else ()
+        place = (SEQUENCE,) if self.shared_log(source) else ()
+        return (*place, *self._order(source), TIE, *time)
 
 
 def _in_one_order(orders: Sequence[Sequence[Source]]) -> tuple[Source, ...]:

@@ -37,12 +37,14 @@ class Store:
     back, None where they are of no use to a reader, for they only say something of other rows.
 
     ``of``: the input whose rows it has, if it has any's; ``key``: the stored columns by which a row
-    is the same one; ``fields``: the input's own columns; ``clocks``: the sources by whose stream
+    is the same one; ``fields``: the input's own columns; ``columns``: those that are stored for
+    them, where these have other names; ``clocks``: the sources by whose stream
     time rows go, ``span_us`` behind it, by their column ``time``; a span of None keeps them for
     good; ``without``: the store that has the numbers of those that no longer count; ``results``: of
     accumulators the results, which are the last ones among the ``fields``; ``hashed``: whether rows
     lie by Spark's hash of their key, and with it in its bucket; ``through``: where they lie by
-    another key, the store of the stage before that has this one of each row.
+    another key, the store of the stage before that has this one of each row; ``whole``: whether all
+    of the input's rows are in it that count.
     """
 
     holds: str
@@ -50,6 +52,7 @@ class Store:
     of: str = ""
     key: tuple[str, ...] = ()
     fields: tuple[pa.Field, ...] = ()
+    columns: tuple[str, ...] = ()
     clocks: tuple[int, ...] = ()
     span_us: int | None = None
     time: str = EVENT_TIME
@@ -57,6 +60,12 @@ class Store:
     results: tuple[Accumulated, ...] = ()
     hashed: bool = False
     through: str = ""
+    whole: bool = True
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """The stored columns behind the fields."""
+        return self.columns or tuple(field.name for field in self.fields)
 
     @property
     def own_key(self) -> tuple[pa.Field, ...]:
@@ -72,7 +81,12 @@ class Store:
         needed = {*columns, *self.key, self.time}
         if self.results:
             return self
-        return replace(self, fields=tuple(f for f in self.fields if f.name in needed))
+        kept = [place for place, field in enumerate(self.fields) if field.name in needed]
+        return replace(
+            self,
+            fields=tuple(self.fields[place] for place in kept),
+            columns=tuple(self.stored[place] for place in kept),
+        )
 
     def with_key(self, names: Sequence[str]) -> Store:
         """The key of accumulators by the names of what is grouped by."""
@@ -106,6 +120,7 @@ def table_of(sources: Sources, number: int, *, key: int | None = None) -> Store:
         span_us=windowed if key is not None or versioned is None else versioned,
         time=EVENT_TIME if windowed is None else source.window,
         hashed=key is None and windowed is None,
+        whole=windowed is None,
     )
 
 

@@ -107,6 +107,22 @@ class Plan:
         return tuple(dict.fromkeys(one for result in self.results for one in stages(result.stage)))
 
     @property
+    def reads(self) -> list[Source]:
+        """What is read from outside, in the order in which Spark has it in the query's plan: a
+        source as often as it is read.
+        """
+        origins = (step.origin for step in walk(self.ends) if not isinstance(step.origin, Stage))
+        bases = [origin.base for origin in origins]
+        return [base for base in bases if isinstance(base, Source)]
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Sources, and views of them, as stages read them: each once."""
+        ports = (port for stage in self.stages for port in stage.ports)
+        outside = (port for port in ports if isinstance(port.origin, Source))
+        return list(dict.fromkeys(port.input.source for port in outside if port.input is not None))
+
+    @property
     def buckets(self) -> int:
         """How many share each key space."""
         return self.results[0].stage.fragment.buckets

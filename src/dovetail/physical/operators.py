@@ -16,6 +16,7 @@ from dovetail.laws.table_join import How, Join, Leaf, Tree, leaves, preserved
 from dovetail.physical.law import Law, Sources, Store, table_of
 from dovetail.plan import nodes, stream_join, stream_table_join, table_join, union
 from dovetail.plan.deduplicated import Deduplicated
+from dovetail.plan.expired import Expired
 from dovetail.plan.nodes import Entry, Node
 from dovetail.plan.spans import written
 from dovetail.plan.views import View
@@ -241,6 +242,7 @@ class ForeignKeyJoin(Law):
                 rows,
                 holds=f"{left.name}, last row per foreign key and key",
                 through=left.name,
+                whole=preserved(self.how)[0],
             ),
             self.RIGHT: replace(theirs, holds=f"{right.name}, {theirs.holds}"),
         }
@@ -316,6 +318,36 @@ class Deduplicate(Law):
         return [f"{sources[0].name}.late", f"{sources[0].name}.repeated"]
 
 
+@dataclass(frozen=True)
+class Expire(Law):
+    """A table of which each row stays until stream time is more than ``after_us`` past its time."""
+
+    after_us: int
+
+    nets: ClassVar[bool] = True
+    room = "expire"
+
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
+        """The rows, and their keys by the time at which they are looked after."""
+        (name,) = super().stores(sources)
+        holds = f"last row per key, for {written(self.after_us)}"
+        rows = replace(table_of(sources, 0), holds=holds, span_us=self.after_us, whole=False)
+        return {name: rows, expiry(name): Store("when each row expires")}
+
+    def goes_by(self, entry: Entry) -> bool:
+        """By that of its table, in every bucket."""
+        return True
+
+    def counts(self, sources: Sources) -> list[str]:
+        """The rows that had expired as they came."""
+        return [f"{sources[0].name}.late"]
+
+
+def expiry(name: str) -> str:
+    """The store that says when the rows of a table expire."""
+    return f"{name}: expiry"
+
+
 @singledispatch
 def law_of(node: Node, entries: Sequence[Entry]) -> Law:
     """The law of a node that is one operator on its stage's ``entries``: tables by key, by
@@ -347,6 +379,11 @@ def _(*_: object) -> Law:
 @law_of.register
 def _(node: Deduplicated, _: Sequence[Entry]) -> Law:
     return Deduplicate(node.within_us)
+
+
+@law_of.register
+def _(node: Expired, _: Sequence[Entry]) -> Law:
+    return Expire(node.after_us)
 
 
 @law_of.register

@@ -250,7 +250,10 @@ class _Planner:
             input_ = Input(entry, tuple(entry.key.names), by, node.used)
             read = source_spec(input_, entry.name, self.arrival, numbered=True)
             between = self.arrival.first_feeds(entry)
-            leaving = Operator(law=Retract(), sources=(read,), feeds=between, buckets=self.buckets)
+            names = (*node.by, *(field.name for field in input_.value_fields))
+            leaving = Operator(
+                law=Retract(names), sources=(read,), feeds=between, buckets=self.buckets
+            )
             first = Stage(
                 node,
                 self._fragment(node, f"{topology}.1", leaving, key_names=input_.key),

@@ -21,7 +21,7 @@ from dovetail.physical.fragment import Fragment
 from dovetail.physical.inputs import Input
 from dovetail.physical.source import SourceSpec
 from dovetail.plan.foreign_key_join import ForeignKeyJoin
-from dovetail.plan.nodes import Node, Source
+from dovetail.plan.nodes import Entry, Node, Source
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +53,17 @@ class Stage:
     ports: tuple[Port, ...]
     by: str
     leaves: tuple[Input, ...] = ()
+
+    @property
+    def inputs(self) -> dict[str, Entry]:
+        """What its node reads, by the names that its stores know them by."""
+        found: dict[str, Entry] = {}
+        for port in self.ports:
+            if port.input is not None:
+                found[port.source.name] = port.input.source
+            elif isinstance(port.origin, Stage):
+                found |= port.origin.inputs
+        return found
 
     @property
     def argument(self) -> str:

@@ -43,6 +43,37 @@ def describe(*nodes: Node) -> dict[str, Any]:
     return json.loads(json.dumps(made))  # type: ignore[no-any-return]
 
 
+def describe_input(nodes: Sequence[Node], entry: Node) -> dict[str, Any]:
+    """An input of a stage of their topology, as JSON's own data; another stage's result by its
+    fingerprint.
+    """
+    return _with_hashes(_Description(origins_of(nodes))(entry))
+
+
+def identity(described: Mapping[str, Any]) -> dict[str, Any]:
+    """By what a described input is known from one topology to another: a source by its name and the
+    names of its key, however it is read and whatever else it has.
+    """
+    if "view" in described:
+        return {**described, "view": identity(described["view"])}
+    if "result" in described:
+        return dict(described)
+    kind = "stream" if "stream" in described else "table"
+    return {kind: described[kind], "key": [name for name, _ in described["key"]]}
+
+
+def sources_in(described: Any) -> Iterator[Mapping[str, Any]]:
+    """The sources in what ``describe`` has said."""
+    if isinstance(described, dict):
+        if "input" in described:
+            yield described
+        described = described.values()
+    elif not isinstance(described, list):
+        return
+    for part in described:
+        yield from sources_in(part)
+
+
 def origins_of(nodes: Sequence[Node]) -> list[Source]:
     """The sources of a topology with these results, in the order of first use."""
     return list(dict.fromkeys(source for node in nodes for source in node.origins))
@@ -68,15 +99,16 @@ def refuse_other(
         raise CheckpointError(
             title,
             f"the checkpoint belongs to another topology: {'; '.join(differences)}",
-            "Start with a new checkpoint and a new target, or restore the topology that wrote it",
+            "Start with a new checkpoint, which may go on with this one's state (initial=), or "
+            "restore the topology that wrote it",
         )
     were, are = (", ".join(map(_short, results)) for results in (before, here))
     raise CheckpointError(
         title,
         f"the checkpoint is of a query with {len(before)} results, {were}, and this one has "
         f"{len(here)}, {are}",
-        "Go on with the same results, or start with a new checkpoint and new targets: a result is "
-        "neither added to a checkpoint nor taken out of it",
+        "Go on with the same results, or start with a new checkpoint, which may go on with this "
+        "one's state (initial=)",
     )
 
 
@@ -95,6 +127,12 @@ def refuse_alike(*nodes: Node) -> None:
                 "tell them apart",
                 "Give each a name of its own with name=",
             )
+
+
+def _with_hashes(described: Mapping[str, Any]) -> dict[str, Any]:
+    if "view" in described:
+        return {**described, "view": _with_hashes(described["view"])}
+    return {"result": _hash(described)} if "result" in described else dict(described)
 
 
 def _hash(described: Mapping[str, Any]) -> str:
@@ -179,6 +217,10 @@ def _differences(then: Any, now: Any, where: str = "plan") -> Iterator[str]:
         yield f"{where} was {_short(then)} and is {_short(now)}"
 
 
+_MADE = dict.fromkeys(("result", "materialized", "windows"), "the result of {}")
+_MADE["expired"] = "{} with rows that expire"
+
+
 def _short(part: Any) -> str:
     """A part of a plan in a few words."""
     if not isinstance(part, dict):
@@ -191,7 +233,7 @@ def _short(part: Any) -> str:
     for kind in ("stream", "table"):
         if kind in part:
             return f"{kind} {part[kind]}"
-    for made in ("result", "materialized", "windows"):
+    for made, said in _MADE.items():
         if made in part:
-            return f"the result of {_short(part[made])}"
+            return said.format(_short(part[made]))
     return json.dumps(part)

@@ -69,6 +69,8 @@ class Node:
     """Whether its changes correct a history, so that a key's last one is not its row."""
     eventual: ClassVar[bool] = False
     """Whether its results may be ahead of the records that caused them."""
+    expires: ClassVar[bool] = False
+    """Whether its rows leave it as stream time passes."""
     has_own_key: ClassVar[bool] = False
     """Whether its stage puts its key out as such, not as its first input's."""
 

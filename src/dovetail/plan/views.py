@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -410,6 +410,13 @@ def views_of(node: Node) -> tuple[View, ...]:
 def leaves_out(node: Node) -> bool:
     """Whether a view that a node is leaves out the rows on which it fails."""
     return any(view.letters is not None for view in views_of(node))
+
+
+def parts_of(entry: Entry) -> Iterator[Entry]:
+    """An input, and all that it is a view of, one after the other."""
+    yield entry
+    if isinstance(entry, View):
+        yield from parts_of(entry.node)
 
 
 def seen_by(node: Node) -> StructType:

@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING, Any
 from dovetail.errors import CheckpointError
 from dovetail.files import MANAGERS, files_of
 from dovetail.physical.line import Plan
-from dovetail.plan.fingerprint import describe, fingerprint, refuse_other
-from dovetail.plan.nodes import Node
+from dovetail.plan.fingerprint import (
+    describe,
+    describe_input,
+    fingerprint,
+    identity,
+    refuse_other,
+)
+from dovetail.plan.nodes import Node, Source
+from dovetail.sessions import is_remote
 from dovetail.spark.layout import described
 
 if TYPE_CHECKING:
@@ -22,6 +29,10 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 3
 NAME = "dovetail.json"
+BEGINNING = "beginning"
+"""Of a binding what is left to do before the query can start (``spark.beginning``)."""
+SEEDED = "seeded"
+"""In a binding where the first micro-batch takes over the state of another checkpoint."""
 REPARTITIONING = "repartitioning"
 """Of a binding the number of partitions to which its state is being dealt."""
 
@@ -37,10 +48,10 @@ _LOCAL_CHECKPOINT = {
 
 
 def binding_of(
-    nodes: Sequence[Node], plan: Plan, *, partitions: int, seeded: bool = False
+    nodes: Sequence[Node], plan: Plan, *, partitions: int, **more: Any
 ) -> dict[str, Any]:
     """What ties a checkpoint to a query whose results are ``nodes``, and which runs as ``plan``;
-    ``seeded``: whether its tables begin with the rows of frames.
+    ``more``: what is to be said besides.
     """
     return {
         "version": FORMAT_VERSION,
@@ -48,9 +59,21 @@ def binding_of(
         "plan": describe(*nodes),
         "buckets": plan.buckets,
         "partitions": partitions,
-        "stages": described(plan.stages),
-        **({"seeded": True} if seeded else {}),
+        "stages": described(plan.stages, nodes),
+        "reads": [
+            [identity(describe_input(nodes, source)), leaves_of(source)] for source in plan.reads
+        ],
+        **more,
     }
+
+
+def leaves_of(source: Source) -> int | None:
+    """How many of Spark's sources its frame reads; None on Spark Connect, which does not say."""
+    frame: Any = source.frame
+    if is_remote(frame.sparkSession):
+        return None
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001
+    return sum(bool(leaves.apply(number).isStreaming()) for number in range(leaves.size()))
 
 
 def refuse_unfit(
@@ -60,7 +83,7 @@ def refuse_unfit(
     they are called there.
     """
     refuse_other(nodes, title, binding["topology"], binding["plan"])
-    another = {"buckets": "needs a new checkpoint", "partitions": "is given by dt.repartition"}
+    another = {"buckets": "is given by dt.upgrade", "partitions": "is given by dt.repartition"}
     for name, number in asked.items():
         if number is not None and number != binding[name]:
             raise CheckpointError(
@@ -74,10 +97,8 @@ def refuse_other_stages(binding: Mapping[str, Any], plan: Plan, title: str) -> N
     """Refuse a plan that has other stages than the binding's, for Spark knows their state by their
     numbers.
     """
-    before, now = (
-        [stage["topology"] for stage in stages]
-        for stages in (binding["stages"], described(plan.stages))
-    )
+    before = [stage["topology"] for stage in binding["stages"]]
+    now = [stage.fragment.topology for stage in plan.stages]
     if before != now:
         raise CheckpointError(
             title,

@@ -13,7 +13,7 @@ from dovetail import lake
 from dovetail.arguments import validated
 from dovetail.sessions import has_source, started_with
 from dovetail.spark import session as good
-from dovetail.spark.query import leaks_sockets
+from dovetail.spark.running import leaks_sockets
 
 CONFIGURE = "build the session with dt.configure(builder)"
 

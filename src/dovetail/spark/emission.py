@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from dovetail.engine.arranged import stairs_of
 from dovetail.engine.fragment import Processed
 from dovetail.engine.pack import PACKED, Tag, packed, whole
 from dovetail.physical.output import Output
@@ -100,7 +101,8 @@ class ToBuckets(Emission):
         bucket, piece = self.labels.index(bucket), 0
         tag = Tag(self.reader, self.number, bucket, 0, high_time_us)
         for rows in _parts(done.changes):
-            message = packed(rows, self.labels, replace(tag, number=piece), by=self.by)
+            rises = replace(tag, number=piece, stairs=stairs_of(rows))
+            message = packed(rows, self.labels, rises, by=self.by)
             yield message.to_pandas()
             piece += 1
         # The last piece has no rows; it brings the time, and what the bucket has counted.

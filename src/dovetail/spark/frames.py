@@ -190,12 +190,18 @@ class Frames(Flow[DataFrame, DataFrame]):
                 letting_pass(function, step.number, None) if step.passes else function,
                 PACKED_COLUMNS,
             )
-        rows = self._stateless(step, packed)
+        return self._carrying(step, self._stateless(step, packed), passes=step.passes)
+
+    def _carrying(self, step: Step, rows: DataFrame, *, passes: bool) -> DataFrame:
+        """Rows of ``PACKED``, from the rows of a result that are flat."""
+        assert step.result is not None
         schema = output_of(step.stage).schema
         plain = rows.toDF(*(f"_c{number}" for number in range(len(rows.columns))))
-        carrier = Carrier(result, schema, self.labels, range(len(schema)))
-        place = len(schema) if step.passes else None
-        return plain.mapInArrow(packing([carrier], fragment.title, place), PACKED_COLUMNS)
+        carrier = Carrier(step.result, schema, self.labels, range(len(schema)))
+        place = len(schema) if passes else None
+        return plain.mapInArrow(
+            packing([carrier], step.stage.fragment.title, place), PACKED_COLUMNS
+        )
 
     def changes(self, step: Step, inputs: list[DataFrame]) -> DataFrame:
         """The changelog, and beside it in a column of their own the rows that pass."""
@@ -257,12 +263,13 @@ class Streaming(Frames):
     ``timers``: rows that wait for another source are let through when their time has come even if
     no data does. A query with timers runs micro-batches without end, so it never stops by itself.
     ``initial``: by the fingerprint of a stage the blobs that its buckets begin with (``bucket``,
-    ``name``, ``blob``), taken over by the query's first micro-batch; ``stateful``: how many stages
-    with state have been made.
+    ``name``, ``blob``), taken over by the query's first micro-batch; ``silent``: whether nothing is
+    emitted; ``stateful``: how many stages with state have been made.
     """
 
     timers: bool
     initial: Mapping[str, DataFrame] = field(default_factory=dict, kw_only=True)
+    silent: bool = field(default=False, kw_only=True)
     stateful: int = field(default=0, init=False)
 
     flat = True

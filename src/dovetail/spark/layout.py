@@ -20,6 +20,8 @@ from dovetail.aggregates.sums import Count, ExactMean, ExactSum, FloatMean, Floa
 from dovetail.physical.law import Accumulated, Store
 from dovetail.physical.stage import Stage
 from dovetail.plan.arrow import arrow_schema, spark_schema
+from dovetail.plan.fingerprint import describe_input
+from dovetail.plan.nodes import Node
 
 _KERNELS: dict[str, Any] = {
     kernel.__name__: kernel
@@ -32,21 +34,28 @@ _KERNELS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class StageLayout:
-    """A stage as ``explain`` numbers it; ``topology``: what its state is bound to."""
+    """A stage as ``explain`` numbers it; ``topology``: what its state is bound to; ``inputs``:
+    whose rows its stores have, by the names that they know them by
+    (``fingerprint.describe_input``).
+    """
 
     number: int
     title: str
     topology: str
     stores: Mapping[str, Store]
+    inputs: Mapping[str, Mapping[str, Any]]
 
 
-def described(stages: Iterable[Stage]) -> list[dict[str, Any]]:
-    """Stages, in the order in which they run, as JSON's own data."""
+def described(stages: Iterable[Stage], nodes: Sequence[Node]) -> list[dict[str, Any]]:
+    """Stages, in the order in which they run, as JSON's own data; ``nodes``: the results of their
+    topology.
+    """
     return [
         {
             "title": stage.fragment.title,
             "topology": stage.fragment.topology,
             "stores": {name: _store(store) for name, store in stage.fragment.stores.items()},
+            "inputs": {name: describe_input(nodes, one) for name, one in stage.inputs.items()},
         }
         for stage in stages
     ]
@@ -56,7 +65,8 @@ def layout(described: Sequence[Mapping[str, Any]]) -> Iterator[StageLayout]:
     """The stages that ``described`` has written down."""
     for number, stage in enumerate(described, start=1):
         stores = {name: _read(store) for name, store in stage["stores"].items()}
-        yield StageLayout(number, stage["title"], stage["topology"], stores)
+        inputs = stage.get("inputs", {})
+        yield StageLayout(number, stage["title"], stage["topology"], stores, inputs)
 
 
 def _store(store: Store) -> dict[str, Any]:
@@ -71,7 +81,7 @@ def _store(store: Store) -> dict[str, Any]:
 
 
 def _read(store: Mapping[str, Any]) -> Store:
-    lists = {name: tuple(store[name]) for name in ("key", "clocks")}
+    lists = {name: tuple(store.get(name, ())) for name in ("key", "clocks", "columns")}
     results = (
         Accumulated(_kernel_of(result["kernel"]), tuple(result["lists"]))
         for result in store["results"]

@@ -13,7 +13,7 @@ from dovetail.errors import CheckpointError, ConfigurationError
 from dovetail.refusals import refused
 from dovetail.sessions import is_remote
 from dovetail.spark.checkpoint import REPARTITIONING, CheckpointFile
-from dovetail.spark.query import refuse_idle
+from dovetail.spark.running import refuse_idle
 from dovetail.spark.state_reader import Session
 
 _DONE, _REFUSED = "SHUFFLE_PARTITIONS_ALREADY_MATCH", "STATE_REPARTITION_INVALID_CHECKPOINT"

@@ -9,10 +9,10 @@ stages; and it is there as a whole or not at all. In the query's checkpoint, ``i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import reduce
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from typing import Annotated, TypeAlias
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -20,25 +20,42 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from dovetail.arguments import Rule
-from dovetail.columns import LOG_PARTITION, SEQUENCE, TIMESTAMP, quoted
-from dovetail.engine import flow
+from dovetail.columns import (
+    CHANGE,
+    CLOCK,
+    DELETE,
+    FILE_METADATA,
+    LOG_PARTITION,
+    ORDER,
+    POSITION,
+    SEQUENCE,
+    STREAM_TIME,
+    TIE,
+    TIMESTAMP,
+    UNREAD,
+    UPSERT,
+    quoted,
+)
 from dovetail.errors import PlanError
 from dovetail.files import files_of
-from dovetail.physical.line import Plan, Step
+from dovetail.physical.line import Step
+from dovetail.physical.output import output_of
+from dovetail.physical.stage import Stage
 from dovetail.plan.fingerprint import origins_of
 from dovetail.plan.nodes import Entry, Node, Source
 from dovetail.plan.views import View
 from dovetail.spark.frames import Streaming
 from dovetail.spark.stored import Stored
 
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
-
 Initial: TypeAlias = Annotated[
-    Mapping[str, Annotated[DataFrame, Rule("a DataFrame")]],
-    Rule("a mapping of tables' names to frames"),
+    Mapping[str, Annotated[DataFrame, Rule("a DataFrame")]] | str | PathLike[str],
+    Rule("a mapping of tables' names to frames, or the path of a checkpoint", bool),
 ]
 FOLDER = "initial"
+SETTINGS = {"spark.sql.files.openCostInBytes": str(1 << 40)}
+"""Each file is read by a task of its own: its rows lie by their times, those of two would not, and
+a versioned table takes none that are older than its history.
+"""
 
 
 def folder_of(checkpoint: str) -> str:
@@ -77,14 +94,14 @@ def _rows(source: Source, frame: DataFrame) -> DataFrame:
         raise PlanError(
             source.title, "its frame of initial= is a streaming one", "Read it with spark.read"
         )
-    for field in source.row:
-        known = [own for own in frame.schema if own.name == field.name]
-        if len(known) != 1 or known[0].dataType != field.dataType:
+    for own in source.row:
+        known = [one for one in frame.schema if one.name == own.name]
+        if len(known) != 1 or known[0].dataType != own.dataType:
             has = f"is {known[0].dataType.simpleString()}" if known else "is missing"
             raise PlanError(
                 source.title,
-                f"in its frame of initial= column {field.name!r} {has}",
-                f"Give it once, as {field.dataType.simpleString()}",
+                f"in its frame of initial= column {own.name!r} {has}",
+                f"Give it once, as {own.dataType.simpleString()}",
             )
     assert source.timestamp is not None
     time = F.col(TIMESTAMP) if TIMESTAMP in frame.columns else source.timestamp
@@ -104,61 +121,131 @@ def _rows(source: Source, frame: DataFrame) -> DataFrame:
     return rows
 
 
-def written(
-    session: SparkSession, checkpoint: str, nodes: Sequence[Node], rows: Mapping[Source, DataFrame]
-) -> dict[Source, Source]:
-    """By source one that reads the rows that it begins with, from files that are written here in
-    place of what an earlier start has left.
+def write(session: SparkSession, checkpoint: str, rows: Sequence[DataFrame]) -> None:
+    """Write what entries of a topology begin with to files, each by its number, in place of what an
+    earlier start has left. Rows have ``_timestamp``, and ``_change`` where some are deleted.
     """
     remove(session, checkpoint)
-    found = {}
-    for number, source in enumerate(origins_of(nodes)):
-        path, own = f"{checkpoint.rstrip('/')}/{FOLDER}/rows/{number}", rows.get(source)
-        if own is None:
-            fields = [*source.row.fields, StructField(TIMESTAMP, TimestampType())]
-            own = session.createDataFrame([], StructType(fields))
-        made = own.withColumns(
+    for number, own in enumerate(rows):
+        made = own if CHANGE in own.columns else own.withColumn(CHANGE, F.lit(UPSERT))
+        made = made.orderBy(TIMESTAMP).withColumns(
             {LOG_PARTITION: F.spark_partition_id(), SEQUENCE: F.monotonically_increasing_id()}
         )
-        made.write.parquet(path)
-        # In a log that all inputs share, the rows of several frames come in the order of their
-        # times.
-        sequence = F.unix_micros(TIMESTAMP) if source.ordered else F.col(SEQUENCE)
-        found[source] = replace(
-            source,
-            frame=session.readStream.schema(made.schema).parquet(path),
-            timestamp=F.col(TIMESTAMP),
-            deleted=None,
-            sequence=None if source.sequence is None else sequence,
-            log_partition=None if source.log_partition is None else F.col(LOG_PARTITION),
-        )
-    return found
+        made.write.parquet(_rows_of(checkpoint, number))
+
+
+def read(session: SparkSession, checkpoint: str, entries: Sequence[Entry]) -> dict[Entry, Source]:
+    """By entry the source of what it begins with, from the files of that number."""
+    frames = (read_rows(session, checkpoint, number) for number in range(len(entries)))
+    return dict(zip(entries, map(_begun, entries, frames), strict=True))
+
+
+def read_rows(session: SparkSession, checkpoint: str, number: int) -> DataFrame:
+    """The rows of the files of a number, as a stream."""
+    path = _rows_of(checkpoint, number)
+    return session.readStream.schema(session.read.parquet(path).schema).parquet(path)
+
+
+def _rows_of(checkpoint: str, number: int) -> str:
+    return f"{checkpoint.rstrip('/')}/{FOLDER}/rows/{number}"
+
+
+def _begun(entry: Entry, frame: DataFrame) -> Source:
+    """A source, or a view of one, as it reads the files of its rows, which lie by their times."""
+    base = entry.base
+    assert isinstance(base, Source)
+    if base.files:
+        # By their paths: when each was written says nothing.
+        own, never = F.col(FILE_METADATA), F.timestamp_micros(F.lit(0))
+        parts = (own["file_path"], own["file_block_start"])
+        named = zip(("file_path", "file_block_start"), parts, strict=True)
+        file = F.struct(never.alias("file_modification_time"), *(p.alias(n) for n, p in named))
+        frame = frame.select("*", file.alias(FILE_METADATA))
+    unread = base.with_unread
+    # In a log that all inputs share, the rows of several frames come in the order of their times.
+    sequence = F.unix_micros(TIMESTAMP) if base.ordered else F.col(SEQUENCE)
+    return Source(
+        name=entry.name,
+        key=entry.key,
+        values=entry.values,
+        frame=frame,
+        timestamp=F.col(TIMESTAMP),
+        deleted=F.col(CHANGE) == DELETE,
+        sequence=None if base.sequence is None else sequence,
+        log_partition=None if base.log_partition is None else F.col(LOG_PARTITION),
+        stream=entry.stream,
+        files=base.files,
+        with_unread=None if unread is None else _nothing_unread(frame, unread.schema[UNREAD]),
+    )
+
+
+def _nothing_unread(frame: DataFrame, column: StructField) -> DataFrame:
+    """Rows with the column of dead letters, which has none."""
+    return frame.withColumn(UNREAD, F.lit(None).cast(column.dataType))
+
+
+def empty(session: SparkSession, entry: Entry) -> DataFrame:
+    """No rows of an entry, as ``write`` takes them."""
+    fields = [*entry.row.fields, StructField(TIMESTAMP, TimestampType())]
+    return session.createDataFrame([], StructType(fields))
 
 
 @dataclass
 class Seeding(Streaming):
-    """The stages of a query on the rows that its ``sources`` begin with."""
+    """The stages of a query on what their inputs begin with: an entry, or what it is a view of, in
+    ``sources``. Those of ``carried`` have begun (``initial``) and take no rows; what they have made
+    are, by stage, ``results``, for those that read them.
+    """
 
-    sources: Mapping[Source, Source]
+    sources: Mapping[Entry, Source]
+    carried: Collection[Stage] = ()
+    results: Mapping[Stage, DataFrame] = field(default_factory=dict)
 
     def read(self, step: Step) -> DataFrame:
         """Rows of ``PACKED``, as ``Frames`` makes them."""
         assert isinstance(step.origin, Entry)
-        return super().read(replace(step, origin=self._begun(step.origin)))
+        packed = super().read(replace(step, origin=self._in_place(step.origin)))
+        begun = {one.reader for one in step.readings if one.stage in self.carried}
+        return packed.where(~F.col("reader").isin(begun)) if begun else packed
 
-    def _begun(self, entry: Entry) -> Entry:
+    def changes(self, step: Step, inputs: list[DataFrame]) -> DataFrame:
+        """The changelog, that of a carried stage's rows with it."""
+        made = super().changes(step, inputs)
+        if step.stage not in self.results:
+            return made
+        return made.unionByName(self._result(step.stage), allowMissingColumns=True)
+
+    def emitted(self, step: Step, inputs: list[DataFrame]) -> DataFrame:
+        """Rows of ``PACKED``, those of a carried stage with them."""
+        made = super().emitted(step, inputs)
+        if step.stage not in self.results:
+            return made
+        names = output_of(step.stage).columns.names
+        own = self._result(step.stage).select(*map(quoted, names))
+        return made.union(self._carrying(step, own, passes=False))
+
+    def _result(self, stage: Stage) -> DataFrame:
+        """A stage's rows as its changes: before those that are to come, each by a record of its
+        own.
+        """
+        row, place = self.results[stage], F.col(SEQUENCE)
+        time = F.unix_micros(TIMESTAMP)
+        caused = {SEQUENCE: time, CLOCK: time, STREAM_TIME: time, ORDER: place}
+        caused[TIE] = F.lit(0).cast("long")
+        return row.select(
+            *map(quoted, stage.node.row.names),
+            CHANGE,
+            TIMESTAMP,
+            (place - (1 << 62)).alias(POSITION),
+            *(caused[name].alias(name) for name in stage.fragment.feeds),
+        )
+
+    def _in_place(self, entry: Entry) -> Entry:
         """A source, or a view of it, on its own rows."""
-        if isinstance(entry, Source):
+        if entry in self.sources:
             return self.sources[entry]
         assert isinstance(entry, View)
-        return replace(entry, node=self._begun(entry.node))
-
-
-def writer_of(plan: Plan, seeding: Seeding, checkpoint: str) -> DataStreamWriter:
-    """The query of the rows, which writes nothing but state."""
-    changes = reduce(DataFrame.union, flow.results(plan, seeding))
-    writer = changes.writeStream.format("noop").option("checkpointLocation", folder_of(checkpoint))
-    return writer.trigger(availableNow=True)
+        return replace(entry, node=self._in_place(entry.node))
 
 
 def blobs_of(operator: str, session: SparkSession, checkpoint: str) -> dict[str, DataFrame]:

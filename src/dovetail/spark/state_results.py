@@ -14,7 +14,7 @@ from dovetail.errors import ConfigurationError
 from dovetail.physical.planner import plan_of
 from dovetail.physical.stage import Stage
 from dovetail.plan.aggregation import Aggregation
-from dovetail.plan.fingerprint import refuse_other
+from dovetail.plan.fingerprint import fingerprint, refuse_other
 from dovetail.plan.nodes import Entry, Node, Rows, Source
 from dovetail.plan.unwindowed import Unwindowed
 from dovetail.spark import static
@@ -47,14 +47,21 @@ def result(stored: Stored, topology: Node, node: Node) -> DataFrame:
     """
     _refuse_timed(stored, node)
     if isinstance(node, Aggregation):
-        return rows(stored, stored.named(node.name))
+        made_by = fingerprint(node)
+        return rows(
+            stored, stored.named(node.name, lambda kept: kept.stage.topology.startswith(made_by))
+        )
     plan = plan_of([topology], buckets=1, emit="change")
     own = [stage for stage in plan.stages if _runs(stage, node)]
+    if isinstance(node, Entry):  # a view, in a stage that stores its rows
+        frame = _stored(stored, own, node).frame
+        assert frame is not None
+        return frame
     known: dict[Node, Node] = {}
 
     def over_stored(part: Node) -> Node:
         if part not in known:
-            if isinstance(part, Entry) and part is not node:
+            if isinstance(part, Entry):
                 known[part] = _stored(stored, own, part)
             else:
                 values = {f.name: getattr(part, f.name) for f in fields(part)}
@@ -81,8 +88,8 @@ def _stored(stored: Stored, own: list[Stage], entry: Entry) -> Source:
             f"{entry.name} is not stored as such",
             "Ask for the join that it is made of, by its name",
         )
-    (name,) = names
-    kept = stored.named(name, lambda kept: kept.stage.topology in topologies)
+    found = [stored.named(name, lambda kept: kept.stage.topology in topologies) for name in names]
+    kept = min(found, key=lambda kept: not kept.store.whole)  # of a table that refers to itself
     frame = rows(stored, kept)
     if kept.store.kind == "versions":
         frame = last_versions(frame, kept)

@@ -65,7 +65,8 @@ class Stored:
 
     ``caller``: the function that errors name; ``topology``: the fingerprint and the description of
     the plan that the checkpoint is bound to, with so many ``buckets``; ``stages``: by the
-    fingerprint that their state has; ``operators``: those that have state, with the blobs of each
+    fingerprint that their state has; ``reads``: what is read, in the order of Spark's sources, each
+    with how many of these it is; ``operators``: those that have state, with the blobs of each
     bucket's manifest by its label.
     """
 
@@ -76,6 +77,7 @@ class Stored:
     topology: tuple[str, Mapping[str, Any]]
     buckets: int
     stages: Mapping[str, StageLayout]
+    reads: Sequence[tuple[Any, int | None]] = ()
     operators: Mapping[Operator, Mapping[int, MemoryBlobs]] = field(default_factory=dict)
 
     @classmethod
@@ -91,6 +93,7 @@ class Stored:
             topology=(bound["topology"], bound["plan"]),
             buckets=bound["buckets"],
             stages={stage.topology: stage for stage in layout(bound["stages"])},
+            reads=[(known, leaves) for known, leaves in bound.get("reads", ())],
         )
         frames = [
             made.blobs(operator).withColumn("operator", F.lit(number))

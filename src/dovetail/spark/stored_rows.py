@@ -81,7 +81,7 @@ def rows(
     blobs = blobs.where(
         F.col("name").isin(names) if len(names) <= _NAMES_MAX else f"NOT ({MANIFESTS})"
     )
-    unread = {f.name for f in kept.store.fields} - {f.name for f in store.fields}
+    unread = {*kept.store.stored}.difference(store.stored)
     schema = spark_schema(contents.schema_of(store))
     frame = blobs.mapInArrow(_reading(store, buckets, unread), schema)
     return frame if asked is None else _of_keys(frame, store, asked)

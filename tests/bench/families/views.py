@@ -19,7 +19,10 @@ later = moved
 read_key = own_key
 unit_us = in_milliseconds
 
-STEPS = ("deduplicate", "where", "swap", "to_stream", "to_table", "key_by", "explode", "count")
+STEPS = (
+    *("deduplicate", "expire", "where", "swap", "to_stream", "to_table", "key_by", "explode"),
+    "count",
+)
 _COLUMNS = {"k": pa.string(), "v": pa.string(), "ok": pa.bool_()}
 _ARRAYS = {"k": pa.string(), "v": pa.list_(pa.string())}
 
@@ -97,6 +100,8 @@ def build(join: Pipeline, inputs: Mapping[str, Any]) -> Any:
             made = made.key_by("v").rename({"k": "v", "v": "k"})
         elif step.startswith("deduplicate"):
             made = made.deduplicate(within=timedelta(milliseconds=int(step.split()[1])))
+        elif step.startswith("expire"):
+            made = made.expire(after=timedelta(milliseconds=int(step.split()[1])))
         elif step == "explode":
             made = made.explode("v")
         elif step == "count":

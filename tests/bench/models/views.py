@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 
 from bench.records import Batches, Record, Result
 
+_BEFORE = -(10**18)
+"""As a stream time: before any record."""
+
 
 @dataclass(frozen=True)
 class Pipeline:
@@ -22,11 +25,14 @@ class Pipeline:
 
 
 class Row(NamedTuple):
-    """A row on its way; ``value`` is None where it is deleted, ``[v]`` or ``[v, met]`` else."""
+    """A row on its way; ``value`` is None where it is deleted, ``[v]`` or ``[v, met]`` else;
+    ``clock``: stream time as it comes.
+    """
 
     key: Any
     value: list[Any] | None
     time: int
+    clock: int
 
 
 class Running:
@@ -35,7 +41,8 @@ class Running:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._present: list[set[Any]] = [set() for _ in pipeline.steps]
-        self._stream_time = -1
+        self._stream_time, self._clock = -1, _BEFORE
+        self._standing: list[dict[Any, Row]] = [{} for _ in pipeline.steps]
         self._rows: dict[Any, list[Any]] = {}
         self._counts: dict[Any, int] = {}
 
@@ -43,9 +50,18 @@ class Running:
         stream = record.table in "SRA"
         if record.table not in self._pipeline.inputs or (record.key is None and not stream):
             return []
-        rows = [Row(record.key, None if record.deleted else list(record.value), record.time)]
+        if record.key is not None:
+            self._clock = max(self._clock, record.time)
+        value = None if record.deleted else list(record.value)
+        rows = [Row(record.key, value, record.time, self._clock)]
         for number, words in enumerate(self._pipeline.steps):
             step, *numbers = words.split()
+            if step == "expire":
+                # What a table's condition leaves out has come all the same.
+                views = {*self._pipeline.steps[:number]} <= {"where", "swap"}
+                clock = self._clock if views and not stream else _BEFORE
+                rows = [*self._expire(rows, clock, number, int(numbers[0]))]
+                continue
             options = (self._present[number], stream, *map(int, numbers))
             rows = [made for row in rows for made in getattr(self, f"_{step}")(row, *options)]
             stream = {"to_stream": True, "to_table": False, "count": False}.get(step, stream)
@@ -93,6 +109,27 @@ class Running:
             present.add((row.key, row.time))
             yield row
 
+    def _expire(self, rows: list[Row], clock: int, number: int, after: int) -> Iterator[Row]:
+        """Of a table's rows those that are no more than ``after`` behind stream time."""
+        standing = self._standing[number]
+        for row in rows:
+            yield from self._due(standing, row.clock, after)
+            gone = row.value is None or row.time + after < row.clock
+            if not gone:
+                standing[row.key] = row
+                yield row
+            elif standing.pop(row.key, None) is not None:
+                time = row.time if row.value is None else row.time + after
+                yield row._replace(value=None, time=time)
+        yield from self._due(standing, clock, after)
+
+    def _due(self, standing: dict[Any, Row], clock: int, after: int) -> Iterator[Row]:
+        """The tombstones of the rows that are gone at this stream time."""
+        gone = [row for row in standing.values() if row.time + after < clock]
+        for row in sorted(gone, key=lambda row: (row.time, row.key)):
+            del standing[row.key]
+            yield Row(row.key, None, row.time + after, row.time + after + 1)
+
     def _explode(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
         for one in (row.value or [None])[0] or []:
             yield row._replace(value=[one])
@@ -109,9 +146,9 @@ class Running:
             if group is not None:
                 self._counts[group] = self._counts.get(group, 0) + by
                 count = self._counts[group]
-                yield Row(group, [str(count)] if count else None, row.time)
+                yield Row(group, [str(count)] if count else None, row.time, row.clock)
         if old == new and new is not None:
-            yield Row(new, [str(self._counts[new])], row.time)
+            yield Row(new, [str(self._counts[new])], row.time, row.clock)
 
 
 def each_record(pipeline: Pipeline, records: Sequence[Record]) -> Iterator[list[Result]]:

@@ -1,0 +1,145 @@
+"""State from outside: a table that is streamed in, seeded from a frame, read back, looked up by
+single keys, and upgraded to twice the buckets.
+
+Orders of some 100 bytes in Parquet files. A look-up is of one key that is chosen at random, in the
+process that has asked before. The checkpoint is compared with the Parquet files of its rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+import dovetail as dt
+from benchmarks import harness
+
+COLUMNS = "id long, customer string, amount long, note string, at timestamp"
+LOOKUPS, BUCKETS, FILES = 400, 8, 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rows", type=int, nargs="+", default=[100_000, 1_000_000], help="(100000 1000000)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    spark = harness.session()
+    measured(spark, 2_000)  # starts what is cold
+    found = {rows: measured(spark, rows) for rows in arguments.rows}
+    spark.stop()
+    titles = {
+        "stream_s": "streamed in, s",
+        "seed_s": "seeded from a frame, s",
+        "seed_over_stream": "rate of seeding over streaming",
+        "read_s": "all rows read back and counted, s",
+        "first_lookup_s": "the first look-up, s",
+        "lookup_p50_ms": "a look-up, median, ms",
+        "lookup_p99_ms": "a look-up, 99 of 100, ms",
+        "upgrade_s": "upgraded to twice the buckets, s",
+        "upgrade_rows_per_s": "rows upgraded a second",
+        "checkpoint_over_parquet": "checkpoint over Parquet",
+    }
+    rows = [("rows", *(f"{count:,}" for count in found))]
+    rows += [(said, *(f"{one[name]:,}" for one in found.values())) for name, said in titles.items()]
+    harness.show("state from outside", rows)
+    return {"rows": found, **{name: [*found.values()][-1][name] for name in titles}}
+
+
+def measured(spark: SparkSession, rows: int) -> dict[str, Any]:
+    """The figures of a table of so many rows."""
+    with harness.workspace() as directory:
+        feed(directory / "orders", rows)
+        (directory / "nothing").mkdir()
+        parquet = size(directory / "orders")
+
+        def orders(folder: str) -> dt.Table:
+            frame = spark.readStream.schema(COLUMNS).parquet(str(directory / folder))
+            read = dt.Table.from_changelog(frame, key="id", timestamp="at", name="orders")
+            return read.materialize()
+
+        def store(folder: str, checkpoint: str, **options: Any) -> None:
+            query = orders(folder).write_stream(
+                harness.Nowhere(),
+                checkpoint=directory / checkpoint,
+                availableNow=True,
+                buckets=BUCKETS,
+                **options,
+            )
+            query.awaitTermination()
+
+        streamed = took(lambda: store("orders", "streamed"))
+        begun = {"orders": spark.read.schema(COLUMNS).parquet(str(directory / "orders"))}
+        seeded = took(lambda: store("nothing", "seeded", initial=begun))
+        stored = size(directory / "streamed")
+        checkpoint = directory / "streamed"
+        read = took(lambda: check(spark, checkpoint, rows))
+        first = took(lambda: look_up(checkpoint, 0))
+        for number in range(0, rows, max(1, rows // 64)):  # of each bucket some
+            look_up(checkpoint, number)
+        keys = random.Random(1).sample(range(rows), min(rows, LOOKUPS))
+        each = [1000 * took(lambda key=key: look_up(checkpoint, key)) for key in keys]
+        upgraded = took(
+            lambda: dt.upgrade(
+                spark, checkpoint, directory / "upgraded", orders("orders"), buckets=2 * BUCKETS
+            )
+        )
+        check(spark, directory / "upgraded", rows)
+    return {
+        "stream_s": round(streamed, 1),
+        "seed_s": round(seeded, 1),
+        "seed_over_stream": round(streamed / seeded, 2),
+        "read_s": round(read, 1),
+        "first_lookup_s": round(first, 2),
+        "lookup_p50_ms": round(float(np.percentile(each, 50)), 1),
+        "lookup_p99_ms": round(float(np.percentile(each, 99)), 1),
+        "upgrade_s": round(upgraded, 1),
+        "upgrade_rows_per_s": round(rows / upgraded),
+        "checkpoint_over_parquet": round(stored / parquet, 2),
+    }
+
+
+def feed(folder: Path, rows: int) -> None:
+    """The orders, in files."""
+    folder.mkdir()
+    made = np.random.default_rng(1)
+    for part in np.array_split(np.arange(rows), FILES):
+        letters = made.integers(97, 123, (len(part), 60), dtype=np.uint8).view("S60").ravel()
+        columns = {
+            "id": pa.array(part),
+            "customer": pa.array([f"customer {n}" for n in made.integers(0, 10_000, len(part))]),
+            "amount": pa.array(made.integers(0, 100_000, len(part))),
+            "note": pa.array(letters.astype("U60")),
+            "at": pa.array(part + 1_700_000_000_000_000, pa.timestamp("us", "UTC")),
+        }
+        pq.write_table(pa.table(columns), folder / f"{part[0] if len(part) else 0}.parquet")
+
+
+def check(spark: SparkSession, checkpoint: Path, rows: int) -> None:
+    found = dt.read_state(spark, checkpoint, "orders").count()
+    assert found == rows, (found, rows)
+
+
+def look_up(checkpoint: Path, key: int) -> None:
+    found = dt.lookup_state(checkpoint, "orders", keys=[key])
+    assert found.column("id").to_pylist() == [key]
+
+
+def took(work: Callable[[], Any]) -> float:
+    begun = time.monotonic()
+    work()
+    return time.monotonic() - begun
+
+
+def size(folder: Path) -> int:
+    """The bytes of its files."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

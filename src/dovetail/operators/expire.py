@@ -1,0 +1,331 @@
+"""A table whose rows expire, on one bucket (``Expire``).
+
+Stored are the rows, and a queue of their keys. A key waits there until the row that it had then
+would have expired; if by then it has another, it waits for that one. A row that has expired leaves
+the store without being read or written again: each row says in ``_due`` when it and all stored
+before it of its key are gone, and what is behind stream time by that column is dropped.
+
+Source: spec/view.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.equality import rows_equal
+from dovetail.arrays.grouping import rank_of_keys
+from dovetail.arrays.timeline import (
+    ABSENT,
+    NO_TIME,
+    Ints,
+    Mask,
+    Rows,
+    Timeline,
+    arrival_order,
+    timeline,
+)
+from dovetail.columns import (
+    CLOCK,
+    DELETED,
+    DUE,
+    EVENT_TIME,
+    HASH,
+    ORDER,
+    SEQUENCE,
+    STREAM_TIME,
+    TIE,
+)
+from dovetail.laws.arrival import Stairs, as_due
+from dovetail.laws.expire import Lives, lives
+from dovetail.operators.job import END_OF_TIME, Cause, Done, Job, output, whole
+from dovetail.operators.table_join import Pool
+from dovetail.physical.operators import Expire, expiry
+from dovetail.state.queue import QueueState
+from dovetail.state.run_state import Located
+from dovetail.state.table_state import TableState
+
+
+def run(job: Job, law: Expire) -> Done:
+    """Each record's own change, and the tombstones of the rows that expire, each before the record
+    that takes it away; or with ``emit="batch"`` each key's last change.
+    """
+    (name,) = job.operator.names
+    read_us = _read_us(job)
+    final_us = read_us if job.final_us[0] == END_OF_TIME else job.final_us[0]
+    store, queue = _stores(job, name, final_us)
+    waiting = _rows(queue.take(final_us))
+    if job.any_rows or len(waiting):
+        # A slice by key has all that comes of its keys, though stream time stands still for others.
+        until_us = read_us if job.operator.emit == "batch" else final_us
+        versions = _Versions.of(job, law, store, waiting, until_us, final_us)
+        changes = versions.net() if job.operator.emit == "batch" else versions.changes()
+        made, late = versions.output(changes), versions.late
+        versions.keep(store, queue)
+    else:
+        made, late = None, 0
+        store.expire(store.horizon_us)
+    stores = {name: store.runs, expiry(name): queue.runs}
+    return Done(made, stores, counts=Counter(dict.fromkeys(law.counts(job.sources), late)))
+
+
+def _read_us(job: Job) -> int:
+    """Stream time after the micro-batch. That the input has ended takes no row away."""
+    final_us = job.final_us[0]
+    known_us = job.initial_us[0] if final_us == END_OF_TIME else final_us
+    return int(_stairs(job).time_us.max(initial=known_us))
+
+
+def _stairs(job: Job) -> Stairs:
+    stairs = job.batches[0].stairs
+    assert stairs is not None
+    return stairs
+
+
+def _stores(job: Job, name: str, final_us: int) -> tuple[TableState, QueueState]:
+    source = job.sources[0]
+    store = TableState(
+        source.schema.append(pa.field(DUE, pa.int64())),
+        source.keys,
+        job.runs(name),
+        job.blobs,
+        job.cache,
+        horizon_us=NO_TIME if final_us == NO_TIME else final_us + 1,
+        expiry=DUE,
+    )
+    own = [(column, pa.int64()) for column in (DUE, EVENT_TIME, HASH)]
+    schema = pa.schema([*own, *source.fields(source.key_columns)])
+    runs, taken_us = job.runs(expiry(name)), job.initial_us[0]
+    return store, QueueState(schema, runs, job.blobs, job.cache, taken_us=taken_us)
+
+
+def _rows(waiting: pa.Table) -> Rows:
+    """The keys that have waited, as rows without a value."""
+    zeros = np.zeros(len(waiting), np.int64)
+    return Rows(
+        keys=[whole(column) for column in waiting.columns[3:]],
+        hash=waiting.column(HASH).to_numpy(),
+        event_time_us=zeros,
+        deleted=zeros.astype(np.bool_),
+        clock_us=zeros,
+    )
+
+
+@dataclass(frozen=True)
+class _Changes:
+    """Some changes, in order: the version that each is about; whether it comes because stream time
+    passes, and where in the micro-batch it does (``moves``).
+    """
+
+    version: Ints
+    expires: Mask
+    moves: Ints
+
+    def of(self, which: Ints | Mask) -> _Changes:
+        """Some of them."""
+        return _Changes(self.version[which], self.expires[which], self.moves[which])
+
+
+@dataclass(frozen=True)
+class _Versions:
+    """The versions of all keys that have records or have waited, by (key, arrival): first the one
+    stored, or none, then the records.
+
+    ``group``: of each version; ``reference``: to its row, ABSENT for a tombstone; ``row``: of the
+    batch, ABSENT for a stored one; ``arrival``: when it comes, -1 for a stored one; ``first``: per
+    group its first version; ``waited``: per group whether its key was taken from the queue;
+    ``stored_due_us``: per group the ``_due`` that is stored, ``NO_TIME`` for none.
+    """
+
+    job: Job
+    law: Expire
+    events: Timeline
+    pool: Pool
+    group: Ints
+    reference: Ints
+    row: Ints
+    arrival: Ints
+    time_us: Ints
+    lives: Lives
+    first: Ints
+    waited: Mask
+    stored_due_us: Ints
+    final_us: int
+
+    @classmethod
+    def of(
+        cls, job: Job, law: Expire, store: TableState, waiting: Rows, until_us: int, final_us: int
+    ) -> _Versions:
+        """Those of a batch. ``until_us``: stream time as the last records of these keys have come;
+        ``final_us``: that from which the next batch goes on.
+        """
+        own, batch = job.rows(0), job.batches[0]
+        order = np.append(arrival_order([own]), len(own) + np.arange(len(waiting)))
+        events = timeline([own, waiting], order)
+        located = store.locate(events.hash, events.keys)
+        groups = events.groups
+        record = np.flatnonzero(events.source == 0)
+        arranged = np.argsort(np.append(np.arange(groups), events.group[record]), kind="stable")
+
+        def beside(stored: Ints, of_records: Ints) -> Ints:
+            both: Ints = np.concatenate((stored, of_records))[arranged]
+            return both
+
+        row = events.row[record]
+        stands = np.where(located.present, np.arange(groups), ABSENT)
+        reference = beside(stands, np.where(events.deleted[record], ABSENT, groups + row))
+        group = beside(np.arange(groups), events.group[record])
+        time_us = beside(located.event_time_us, events.event_time_us[record])
+        before_us = _stairs(job).at(job.position(0), inclusive=False)
+        stream_us = np.maximum(job.clock_of(0, 0), before_us)[row]
+        stream_us = beside(np.full(groups, job.initial_us[0]), stream_us)
+        waited = np.zeros(groups, np.bool_)
+        waited[events.group[events.source == 1]] = True
+        return cls(
+            job=job,
+            law=law,
+            events=events,
+            pool=Pool(batch.rows, located, groups),
+            group=group,
+            reference=reference,
+            row=beside(np.full(groups, ABSENT), row),
+            arrival=beside(np.full(groups, -1), events.arrival[record]),
+            time_us=time_us,
+            lives=lives(group, time_us, reference != ABSENT, stream_us, until_us, law.after_us),
+            first=np.searchsorted(group, np.arange(groups)),
+            waited=waited,
+            stored_due_us=_due_us(located),
+            final_us=final_us,
+        )
+
+    @property
+    def late(self) -> int:
+        """How many records had expired as they came."""
+        return int(np.count_nonzero(self.lives.late & (self.row != ABSENT)))
+
+    def changes(self) -> _Changes:
+        """All changes. What expires does so before the record that moves stream time there, of
+        whatever bucket; of several the one that is due first, then by key.
+        """
+        record = np.flatnonzero((self.row != ABSENT) & (self.lives.stands | self.lives.removes))
+        gone = np.flatnonzero(self.lives.expires)
+        moves = _stairs(self.job).first(self.lives.due_us[gone])
+        positions = np.sort(self.job.position(0))
+        place = np.maximum(2 * np.searchsorted(positions, moves), 2 * self.arrival[gone] + 1)
+        zeros = np.zeros(len(record), np.int64)
+        group = self.group[gone]
+        keys = [key.take(pa.array(group)) for key in self.events.keys]
+        rank = rank_of_keys(keys, self.events.hash[group])
+        made = _Changes(
+            np.append(record, gone),
+            np.append(zeros, np.ones(len(gone), np.int64)).astype(np.bool_),
+            np.append(zeros, moves),
+        )
+        due_us = np.append(zeros, self.lives.due_us[gone])
+        place = np.append(2 * self.arrival[record] + 1, place)
+        return made.of(
+            np.lexsort((np.append(zeros, rank), due_us, made.moves, made.expires, place))
+        )
+
+    def net(self) -> _Changes:
+        """Of each key the last change, where its row is another than before the batch."""
+        changes = self.changes()
+        group = self.group[changes.version]
+        last = np.full(self.events.groups, -1)
+        last[group] = np.arange(len(group))
+        last = np.sort(last[last >= 0])
+        changes, group = changes.of(last), group[last]
+        now = self._references(changes)
+        first = self.first[group]
+        then = np.where(self.lives.stands[first], self.reference[first], ABSENT)
+        same = (now == ABSENT) == (then == ABSENT)
+        both = np.flatnonzero(same & (now != ABSENT))
+        columns = self.job.sources[0].value_columns
+        if columns:
+            values = (self.pool.values(refs[both], columns) for refs in (now, then))
+            same[both] = rows_equal(*values)
+        return changes.of(~same)
+
+    def _references(self, changes: _Changes) -> Ints:
+        """The row that each change puts in, ABSENT for a tombstone."""
+        stands = self.lives.stands[changes.version] & ~changes.expires
+        return np.where(stands, self.reference[changes.version], ABSENT)
+
+    def output(self, changes: _Changes) -> pa.Table | None:
+        """The changes as the operator's."""
+        version = changes.version
+        if not len(version):
+            return None
+        job, source, group = self.job, self.job.sources[0], self.group[version]
+        reference = self._references(changes)
+        ends = changes.expires | self.lives.late[version]
+        time_us = self.time_us[version] + np.where(ends, self.law.after_us, 0)
+        return output(
+            job.operator,
+            [key.take(pa.array(group)) for key in self.events.keys],
+            [self.pool.values(reference, source.value_columns)],
+            [reference],
+            deleted=reference == ABSENT,
+            event_time_us=time_us,
+            position=job.manifest.position,
+            cause=self._cause(changes),
+        )
+
+    def _cause(self, changes: _Changes) -> Cause:
+        """Which records cause the changes: what expires comes before the record that takes it away,
+        and right after the one that it was made by, should that have the same place.
+        """
+        due_us, row = self.lives.due_us[changes.version], self.row[changes.version]
+        of_record = row != ABSENT
+        caused = self.job.causes_of_rows(row[of_record])
+        order = as_due(due_us)
+        if ORDER in caused.columns:
+            own = np.flatnonzero(of_record)
+            beside = self.job.position(0)[row[own]] == changes.moves[own]
+            order[own[beside]] = caused.columns[ORDER][beside]
+        early = {
+            SEQUENCE: changes.moves,
+            CLOCK: changes.moves,
+            ORDER: order,
+            TIE: self.events.hash[self.group[changes.version]],
+            STREAM_TIME: due_us,
+        }
+        columns = {feed: early[feed].copy() for feed in self.job.operator.feeds}
+        comes = ~changes.expires
+        for feed, column in columns.items():
+            column[comes] = caused.columns[feed][comes[of_record]]
+        return Cause(columns)
+
+    def keep(self, store: TableState, queue: QueueState) -> None:
+        """Store the rows after the batch, and the keys that are to be looked after anew.
+
+        Of a key without a row a tombstone is stored where it hides one that would come back.
+        """
+        lives, last = self.lives, np.append(self.first[1:], len(self.group)) - 1
+        due_us, there = lives.due_us[last], lives.stands[last] & ~lives.expires[last]
+        until_us = np.maximum(self.stored_due_us, np.where(there, due_us, NO_TIME))
+        kept = np.flatnonzero((self.row[last] != ABSENT) & (until_us > self.final_us))
+        rows = self.job.batches[0].rows.select(range(len(store.schema) - 1))
+        rows = rows.take(pa.array(self.row[last[kept]]))
+        number = rows.schema.get_field_index(DELETED)
+        rows = rows.set_column(number, store.schema.field(DELETED), pa.array(~there[kept]))
+        store.store(rows.append_column(store.schema.field(DUE), pa.array(until_us[kept])))
+        stood = lives.stands[self.first]
+        known = stood & ~self.waited & (lives.due_us[self.first] <= due_us)
+        fresh = np.flatnonzero(there & ~known)
+        fresh = fresh[np.argsort(due_us[fresh], kind="stable")]
+        columns = [due_us[fresh], due_us[fresh], self.events.hash[fresh]]
+        keys = [key.take(pa.array(fresh)) for key in self.events.keys]
+        queue.store(pa.table([*map(pa.array, columns), *keys], schema=queue.schema))
+
+
+def _due_us(located: Located) -> Ints:
+    """The ``_due`` of the rows that are stored, ``NO_TIME`` where there is none."""
+    due_us = np.full(len(located.segment), NO_TIME)
+    found = np.flatnonzero(located.segment >= 0)
+    rows, place = located.gathered(found, [len(located.schema) - 1])
+    due_us[found] = rows.column(DUE).to_numpy()[place]
+    return due_us

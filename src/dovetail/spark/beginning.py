@@ -1,0 +1,245 @@
+"""A query that begins with what is there: the rows of static frames, or the state of another query.
+
+What it begins with lies in files in the checkpoint (``spark.seed``). By default a query of its own
+reads them, into a checkpoint of its own, whose state the first micro-batch of the real one takes
+over; that needs nothing but what Spark Connect has, too. To have a first micro-batch of the real
+query read them instead, so that its sinks get what comes of it, or so that it goes on where another
+query stopped (``spark.succession``), the checkpoint is then made to say that this micro-batch has
+read the sources. Each step can be repeated; which are left, ``dovetail.json`` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike, fspath
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from dovetail import lake
+from dovetail.errors import ConfigurationError
+from dovetail.files import files_of
+from dovetail.physical.line import Plan
+from dovetail.physical.stage import Stage
+from dovetail.plan.fingerprint import origins_of
+from dovetail.plan.views import parts_of
+from dovetail.refusals import reaching, refused
+from dovetail.sessions import is_remote
+from dovetail.spark import seed, succession
+from dovetail.spark.buckets import bucket_labels
+from dovetail.spark.checkpoint import (
+    BEGINNING,
+    SEEDED,
+    CheckpointFile,
+    binding_of,
+    leaves_of,
+    refuse_other_stages,
+    refuse_repartitioning,
+    refuse_unfit,
+)
+from dovetail.spark.failures import explaining
+from dovetail.spark.running import STARTING, Run, settings, writer_of
+from dovetail.spark.seed import Seeding
+from dovetail.spark.stored import Stored
+
+_REMEDY = "Mend what it names"
+
+
+def prepared(
+    run: Run, initial: Mapping[str, DataFrame] | str | PathLike[str], *, emits: bool
+) -> dict[str, Any]:
+    """The binding of a checkpoint that has not begun, once all that it is to begin with is at hand;
+    ``emits``: whether the sinks get it.
+
+    Raises ``PlanError`` for frames that do not fit, ``CheckpointError`` for a checkpoint that
+    cannot be gone on with: before anything is written.
+    """
+    if isinstance(initial, Mapping) and not emits:
+        return _apart(run, seed.rows_of(run.operator, run.nodes, initial))
+    if is_remote(run.session):
+        raise ConfigurationError(
+            run.operator,
+            "Spark Connect cannot write files into a checkpoint, as emit_initial= and initial= "
+            "with a checkpoint need it",
+            "Start the query in a classic session for the first time; it may go on here",
+        )
+    if isinstance(initial, Mapping):
+        rows = seed.rows_of(run.operator, run.nodes, initial)
+        count, partitions = run.numbers()
+        plan = run.plan(count)
+        never = [None] * sum(leaves_of(source) or 0 for source in plan.reads)
+        left: dict[str, Any] = {"offsets": never, "sources": []} | _written(run, plan, rows)
+    else:
+        stored = _standing(run, fspath(initial))
+        count, partitions = run.numbers(stored.buckets)
+        plan = run.plan(count)
+        left = _with_state(run, stored, plan, emits=emits)
+    left["emits"] = emits
+    return _bind(run, plan, partitions, {BEGINNING: left})
+
+
+def finished(run: Run, bound: Mapping[str, Any]) -> dict[str, Any]:
+    """The binding from then on, once the first micro-batch is done."""
+    asked = {"buckets": run.buckets, "partitions": run.partitions}
+    refuse_unfit(bound, run.nodes, run.title, asked)
+    left = bound[BEGINNING]
+    if not run.file.has_committed():
+        plan = run.plan(bound["buckets"])
+        refuse_other_stages(bound, plan, run.title)
+        _complete(run, run.file, plan, _seeding(run, plan, bound["partitions"], left))
+    _going_on(run.session, run.checkpoint, left)
+    made = {name: value for name, value in bound.items() if name != BEGINNING}
+    run.file.write(made)
+    return made
+
+
+def steps(run: Run, bound: Mapping[str, Any]) -> list[tuple[int, str, str]]:
+    """Of each stage its number, what it computes, and how it begins."""
+    left, plan = bound[BEGINNING], run.plan(bound["buckets"])
+    kept = succession.carried(_stored(run, left), plan)
+    return [
+        (number, stage.node.name, "carried over" if stage in kept else _begins(stage))
+        for number, stage in enumerate(plan.stages, start=1)
+    ]
+
+
+def _begins(stage: Stage) -> str:
+    names = dict.fromkeys(one.name for one in stage.inputs.values() if not one.stream)
+    return f"with the rows of {', '.join(names)}" if names else "empty"
+
+
+def taken_over(run: Run) -> dict[str, DataFrame]:
+    """By the fingerprint of a stage the blobs that the first micro-batch takes over; none where it
+    is done, and what they are read from is removed.
+    """
+    if not run.file.has_committed():
+        return seed.blobs_of(run.operator, run.session, run.checkpoint)
+    seed.remove(run.session, run.checkpoint)
+    return {}
+
+
+def _apart(run: Run, rows: Mapping[Any, DataFrame]) -> dict[str, Any]:
+    """Store what frames' rows come to in a checkpoint of its own."""
+    sources = origins_of(run.nodes)
+    own = [rows[one] if one in rows else seed.empty(run.session, one) for one in sources]
+    with refused(run.title, "the frames of initial= cannot be stored", _REMEDY):
+        seed.write(run.session, run.checkpoint, own)
+    count, partitions = run.numbers()
+    plan = run.plan(count)
+    begun = seed.read(run.session, run.checkpoint, sources)
+    seeding = Seeding(bucket_labels(count), partitions, timers=False, sources=begun)
+    apart = Run(
+        run.operator,
+        run.nodes,
+        (),
+        seed.folder_of(run.checkpoint),
+        run.emit,
+        run.buckets,
+        run.partitions,
+    )
+    apart.file.write(binding_of(run.nodes, plan, partitions=partitions))
+    _complete(apart, apart.file, plan, seeding)
+    return _bind(run, plan, partitions, {SEEDED: True})
+
+
+def _bind(run: Run, plan: Plan, partitions: int, more: Mapping[str, Any]) -> dict[str, Any]:
+    bound = binding_of(run.nodes, plan, partitions=partitions, **more)
+    with reaching(run.operator, "checkpoint=", run.checkpoint):
+        run.file.write(bound)
+    return bound
+
+
+def _complete(run: Run, file: CheckpointFile, plan: Plan, seeding: Seeding) -> None:
+    """Run the query of what there is, to its end."""
+    used = settings(seeding.partitions) | file.settings() | seed.SETTINGS
+    with STARTING, lake.setting(run.session, used):
+        writer = writer_of(run.outcomes, plan, seeding, run.checkpoint)
+        with refused(run.title, "Spark does not start its query", _REMEDY):
+            query = explaining(writer.trigger(availableNow=True).start(), run.title)
+    query.awaitTermination()
+
+
+def _standing(run: Run, checkpoint: str) -> Stored:
+    """What a query that stands still has stored."""
+    with reaching(run.operator, "initial=", checkpoint):
+        bound = CheckpointFile(run.session, checkpoint).at_rest(run.operator)
+    refuse_repartitioning(bound, run.title)
+    return Stored.of(run.operator, run.session, checkpoint, None)
+
+
+def _with_state(run: Run, stored: Stored, plan: Plan, *, emits: bool) -> dict[str, Any]:
+    """What is left to do to begin with a query's state."""
+    offsets, same = succession.offsets(stored, plan, run.nodes)
+    begun = succession.succession(stored, plan, run.nodes, results=emits)
+    return {
+        "offsets": offsets,
+        "sources": same,
+        "from": stored.checkpoint,
+        "batch": stored.batch,
+        **_written(run, plan, begun.rows, begun.results),
+    }
+
+
+def _written(
+    run: Run,
+    plan: Plan,
+    rows: Mapping[Any, DataFrame],
+    results: Mapping[Any, DataFrame] | None = None,
+) -> dict[str, Any]:
+    """Write the rows; ``parts``: of each input of the plan how deep lies what it is a view of that
+    is read from files; ``results``: the numbers of the stages whose rows come then.
+    """
+    found = [next((p for p in parts_of(one) if p in rows), one.base) for one in plan.entries]
+    each, results = list(dict.fromkeys(found)), results or {}
+    frames = [rows[one] if one in rows else seed.empty(run.session, one) for one in each]
+    with refused(run.title, "what initial= names cannot be stored", _REMEDY):
+        seed.write(run.session, run.checkpoint, [*frames, *results.values()])
+    both = zip(plan.entries, found, strict=True)
+    return {
+        "parts": [list(parts_of(entry)).index(part) for entry, part in both],
+        "results": [plan.stages.index(stage) for stage in results],
+    }
+
+
+def _seeding(run: Run, plan: Plan, partitions: int, left: Mapping[str, Any]) -> Seeding:
+    """The stages of the first micro-batch."""
+    both = zip(plan.entries, left["parts"], strict=True)
+    parts = list(dict.fromkeys(list(parts_of(entry))[depth] for entry, depth in both))
+    begun = seed.read(run.session, run.checkpoint, parts)
+    stages = [plan.stages[number] for number in left["results"]]
+    results = {
+        stage: seed.read_rows(run.session, run.checkpoint, number)
+        for number, stage in enumerate(stages, start=len(parts))
+    }
+    made = Seeding(
+        bucket_labels(plan.buckets),
+        partitions,
+        timers=False,
+        silent=not left["emits"],
+        sources=begun,
+        results=results,
+    )
+    if "from" in left:
+        stored = _stored(run, left)
+        made.initial = succession.blobs(stored, plan)
+        made.carried = succession.carried(stored, plan)
+    return made
+
+
+def _stored(run: Run, left: Mapping[str, Any]) -> Stored:
+    """What the query that is gone on with had stored."""
+    return Stored.of(run.operator, run.session, left["from"], left["batch"])
+
+
+def _going_on(session: SparkSession, checkpoint: str, left: Mapping[str, Any]) -> None:
+    """Make the checkpoint one that has read its sources up to where the query goes on."""
+    files, root = files_of(session), checkpoint.rstrip("/")
+    last = max(int(name) for name in files.names(f"{root}/offsets") if name.isdigit())
+    text = files.text(f"{root}/offsets/{last}")
+    assert text is not None
+    said = text.splitlines()[:2]  # the version, and what the micro-batch ran under
+    files.clear(f"{root}/sources")
+    for before, now in left["sources"]:
+        files.copy(f"{left['from'].rstrip('/')}/sources/{before}", f"{root}/sources/{now}")
+    files.put(f"{root}/offsets/{last}", "\n".join([*said, *(o or "-" for o in left["offsets"])]))
+    seed.remove(session, checkpoint)

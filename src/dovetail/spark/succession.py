@@ -1,0 +1,315 @@
+"""How a topology goes on with what the query of another one has stored.
+
+A stage that both have is carried over, blob by blob. Any other of the new one begins with rows: of
+a source, as some stage of the old one has them; of a carried stage, which are its result. What a
+stage has made of a stream's records cannot be had in this way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    StructField,
+    StructType,
+)
+
+from dovetail.columns import CHANGE, TIMESTAMP, quoted
+from dovetail.engine import contents
+from dovetail.errors import CheckpointError, ConfigurationError
+from dovetail.physical.law import Store
+from dovetail.physical.line import Plan
+from dovetail.physical.stage import Port, Stage
+from dovetail.plan.arrow import spark_schema
+from dovetail.plan.fingerprint import describe_input, identity, sources_in
+from dovetail.plan.nodes import Entry, Node, Source
+from dovetail.plan.views import parts_of
+from dovetail.spark import seed, state_results
+from dovetail.spark.checkpoint import leaves_of
+from dovetail.spark.stored import Kept, Stored
+from dovetail.spark.stored_rows import last_versions, rows
+
+_START = "Start with a new checkpoint, and read its sources from their beginning"
+
+
+@dataclass(frozen=True)
+class Succession:
+    """``carried``: the stages that are carried over; ``rows``: by input what those begin with that
+    are not, a source of which nothing is known not among them; ``results``: likewise the rows of
+    carried stages.
+    """
+
+    carried: tuple[Stage, ...]
+    rows: Mapping[Entry, DataFrame]
+    results: Mapping[Stage, DataFrame]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A store of the old query that has an input's rows, and what the input was then."""
+
+    store: Store
+    kept: Kept | None
+    then: Mapping[str, Any]
+
+
+def carried(stored: Stored, plan: Plan) -> tuple[Stage, ...]:
+    """The stages whose state is taken over as it is."""
+    if plan.buckets != stored.buckets:
+        return ()
+    return tuple(
+        stage
+        for stage in plan.stages
+        if stage.fragment.topology and stage.fragment.topology in stored.stages
+    )
+
+
+def blobs(stored: Stored, plan: Plan) -> dict[str, DataFrame]:
+    """By the fingerprint of a carried stage what its buckets have stored."""
+    operators = {kept.stage.topology: kept.operator for kept in stored.stores}
+    topologies = [stage.fragment.topology for stage in carried(stored, plan)]
+    return {one: stored.blobs(operators[one]) for one in topologies if one in operators}
+
+
+def succession(
+    stored: Stored, plan: Plan, nodes: Sequence[Node], *, results: bool = False
+) -> Succession:
+    """How the stages of a plan, whose results are ``nodes``, begin; ``results``: whether these are
+    wanted, too, of stages that are carried over.
+
+    Raises ``CheckpointError`` for a stage that needs what the checkpoint does not have.
+    """
+    kept = carried(stored, plan)
+    known = [identity(source) for source in sources_in(dict(stored.topology[1]))]
+    wanted: dict[Entry, list[Port]] = {}
+    read = [one.stage for one in plan.results if results and one.stage in kept]
+    for stage in plan.stages:
+        if stage in kept:
+            continue
+        _refuse_past(stored, stage)
+        for port in stage.ports:
+            if isinstance(port.origin, Stage):
+                read += [port.origin] if port.origin in kept else []
+            elif port.input is not None and not port.source.stream:
+                wanted.setdefault(port.input.source, []).append(port)
+    found = {}
+    for entry, ports in wanted.items():
+        if identity(describe_input(nodes, entry.base)) in known:
+            kept_then = _kept(plan, ports)
+            part, frame = _rows(stored, nodes, entry, ports, kept_then)
+            found[part] = frame
+    tables = [stage for stage in dict.fromkeys(read) if not stage.node.stream]
+    return Succession(kept, found, {stage: _result(stored, stage) for stage in tables})
+
+
+def offsets(
+    stored: Stored, plan: Plan, nodes: Sequence[Node]
+) -> tuple[list[str | None], list[tuple[int, int]]]:
+    """Where the query of a plan goes on to read each of Spark's sources, None from where a new one
+    begins; and which of the old query's sources it is, by their numbers, then and now.
+    """
+    then = iter(enumerate(stored.offsets()))
+    places: list[tuple[Any, list[tuple[int, str | None]]]] = []
+    for known, leaves in stored.reads:
+        if leaves is None:
+            raise _refusal(stored, "was started on Spark Connect, which does not say what it reads")
+        places.append((known, list(islice(then, leaves))))
+    made, same = list[str | None](), list[tuple[int, int]]()
+    taken: dict[str, int] = {}
+    for source in plan.reads:
+        known, leaves = identity(describe_input(nodes, source)), _leaves(source)
+        before = [own for one, own in places if one == known]
+        number = taken.setdefault(str(known), 0)
+        taken[str(known)] += 1
+        if not before:
+            made += [None] * leaves
+            continue
+        alike = len(list(groupby([[offset for _, offset in own] for own in before]))) == 1
+        again = sum(one is source for one in plan.reads)
+        if not alike and len(before) != again:
+            raise _refusal(
+                stored,
+                f"has read {source.name} in {len(before)} places, up to different ones",
+                "Start it once more with availableNow=True while nothing comes, then call again",
+            )
+        own = before[0 if alike else number]
+        if len(own) != leaves:
+            raise _refusal(
+                stored,
+                f"has read {source.name} from {len(own)} sources, and now there are {leaves}",
+            )
+        for place, offset in own:
+            same.append((place, len(made)))
+            made.append(offset)
+    return made, same
+
+
+def _leaves(source: Source) -> int:
+    count = leaves_of(source)
+    assert count is not None
+    return count
+
+
+def _result(stored: Stored, stage: Stage) -> DataFrame:
+    """The rows of a carried stage's table."""
+    try:
+        return state_results.result(stored, stage.node, stage.node)
+    except ConfigurationError as error:
+        raise _refusal(stored, f"does not say what rows there are: {error.problem}") from error
+
+
+def _refuse_past(stored: Stored, stage: Stage) -> None:
+    """Refuse a stage that would have kept something of a stream's records."""
+    streams = [port.source.name for port in stage.ports if port.source.stream]
+    tables = {port.source.name for port in stage.ports} - set(streams)
+    for store in stage.fragment.stores.values() if streams else ():
+        if store.of not in tables:
+            raise _refusal(
+                stored,
+                f"has not what {stage.node.name} keeps of the stream {streams[0]}: {store.holds}",
+                f"Leave {stage.node.name} as it was, with the same buckets=, or start with a new "
+                "checkpoint",
+            )
+
+
+def _kept(plan: Plan, ports: Sequence[Port]) -> set[str]:
+    """What is kept of the rows of an input, in words, where that is not all."""
+    nodes = {
+        (stage.node, port.source.name)
+        for stage in plan.stages
+        for port in stage.ports
+        if port in ports
+    }
+    stores = [
+        store
+        for stage in plan.stages
+        for store in stage.fragment.stores.values()
+        if (stage.node, store.of) in nodes
+    ]
+    return set() if any(store.whole for store in stores) else {store.holds for store in stores}
+
+
+def _rows(
+    stored: Stored,
+    nodes: Sequence[Node],
+    entry: Entry,
+    ports: Sequence[Port],
+    enough: Collection[str],
+) -> tuple[Entry, DataFrame]:
+    """The rows of an input, or of what it is a view of; ``enough``: what a store need hold that has
+    not all of them.
+    """
+    problems = [f"has no rows of {entry.name}"]
+    for part in parts_of(entry):
+        needed = {*part.row.names}
+        if part is entry:
+            needed = set().union(*map(_needed, ports))
+        for found in _stores(stored, identity(describe_input(nodes, part)), part):
+            if not found.store.whole and {found.store.holds} != enough:
+                problems.append(f"has only {found.store.holds}")
+                continue
+            misfit = _misfit(found, part, needed)
+            if misfit is None:
+                return part, _fitted(stored, found, part)
+            problems.append(misfit)
+    raise _refusal(stored, problems[-1])
+
+
+def _needed(port: Port) -> set[str]:
+    """The columns without which a stage cannot begin."""
+    input_ = port.input
+    assert input_ is not None
+    computed = any(not isinstance(item, str) for item, _ in input_.foreign)
+    if input_.used is None or computed:
+        return {*input_.source.row.names}
+    return {*input_.key, *input_.used, *(str(item) for item, _ in input_.foreign)}
+
+
+def _stores(stored: Stored, wanted: Mapping[str, Any], part: Entry) -> list[_Found]:
+    """The stores that have an input's rows, a versioned table's histories first."""
+    by_name = {(kept.stage.topology, kept.name): kept for kept in stored.stores}
+    found = [
+        _Found(store, by_name.get((stage.topology, name)), stage.inputs[store.of])
+        for stage in stored.stages.values()
+        for name, store in stage.stores.items()
+        if store.kind in ("rows", "versions")
+        and store.of in stage.inputs
+        and identity(stage.inputs[store.of]) == wanted
+    ]
+    kind = "rows" if part.versioned_us is None else "versions"
+    return sorted(found, key=lambda one: one.store.kind != kind)
+
+
+def _misfit(found: _Found, part: Entry, needed: set[str]) -> str | None:
+    """Why a store does not have an input's columns, None where it has."""
+    stored = spark_schema(contents.schema_of(found.store))
+    then = {name for name, _ in _columns(found.then)}
+    for field in part.row:
+        if field.name in stored.names:
+            was = stored[field.name].dataType
+            if not _widens(was, field.dataType):
+                is_ = field.dataType.simpleString()
+                return f"has {part.name}.{field.name} as {was.simpleString()}, not as {is_}"
+        elif field.name in needed and (field.name in then or field.name in part.key.names):
+            return f"has not stored {part.name}.{field.name}"
+    return None
+
+
+def _columns(described: Mapping[str, Any]) -> list[Sequence[str]]:
+    """The columns that a described input had."""
+    parts = ("columns",) if "view" in described else ("key", "values")
+    return [column for part in parts for column in described[part]]
+
+
+def _widens(was: DataType, is_: DataType) -> bool:
+    """Whether every value of one type is one of the other, too."""
+    if was == is_:
+        return True
+    if isinstance(was, StructType) and isinstance(is_, StructType):
+        return was.names == is_.names and all(
+            _widens(a.dataType, b.dataType) for a, b in zip(was, is_, strict=True)
+        )
+    if isinstance(was, DecimalType) and isinstance(is_, DecimalType):
+        more = is_.scale - was.scale
+        return more >= 0 and is_.precision - was.precision >= more
+    if isinstance(was, IntegralType) and isinstance(is_, DecimalType):
+        return is_.precision - is_.scale >= _DIGITS[was.typeName()]
+    if isinstance(was, IntegralType) and isinstance(is_, IntegralType):
+        return _DIGITS[was.typeName()] <= _DIGITS[is_.typeName()]
+    small = isinstance(was, IntegralType) and _DIGITS[was.typeName()] <= _EXACT_DIGITS
+    return isinstance(is_, DoubleType) and (small or isinstance(was, FloatType))
+
+
+_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
+_EXACT_DIGITS = 15
+"""How many decimal digits of whole numbers a double has at least."""
+
+
+def _fitted(stored: Stored, found: _Found, part: Entry) -> DataFrame:
+    """A store's rows with an input's columns, null where it had none."""
+    if found.kept is None:
+        return seed.empty(stored.spark, part)
+    frame = rows(stored, found.kept)
+    if found.store.kind == "versions" and part.versioned_us is None:
+        frame = last_versions(frame, found.kept)
+    beside = [name for name in (TIMESTAMP, CHANGE) if name in frame.columns]
+
+    def column(field: StructField) -> Any:
+        own = F.col(quoted(field.name)) if field.name in frame.columns else F.lit(None)
+        return own.cast(field.dataType).alias(field.name)
+
+    return frame.select(*map(column, part.row), *map(F.col, beside))
+
+
+def _refusal(stored: Stored, problem: str, remedy: str = _START) -> CheckpointError:
+    return CheckpointError(stored.caller, f"the checkpoint {stored.checkpoint} {problem}", remedy)

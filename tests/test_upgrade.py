@@ -1,0 +1,340 @@
+"""Queries that go on with the state of others."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fuzz import upgraded
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from typer.testing import CliRunner
+
+import dovetail as dt
+from dovetail import cli
+from dovetail.spark import beginning, seed
+from dovetail.spark.checkpoint import CheckpointFile
+
+DRAWN = int(os.environ.get("DOVETAIL_CASES", "100")) // 25
+SEED = int(os.environ.get("DOVETAIL_SEED", "78"))
+
+ORDERS = "id long, customer string, amount int, at timestamp"
+CUSTOMERS = "name string, city string, at timestamp"
+
+
+@pytest.mark.parametrize("number", range(DRAWN))
+def test_an_upgraded_query_goes_on_as_one_that_ran_from_the_beginning(
+    spark: SparkSession, number: int
+) -> None:
+    """``DOVETAIL_CASES`` says how many, ``DOVETAIL_SEED`` draws others."""
+    told = upgraded.difference(*upgraded.drawn(SEED, number))
+    assert told is None or told.startswith("refused: has not what"), told
+
+
+class Shop:
+    """Orders and customers in a folder, and what queries over them have told."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder, self.files = spark, folder, 0
+        for name in ("orders", "customers"):
+            (folder / name).mkdir()
+
+    def write(self, name: str, *rows: dict[str, Any]) -> None:
+        self.files += 1
+        at = f"2024-05-01T10:00:{self.files:02}Z"
+        path = self.folder / name / f"{self.files:03}.json"
+        path.write_text("".join(f"{json.dumps({'at': at} | row)}\n" for row in rows))
+        os.utime(path, (self.files, self.files))
+
+    def read(self, name: str, columns: str) -> DataFrame:
+        return self.spark.readStream.schema(columns).json(str(self.folder / name))
+
+    def orders(self, columns: str = ORDERS, **options: Any) -> dt.Table:
+        return dt.Table.from_changelog(
+            self.read("orders", columns), key="id", timestamp="at", name="orders", **options
+        )
+
+    def customers(self, columns: str = CUSTOMERS, **options: Any) -> dt.Table:
+        return dt.Table.from_changelog(
+            self.read("customers", columns), key="name", timestamp="at", name="customers", **options
+        )
+
+    def payments(self) -> dt.Stream:
+        return dt.Stream.from_changelog(
+            self.read("orders", ORDERS), key="id", timestamp="at", name="payments"
+        )
+
+    def joined(self, **options: Any) -> dt.Table:
+        return self.orders().join(
+            self.customers(), on="customer", select=["amount", "city"], **{"how": "left", **options}
+        )
+
+    def run(self, table: Any, checkpoint: str, **options: Any) -> list[tuple[Any, ...]]:
+        """The changes of a run, without their times and positions, in the order of keys."""
+        told: list[tuple[Any, ...]] = []
+
+        def collect(changes: DataFrame, number: int) -> None:
+            rows = changes.drop("_timestamp", "_position").collect()
+            told.extend(sorted(map(tuple, rows), key=str))
+
+        query = table.write_stream(
+            dt.to_foreach_batch(collect),
+            checkpoint=self.folder / checkpoint,
+            availableNow=True,
+            **{"buckets": 2, "emit": "batch", **options},
+        )
+        query.awaitTermination()
+        return told
+
+    def files_of(self, name: str) -> dict[str, bytes]:
+        root = self.folder / name
+        return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+@pytest.fixture
+def shop(spark: SparkSession, tmp_path: Path) -> Shop:
+    made = Shop(spark, tmp_path)
+    made.write("orders", *({"id": n, "customer": "abc"[n % 3], "amount": n} for n in range(1, 6)))
+    made.write("customers", {"name": "a", "city": "Oslo"}, {"name": "b", "city": "Rome"})
+    return made
+
+
+def test_columns_come_go_and_become_wider(shop: Shop) -> None:
+    shop.run(shop.joined(), "old")
+    before = shop.files_of("old")
+    orders = shop.orders(ORDERS.replace("amount int", "amount long, note string"))
+    customers = shop.customers(CUSTOMERS.replace("city string, ", ""))
+    another = orders.join(
+        customers, on="customer", how="inner", select={"amount": "amount", "note": "note"}
+    )
+    assert shop.run(another, "new", initial=shop.folder / "old", emit_initial=True) == [
+        (1, 1, None, "upsert"),
+        (3, 3, None, "upsert"),
+        (4, 4, None, "upsert"),
+    ]
+    shop.write("orders", {"id": 1, "customer": "a", "amount": 2**40, "note": "large"})
+    shop.write("customers", {"name": "c"})
+    assert shop.run(another, "new") == [
+        (1, 2**40, "large", "upsert"),
+        (2, 2, None, "upsert"),
+        (5, 5, None, "upsert"),
+    ]
+    assert shop.files_of("old") == before
+
+
+def test_more_buckets_another_table_and_what_was_made_of_both(shop: Shop) -> None:
+    totals = shop.joined().group_by("city").agg(total=dt.sum("amount"))
+    shop.run(totals, "old", buckets=1)
+    steps = dt.upgrade(shop.spark, shop.folder / "old", shop.folder / "same", totals)
+    assert {row["begins"] for row in steps.collect()} == {"carried over"}
+    steps = dt.upgrade(shop.spark, shop.folder / "old", shop.folder / "more", totals, buckets=3)
+    assert [tuple(row) for row in steps.collect()][:2] == [
+        (1, "left join of orders and customers", "with the rows of orders"),
+        (2, "left join of orders and customers", "with the rows of orders, customers"),
+    ]
+    # Of these the join is carried over, and its rows are read by a stage that is new.
+    orders, customers = shop.orders(), shop.customers()
+    joined = orders.join(customers, on="customer", how="left", select=["amount", "city"])
+    inner = orders.join(customers, on="customer", select=["amount", "city"])
+    again = joined.join(inner, how="left", select=["left.amount", "left.city"])
+    by_city = again.group_by("city").agg(total=dt.sum("amount"), n=dt.count())
+    dt.upgrade(shop.spark, shop.folder / "old", shop.folder / "other", by_city)
+    recent = shop.joined(how="inner").expire(after="1 hour")
+    shop.run(recent, "recent")
+    steps = dt.upgrade(
+        shop.spark, shop.folder / "recent", shop.folder / "shared", recent, buckets=7
+    )
+    assert "carried over" not in {row["begins"] for row in steps.collect()}
+    shop.write("orders", {"id": 9, "customer": "b", "amount": 100})
+    assert shop.run(recent, "shared", buckets=None) == [(9, 100, "Rome", "upsert")]
+    assert shop.run(totals, "same", buckets=None) == [("Rome", 105, "upsert")]
+    assert shop.run(totals, "more", buckets=None) == [("Rome", 105, "upsert")]
+    assert shop.run(by_city, "other", buckets=None) == [("Rome", 105, 3, "upsert")]
+
+
+def test_histories_and_filtered_tables_go_on(shop: Shop) -> None:
+    """A stream looks up what was true then; a view's rows are stored, not those that it leaves
+    out.
+    """
+    customers = shop.customers(versioned="7 days")
+    shop.write("customers", {"name": "a", "city": "Bergen"})
+    paid = shop.payments().join(customers, on="customer", how="left", select=["amount", "city"])
+    assert len(shop.run(paid, "old", emit="change")) == 5
+    wider = shop.payments().join(
+        customers.with_columns(where=F.concat("city", F.lit("!"))),
+        on="customer",
+        how="left",
+        select=["amount", "where"],
+    )
+    steps = dt.upgrade(shop.spark, shop.folder / "old", shop.folder / "new", wider, buckets=5)
+    assert [row["begins"] for row in steps.collect()] == ["with the rows of customers"]
+    early = {"customer": "a", "amount": 1, "at": "2024-05-01T10:00:02.5Z"}
+    shop.write("orders", {"id": 10, **early}, {"id": 11, **early, "at": "2024-05-01T10:00:04Z"})
+    assert shop.run(wider, "new", buckets=None, emit="change") == [
+        (10, 1, "Oslo!", "upsert"),
+        (11, 1, "Bergen!", "upsert"),
+    ]
+    orders = shop.orders()
+    large = orders.where("amount > 2")
+    sums = large.group_by("customer").agg(total=dt.sum("amount"))
+    shop.run(sums, "sums")
+    counts = large.join(shop.customers(), on="customer", how="left", select=["amount", "city"])
+    emitted = shop.run(counts, "counts", initial=shop.folder / "sums", emit_initial=True)
+    # Then the customers, which the query before did not read, from their beginning.
+    assert [row[0] for row in emitted] == [3, 4, 5, 3, 4]
+
+
+def test_what_the_checkpoint_does_not_have_is_refused(shop: Shop) -> None:
+    old, new = shop.folder / "old", shop.folder / "new"
+    large = shop.orders().where("amount > 2")
+    shop.run(large.group_by("customer").agg(n=dt.count()), "old")
+    hours = shop.payments().group_by("customer").window(dt.tumbling("1 hour")).agg(n=dt.count())
+    with pytest.raises(dt.CheckpointError, match="has no rows of orders"):
+        dt.upgrade(shop.spark, old, new, shop.orders().materialize())
+    shop.run(hours.to_table(), "hours")
+    with pytest.raises(dt.CheckpointError, match=r"has not what .* keeps of the stream payments"):
+        dt.upgrade(shop.spark, shop.folder / "hours", new, hours.to_table(), buckets=4)
+    shop.run(shop.joined(how="inner"), "inner")
+    narrow = shop.customers(CUSTOMERS.replace("city string", "city int")).materialize()
+    for topology, problem in (
+        (shop.joined(how="left"), "has only orders, last row per foreign key"),
+        (narrow, "has customers.city as string, not as int"),
+    ):
+        with pytest.raises(dt.CheckpointError, match=problem):
+            dt.upgrade(shop.spark, shop.folder / "inner", new, topology)
+    with pytest.raises(dt.CheckpointError, match="no_such has no micro-batch"):
+        dt.upgrade(shop.spark, shop.folder / "no_such", new, shop.joined())
+    with pytest.raises(dt.CheckpointError, match="old has begun"):
+        dt.upgrade(shop.spark, shop.folder / "inner", old, shop.joined(how="inner"))
+    with pytest.raises(dt.PlanError, match="emit_initial= is given without initial="):
+        shop.run(shop.joined(), "new", emit_initial=True)
+    assert not new.exists()
+
+
+class KilledError(Exception):
+    """What ends a call in its middle."""
+
+
+@pytest.mark.parametrize("step", ["write", "read", "_going_on", "clear"])
+def test_a_call_that_is_killed_is_repeated(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    shop.run(shop.joined(), "old")
+    outer = shop.joined(how="outer")
+    if step == "clear":
+        owner, name = CheckpointFile, "write"
+        calls = iter([False, True])
+    else:
+        owner, name = (beginning if step == "_going_on" else seed), step  # type: ignore[assignment]
+        calls = iter([True])
+    real: Callable[..., Any] = getattr(owner, name)
+
+    def killed(*arguments: Any, **named: Any) -> Any:
+        if next(calls, False):
+            raise KilledError
+        return real(*arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, killed)
+        with pytest.raises(KilledError):
+            shop.run(outer, "new", initial=shop.folder / "old", emit_initial=True)
+    emitted = shop.run(outer, "new", initial=shop.folder / "old", emit_initial=True)
+    if step in ("write", "read"):
+        assert [row[0] for row in emitted] == [1, 2, 3, 4, 5]
+    shop.write("orders", {"id": 9, "customer": "b", "amount": 100})
+    assert shop.run(outer, "new") == [(9, None, 100, "Rome", "upsert")]
+    assert not (shop.folder / "new/initial").exists()
+
+
+def test_a_sink_that_fails_at_first_gets_the_same_again(shop: Shop) -> None:
+    shop.run(shop.joined(), "old")
+
+    def refuse(changes: DataFrame, number: int) -> None:
+        raise ValueError("the target is not there")
+
+    options = {"initial": shop.folder / "old", "emit_initial": True}
+    with pytest.raises(Exception, match="the target is not there"):
+        shop.joined(how="outer").write_stream(
+            dt.to_foreach_batch(refuse),
+            checkpoint=shop.folder / "new",
+            availableNow=True,
+            **options,
+        ).awaitTermination()
+    # What it begins with is at hand: the other checkpoint may go on.
+    shop.write("orders", {"id": 9, "customer": "b", "amount": 100})
+    shop.run(shop.joined(), "old")
+    emitted = shop.run(shop.joined(how="outer"), "new", buckets=None)
+    assert [row[0] for row in emitted] == [1, 2, 3, 4, 5, 9]
+
+
+def test_several_results_and_one_more(shop: Shop) -> None:
+    def start(checkpoint: str, *, more: bool, **options: Any) -> dict[str, list[Any]]:
+        orders = shop.orders()
+        joined = orders.join(shop.customers(), on="customer", how="left", select=["amount", "city"])
+        told: dict[str, list[Any]] = {}
+
+        def kept(name: str) -> Any:
+            def collect(changes: DataFrame, number: int) -> None:
+                rows = changes.drop("_timestamp", "_position").collect()
+                told.setdefault(name, []).extend(sorted(map(tuple, rows), key=str))
+
+            return dt.to_foreach_batch(collect)
+
+        results = {joined: kept("joined"), orders.materialize(): kept("orders")}
+        if more:
+            results[joined.group_by("city").agg(n=dt.count())] = kept("cities")
+        dt.run(
+            results,  # type: ignore[arg-type]
+            checkpoint=shop.folder / checkpoint,
+            availableNow=True,
+            emit="batch",
+            **options,
+        ).awaitTermination()
+        return told
+
+    first = start("old", more=False)
+    found = start("new", more=True, initial=shop.folder / "old", emit_initial=True)
+    assert found == first | {"cities": [("Oslo", 1, "upsert"), ("Rome", 2, "upsert")]}
+    shop.write("customers", {"name": "c", "city": "Rome"})
+    assert start("new", more=True) == {
+        "joined": [(2, 2, "Rome", "upsert"), (5, 5, "Rome", "upsert")],
+        "orders": [],
+        "cities": [("Rome", 4, "upsert")],
+    }
+
+
+TOPOLOGY = """
+import json
+from pathlib import Path
+from pyspark.sql import SparkSession
+import dovetail as dt
+
+def totals():
+    spark, folder = SparkSession.getActiveSession(), Path(__file__).parent
+    read = spark.readStream.schema("id long, customer string, amount int, at timestamp")
+    orders = dt.Table.from_changelog(
+        read.json(str(folder / "orders")), key="id", timestamp="at", name="orders"
+    )
+    return orders.group_by("customer").agg(total=dt.sum("amount"))
+"""
+
+
+def test_the_command_line(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.run(shop.orders().materialize(), "old")
+    (shop.folder / "shopping.py").write_text(TOPOLOGY)
+    monkeypatch.chdir(shop.folder)
+    folders = [str(shop.folder / name) for name in ("old", "new")]
+    arguments = ["upgrade", *folders, "shopping:totals", "--buckets", "3"]
+    made = CliRunner().invoke(cli.app, arguments, catch_exceptions=False)
+    assert made.exit_code == 0, made.output
+    assert "with the rows of orders" in made.output
+    found = dt.read_state(shop.spark, shop.folder / "new", "aggregate of orders by customer")
+    assert sorted((row["customer"], row["total"]) for row in found.collect()) == [
+        ("a", 3),
+        ("b", 5),
+        ("c", 7),
+    ]
