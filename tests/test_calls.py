@@ -259,6 +259,7 @@ SELECT = line(
     ),
 )
 ITEM = line("column", "expression", wrong=("nope", FOREIGN, *BEYOND_A_ROW))
+ERRORS = line(wrong=("drop", "raise"))
 AS_ORDERS = {"payments": "orders", "payments_n": "orders_n"}
 HOW = line(wrong=("full", "cross", "LEFT"))
 UNREPEATABLE = tuple(
@@ -382,6 +383,7 @@ CALLS: dict[str, Call] = {
         ),
         how=HOW,
         select=SELECT,
+        errors=ERRORS,
         late=line(wrong=("history", "drop")),
         align=MAYBE_SPAN,
         window_of=line("None", wrong=("at",)),
@@ -417,10 +419,12 @@ CALLS: dict[str, Call] = {
         changes=line("None", wrong=("retract",)),
     ),
     "Topology.where": call(
-        lambda w: w.orders.where, condition=line(wrong=("nope > 1", FOREIGN, *BEYOND_A_ROW))
+        lambda w: partial(w.orders.where, condition="orders > 1"),
+        condition=line(wrong=("nope > 1", FOREIGN, *BEYOND_A_ROW)),
+        errors=ERRORS,
     ),
-    "Topology.select": call(lambda w: w.orders.select, columns=ITEM, named=ITEM),
-    "Topology.with_columns": call(lambda w: w.orders.with_columns, named=ITEM),
+    "Topology.select": call(lambda w: w.orders.select, columns=ITEM, errors=ERRORS, named=ITEM),
+    "Topology.with_columns": call(lambda w: w.orders.with_columns, errors=ERRORS, named=ITEM),
     "Topology.drop": call(lambda w: w.orders.drop, columns=line(wrong=("nope",))),
     "Topology.rename": call(
         lambda w: w.orders.rename,
@@ -434,6 +438,7 @@ CALLS: dict[str, Call] = {
         lambda w: partial(w.orders.rekey, key=F.lit(1)),
         columns=line("column"),
         duplicates=line(wrong=("first",)),
+        errors=ERRORS,
         named=ITEM,
     ),
     "Table.union": call(
@@ -447,7 +452,12 @@ CALLS: dict[str, Call] = {
         streams=line(wrong=(Given(lambda w: w.views),)),
         name=NAME,
     ),
-    "Stream.key_by": call(lambda w: w.clicks.key_by, columns=line("column"), named=ITEM),
+    "Stream.key_by": call(
+        lambda w: partial(w.clicks.key_by, key="clicks"),
+        columns=line("column"),
+        errors=ERRORS,
+        named=ITEM,
+    ),
     "Stream.deduplicate": call(lambda w: w.clicks.deduplicate, within=SPAN),
     "Table.expire": call(lambda w: w.orders.expire, after=SPAN),
     "Stream.explode": call(lambda w: w.clicks.explode, column=line(wrong=("nope", "clicks"))),
@@ -471,6 +481,7 @@ CALLS: dict[str, Call] = {
         unmatched=line(wrong=("eager", "later")),
         grace=line("None", "span", wrong=(*SPAN.wrong, "2 days")),
         select=SELECT,
+        errors=ERRORS,
         align=MAYBE_SPAN,
         window_of=line("None", wrong=("t",)),
         name=NAME,

@@ -285,6 +285,14 @@ def test_windows(spark: SparkSession) -> None:
     found = {change.values["asked"]: change.values["found"] for change in changes if change.values}
     assert found == {5: 2, 6: None, 7: 2}
     assert len(changes) == 3
+    latest = asked.to_table().join(
+        counts,
+        how="left",
+        window_of=start,
+        select={"twice": F.col("left.n") * 2, "found": "right.n"},
+    )
+    changes = agree(spark, latest, {clicks: clicks_rows, asked: asked_rows})
+    assert {change.values["twice"] for change in changes if change.values} >= {12, 14}
     hours = counts.to_stream(
         key="hour",
         select={"hour": F.hour("window_start"), "text": F.concat_ws(":", "page", "n")},

@@ -14,10 +14,12 @@ Between the two stages of a foreign-key join: the foreign key as ``_f0``
 and so on, ``_foreign`` (its hash), ``_place`` (the primary key's hash), ``_epoch`` (which change of
 the primary key's row) and ``_instruction`` (what is to be emitted); in the JVM before it,
 ``_foreign_key_1`` and so on (what expressions make of the row) and, of a view, ``_position_0`` and
-so on (what orders its rows). Beside a stage's rows in the JVM:
-``_passing`` (what is on its way to another). On the way to an aggregate: the columns it is
-made of as ``_v0`` and so on. On a stage's way out: the keys as ``_k0`` and so on, the
-values of leaf 0 as ``_0_0``, ``_0_1`` and so on, ``_position``, and ``_visible``, a bit per leaf.
+so on (what orders its rows) and ``_attempt_0`` and so on (what an expression makes that may fail).
+Beside a stage's rows in the JVM: ``_passing`` (what is on its way to another), ``_unread`` and
+``_failed`` (the dead letter of a record that cannot be read, and of a row on which a view fails).
+On the way to an aggregate: the columns it is made of as ``_v0`` and so on. On a stage's way out:
+the keys as ``_k0`` and so on, the values of leaf 0 as ``_0_0``, ``_0_1`` and so on, ``_position``,
+and ``_visible``, a bit per leaf.
 In a changelog: ``_change``, ``_timestamp``, ``_position``. In the key of a windowed table:
 ``window_start``, ``window_end``. Of a dead letter: ``_operator``, ``_problem``, ``_timestamp``,
 ``row``.
@@ -34,7 +36,7 @@ FIRST, LAST, HIGH = "_first", "_last", "_high"
 FILE, FILE_TIME, FILE_PATH, FILE_BLOCK = "_file", "_file_time", "_file_path", "_file_block"
 DUE, ROW, PENDING = "_due", "_row", "_pending"
 PLACE, EPOCH, INSTRUCTION, FOREIGN = "_place", "_epoch", "_instruction", "_foreign"
-PASSING, UNREAD = "_passing", "_unread"
+PASSING, UNREAD, FAILED = "_passing", "_unread", "_failed"
 POSITION, VISIBLE = "_position", "_visible"
 FILE_METADATA = "_metadata"  # Spark's own, hidden until it is asked for
 CHANGE, TIMESTAMP = "_change", "_timestamp"
@@ -70,12 +72,13 @@ _OWN = (
     FOREIGN,
     PASSING,
     UNREAD,
+    FAILED,
     POSITION,
     VISIBLE,
     CHANGE,
     TIMESTAMP,
 )
-_NUMBERED = re.compile(r"_[kfv]\d+|_\d+_\d+|_(foreign_key|position)_\d+")
+_NUMBERED = re.compile(r"_[kfv]\d+|_\d+_\d+|_(foreign_key|position|attempt)_\d+")
 
 
 def key_name(number: int) -> str:
@@ -96,6 +99,11 @@ def foreign_key_name(number: int) -> str:
 def position_name(number: int) -> str:
     """The column that holds what puts a view's rows in order."""
     return f"_position_{number}"
+
+
+def attempt_name(number: int) -> str:
+    """The column that holds what an expression of a view makes of a row, null where it fails."""
+    return f"_attempt_{number}"
 
 
 def aggregated_name(number: int) -> str:

@@ -34,7 +34,7 @@ from dovetail.plan.stream_table_join import stream_table_join
 from dovetail.plan.table_join import materialized
 from dovetail.plan.union import union
 from dovetail.plan.unwindowed import WindowMode, as_stream, as_table
-from dovetail.plan.views import Item
+from dovetail.plan.views import Errors, Item, of_join
 from dovetail.plan.window_join import window_join
 from dovetail.plan.windows import SomeWindows, Windows
 from dovetail.topology import AWindowedTable, Topology, Windowed
@@ -108,6 +108,7 @@ class Table(Topology):
         on: OnComputed | None = None,
         how: How = "inner",
         select: Selection | None = None,
+        errors: Errors = "fail",
         late: Late = "ignore",
         align: Span | None = None,
         window_of: Given | None = None,
@@ -146,7 +147,7 @@ class Table(Topology):
 
         ``select``: the result's value columns, all of both sides by default. Columns are named
         ``"left.x"``, ``"right.x"`` or just ``"x"``; a mapping gives new names; Spark expressions
-        over the joined row (``F.col("left.x") + F.col("right.y")``) run in the JVM.
+        over the joined row (``F.col("left.x") + F.col("right.y")``), ``errors`` as in ``where``.
 
         ``late``: what a versioned table's record does that is older than its key's latest version.
         ``"ignore"``: it emits nothing (an unversioned table's replaces the row, whatever its time).
@@ -163,19 +164,24 @@ class Table(Topology):
         call = Call(self.plan, right.plan, on, how, select, align, name)
         if isinstance(right, Windowed):
             others = {"late": None if late == "ignore" else late, "delta": delta}
-            return Table(window_join(call, window_of=window_of, others=others))
+            return Table(of_join(window_join(call, window_of=window_of, others=others), errors))
         call.refuse({"window_of": window_of}, "is for a windowed table")
-        return Table(tables_joined(call, late, delta or Delta()))
+        return Table(of_join(tables_joined(call, late, delta or Delta()), errors))
 
     @validated
-    def rekey(self, *columns: ColumnName, duplicates: Duplicates = "error", **named: Item) -> Table:
+    def rekey(
+        self,
+        *columns: ColumnName,
+        duplicates: Duplicates = "error",
+        errors: Errors = "fail",
+        **named: Item,
+    ) -> Table:
         """The rows under another key: columns, and Spark expressions under names of their own. The
         former key's columns are values. A row with a null in the key is left out.
-
-        ``duplicates``: what happens when several rows have one key: ``"error"`` fails the query;
-        ``"last"``: the one that came last stands for them, and when it leaves, the one before it.
+        ``duplicates``: where several rows have one key, ``"error"`` fails the query, ``"last"`` has
+        the one that came last, and when it leaves, the one before it. ``errors``: as in ``where``.
         """
-        return Table(rekeyed(self.plan, columns, named, duplicates))
+        return Table(rekeyed(self.plan, columns, named, duplicates, errors))
 
     @validated
     def union(self, *tables: Table, source: Text, name: Text | None = None) -> Table:
@@ -275,6 +281,7 @@ class Stream(Topology):
         unmatched: Unmatched = "on_close",
         grace: Span | None = None,
         select: Selection | None = None,
+        errors: Errors = "fail",
         align: Span | None = None,
         window_of: Given | None = None,
         name: Text | None = None,
@@ -306,8 +313,8 @@ class Stream(Topology):
         stands when the record comes; nulls where there is no such window (any longer). ``within``,
         ``unmatched``, ``grace`` and ``align`` do not apply.
 
-        ``select``, ``name``: as in ``Table.join``. ``align``: let rows that are
-        ahead of the other side's stream time wait, in state, until it has caught up or has brought
+        ``select``, ``errors``, ``name``: as in ``Table.join``. ``align``: let rows that are ahead
+        of the other side's stream time wait, in state, until it has caught up or has brought
         nothing for so long by the clock; so that a replay gives what the live run gave. (With
         ``availableNow=True`` they wait, at the end of the data, for the next run's.)
 
@@ -315,18 +322,17 @@ class Stream(Topology):
         join design; spec/stream_table, spec/stream_stream.
         """
         call = Call(self.plan, right.plan, on, how, select, align, name)
-        eager = None if unmatched == "on_close" else unmatched
-        two = {"within": within, "unmatched": eager}
+        two = {"within": within, "unmatched": None if unmatched == "on_close" else unmatched}
         if isinstance(right, Windowed):
             others = {"grace": grace, **two}
-            return Stream(window_join(call, window_of=window_of, others=others))
+            return Stream(of_join(window_join(call, window_of=window_of, others=others), errors))
         call.refuse({"window_of": window_of}, "is for a windowed table")
         if isinstance(right, Stream):
             remedy = "A grace period of two streams belongs into within="
             call.refuse({"grace": grace}, "is for joins with a table", remedy)
-            return Stream(stream_join(call, within, unmatched))
+            return Stream(of_join(stream_join(call, within, unmatched), errors))
         call.refuse(two, "is for joins of two streams")
-        return Stream(stream_table_join(call, grace))
+        return Stream(of_join(stream_table_join(call, grace), errors))
 
     @validated
     def to_table(self) -> Table:
@@ -338,11 +344,11 @@ class Stream(Topology):
         return Table(views.as_rows(self.plan))
 
     @validated
-    def key_by(self, *columns: ColumnName, **named: Item) -> Stream:
+    def key_by(self, *columns: ColumnName, errors: Errors = "fail", **named: Item) -> Stream:
         """The records under another key: columns, and Spark expressions under names of their own.
-        The former key's columns are values.
+        The former key's columns are values. ``errors``: as in ``where``.
         """
-        return Stream(views.keyed_by(self.plan, columns, named))
+        return Stream(views.keyed_by(self.plan, columns, named, errors))
 
     @validated
     def union(self, *streams: Stream, name: Text | None = None) -> Stream:

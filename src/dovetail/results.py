@@ -82,10 +82,11 @@ def run(
     where a sink takes it once.
 
     ``results``: each table's or stream's sink, or a list of them. ``dt.dead_letters`` stands for
-    the rows that are left out because an expression fails on them, and the records that sources
-    with ``malformed="dead_letter"`` cannot read: a stream with the columns ``_operator``, which
-    left it out, ``_problem``, ``row``, as JSON, and those of every changelog; ``_timestamp`` is the
-    row's own, or the micro-batch's where it has none.
+    the rows that are left out because an expression fails on them (of a foreign key, or with
+    ``errors="dead_letter"``), and the records that sources with ``malformed="dead_letter"`` cannot
+    read: a stream with the columns ``_operator``, which left it out, ``_problem``, ``row``, as
+    JSON, and those of every changelog; ``_timestamp`` is the row's own, or the micro-batch's where
+    it has none.
 
     Sinks are written at the same time. The other arguments are those of ``write_stream``. A
     checkpoint belongs to its set of results, in any order; sinks, and the dead letters, may be

@@ -97,19 +97,23 @@ def attempted(session: SparkSession, parts: Sequence[Column]) -> Column:
     """A struct of the parts, ``_0`` and so on; null where computing one fails. (Python functions
     raise all the same.)
 
-    Of a sum of times ``try_add`` forgives what fails in either, so on Spark Connect the parts are
-    made one there, and computed twice: a microsecond a row.
+    Spark would compute first what parts have in common, where failing is not forgiven, but takes
+    nothing out of what depends on where it is computed. Of a sum of times ``try_add`` forgives what
+    fails in either, so on Spark Connect the parts are made one there, and computed twice: a
+    microsecond a row.
     """
+    here = F.spark_partition_id() >= 0
     struct = F.struct(*(part.alias(f"_{number}") for number, part in enumerate(parts)))
     if is_remote(session):
-        whole = F.timestamp_micros(F.xxhash64(*parts) % F.lit(1 << 20))
+        made = F.xxhash64(*(F.size(F.array(part)) for part in parts))  # no hash of maps
+        whole = F.timestamp_micros(made % F.lit(1 << 20))
         done = F.try_add(whole, F.expr("INTERVAL '0' SECOND")).isNotNull()
-        return F.when(done, struct)
+        return F.when(here, F.when(done, struct))
     jvm: Any = session._jvm  # noqa: SLF001 -- no public face for either
     utils = jvm.org.apache.spark.sql.classic.ExpressionUtils
-    made: Any = struct
-    tried = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(utils.expression(made._jc))  # noqa: SLF001
-    return Column(utils.column(tried))
+    given: Any = struct
+    tried = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(utils.expression(given._jc))  # noqa: SLF001
+    return F.when(here, Column(utils.column(tried)))
 
 
 def cores(session: SparkSession) -> int:

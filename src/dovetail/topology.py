@@ -21,7 +21,7 @@ from dovetail.plan import views
 from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.plan.reading import Given, source_of
 from dovetail.plan.spans import Span
-from dovetail.plan.views import Condition, Item
+from dovetail.plan.views import Condition, Errors, Item
 from dovetail.spark import query
 from dovetail.spark.dead_letters import dead_letters
 from dovetail.spark.outcomes import Outcome
@@ -280,26 +280,35 @@ class Topology(Planned):
         return cls(source)
 
     @validated
-    def where(self, condition: Condition) -> Self:
+    def where(self, condition: Condition, *, errors: Errors = "fail") -> Self:
         """The rows that meet a condition, a boolean column's name, a Spark expression or SQL over
         the key, the values and ``_timestamp``; a null does not meet it.
 
         A table's row that ceases to meet it is deleted by a tombstone; one that never met it emits
         nothing. A stream's other records are left out, and those without a value.
+
+        ``errors``: what happens to a row on which the expression fails, as a cast or a division
+        may. ``"fail"`` stops the query. ``"dead_letter"``: the row is left out as if it had never
+        come, so that of a table the key's former row stays; it is counted (metric
+        ``<name>.failed``) and a dead letter, for ``dt.run`` and ``dead_letters()``. Nothing is
+        computed of a tombstone. (A Python function must catch its own errors.)
         """
-        return type(self)(views.where(self.plan, condition))
+        return type(self)(views.where(self.plan, condition, errors))
 
     @validated
-    def select(self, *columns: Item, **named: Item) -> Self:
+    def select(self, *columns: Item, errors: Errors = "fail", **named: Item) -> Self:
         """These value columns, by name or as Spark expressions over the key, the values and
         ``_timestamp``, with ``name=`` under another name. The key stays, whether named or not.
+        ``errors``: as in ``where``.
         """
-        return type(self)(views.selected(self.plan, columns, named))
+        return type(self)(views.selected(self.plan, columns, named, errors))
 
     @validated
-    def with_columns(self, **named: Item) -> Self:
-        """All columns, with others that are computed or that replace those of their names."""
-        return type(self)(views.with_columns(self.plan, named))
+    def with_columns(self, *, errors: Errors = "fail", **named: Item) -> Self:
+        """All columns, with others that are computed or that replace those of their names.
+        ``errors``: as in ``where``.
+        """
+        return type(self)(views.with_columns(self.plan, named, errors))
 
     @validated
     def drop(self, *columns: ColumnName) -> Self:
@@ -388,12 +397,13 @@ class Topology(Planned):
     def dead_letters(self) -> DataFrame:
         """The rows that the topology leaves out, as a frame for a query of its own, streaming where
         the inputs are: records that cannot be read, of sources with ``malformed="dead_letter"``,
-        and rows on which a foreign key's expression fails; ``dt.run`` writes the
-        latter beside the results, without computing them again.
+        and rows on which a foreign key's expression fails, or one with ``errors="dead_letter"``;
+        ``dt.run`` writes them beside the results, without reading or computing them again.
 
-        Columns: ``_operator``, the source or join; ``_problem``, what is wrong, and where a record
-        lies; ``_timestamp``, the record's own or the row's; ``row``, the row as JSON, of a record
-        its ``key`` and ``value`` (``key_base64``, ``value_base64`` where they are no text).
+        Columns: ``_operator``, the source, view or join; ``_problem``, which expression fails, or
+        what is wrong with a record and where it lies; ``_timestamp``, the row's own or the
+        record's; ``row``, the row as JSON, of a record its ``key`` and ``value`` (``key_base64``,
+        ``value_base64`` where they are no text).
         Raises ``PlanError`` where the topology leaves nothing out so.
         """
         return dead_letters(self.plan)

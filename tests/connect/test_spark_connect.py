@@ -263,6 +263,29 @@ def test_rows_on_which_an_expression_fails_are_dead_letters(
     assert "on= fails on a row of flights" in found[1][0]
 
 
+def viewed(spark: SparkSession, folder: Path) -> list[list[str]]:
+    """Views that fail on rows, one makes a map; their dead letters are written beside the rest."""
+    first_rows(folder)
+    late = F.when(F.col("late") == 9, F.raise_error(F.lit("too late"))).otherwise(F.col("late"))
+    seen = flights(spark, folder).with_columns(
+        by=F.create_map(F.lit("late"), late), errors="dead_letter"
+    )
+    rated = seen.where(100 / (F.col("late") - 1) > -1000, errors="dead_letter")
+    result = rated.join(carriers(spark, folder), on="carrier", how="left")
+    sinks = {result: dt.to_parquet(folder / "out"), dt.dead_letters: dt.to_parquet(folder / "dead")}
+    dt.run(sinks, checkpoint=folder / "checkpoint", availableNow=True).awaitTermination()
+    letters = spark.read.parquet(str(folder / "dead")).select("_operator", "row").collect()
+    return [written(spark, folder / "out"), sorted(map(str, letters))]
+
+
+def test_rows_on_which_a_view_fails_are_dead_letters(
+    spark: SparkSession, client: Client, tmp_path: Path
+) -> None:
+    found = client.run(viewed, tmp_path / "connect")
+    assert found == viewed(spark, tmp_path / "classic")
+    assert ["with_columns" in found[1][1], "where" in found[1][0]] == [True, True]
+
+
 def in_memory(spark: SparkSession, folder: Path) -> list[list[str]]:
     """A table of the session, and what a function is handed."""
     first_rows(folder)

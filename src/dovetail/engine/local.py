@@ -86,8 +86,10 @@ class Expressions(Protocol):
     def changelog(self, stage: Stage, changes: pa.Table) -> pa.Table:
         """``Local.changelog`` of a stage whose selections compute."""
 
-    def viewed(self, view: View, rows: pa.Table) -> tuple[pa.Table, pa.Array]:
-        """A view's columns with ``_deleted``, and the number of the row that each is of."""
+    def viewed(self, view: View, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Table]:
+        """A view's columns with ``_deleted``, and the number of the row that each is of; and the
+        dead letters of the rows that it leaves out (``DEAD_LETTERS``).
+        """
 
 
 class Buckets:
@@ -121,7 +123,7 @@ class Local:
     Rows come as tables of their source's columns with ``_event_time``, ``_deleted`` and
     ``_sequence``. ``key_hash``: the function that places keys; ``expressions``: what evaluates
     those of the topology, which is refused where it has some and there is nothing. ``failed``
-    counts the rows on which a foreign key fails, by metric.
+    counts the rows that views leave out, and those on which a foreign key fails, by metric.
     """
 
     def __init__(self, plan: Plan, key_hash: Hash, expressions: Expressions | None = None) -> None:
@@ -187,11 +189,16 @@ class Local:
             made = pa.table([changes.column(column) for column in held.values()], names=[*held])
         return made
 
-    def _viewed(self, rows: pa.Table, view: View) -> pa.Table:
-        """The rows of a view from those that it is a view of, with all that they carry."""
+    def _viewed(self, rows: pa.Table, view: View, *, tells: bool = False) -> pa.Table:
+        """The rows of a view from those that it is a view of, with all that they carry; ``tells``:
+        the rows that it leaves out are counted and kept.
+        """
         if view.computed:
             assert self._expressions is not None
-            made, which = self._expressions.viewed(view, rows)
+            made, which, letters = self._expressions.viewed(view, rows)
+            if tells and len(letters):
+                self.failed[f"{view.name}.failed"] += len(letters)
+                self.letters += [letters] if self.plan.dead_letters else []
             carried = rows.drop_columns([*view.node.row.names, DELETED]).take(which)
             return _beside(made, carried)
         if view.condition is not None:
@@ -242,12 +249,13 @@ class Local:
         how many rows were dropped.
         """
         port = reading.port
-        batches = [batch for table in tables for batch in self._wire_rows(port, table).to_batches()]
+        made = [self._wire_rows(reading, table) for table in tables]
+        batches = [batch for table in made for batch in table.to_batches()]
         labels = range(reading.stage.fragment.buckets)
         packer = Packer(reading.reader, reading.number, port.source, labels, port.by)
         rows = [row for piece in pack([packer], batches, partition) for row in piece.to_pylist()]
         dropped, failed = np.sum([row["counts"] or (0, 0) for row in rows] or [(0, 0)], axis=0)
-        if port.source.fallible:
+        if reading.fails:
             self.failed[f"{port.source.name}.failed"] += int(failed)
             self._letters(reading, batches)
         return [_piece(row) for row in rows], int(dropped)
@@ -262,11 +270,12 @@ class Local:
             made = letters.rows(batch.select([places[0], batch.num_columns + places[1]]))
             self.letters += [pa.Table.from_batches([made])] if made.num_rows else []
 
-    def _wire_rows(self, port: Port, rows: pa.Table) -> pa.Table:
+    def _wire_rows(self, reading: Reading, rows: pa.Table) -> pa.Table:
         """An input's rows in the columns in which they travel (``spark.wire`` on Spark)."""
-        input_, source = port.input, port.source
+        input_, source = reading.port.input, reading.port.source
         assert input_ is not None
-        rows = reduce(self._viewed, views_of(input_.source), rows)
+        for number, view in enumerate(views_of(input_.source)):
+            rows = self._viewed(rows, view, tells=number >= reading.told)
         columns = {name: rows.column(name).combine_chunks() for name in rows.schema.names}
         if source.fallible:
             assert self._expressions is not None

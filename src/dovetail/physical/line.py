@@ -16,20 +16,30 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dovetail.physical.stage import Port, Stage, stages
-from dovetail.plan.nodes import Entry, Source
-from dovetail.plan.views import View
+from dovetail.plan.nodes import Entry, Node, Source
+from dovetail.plan.views import View, views_of
 
 
 @dataclass(frozen=True, eq=False)
 class Reading:
     """Input ``number`` of a stage, which is number ``reader`` in its plan; ``port``: how rows reach
-    it.
+    it; ``told``: of how many of the views that it is, from the innermost, another reading tells the
+    rows that they leave out; ``fails``: whether it tells on which rows its expression fails, which
+    of the same node's stages one does.
     """
 
     stage: Stage
     reader: int
     number: int
     port: Port
+    told: int = 0
+    fails: bool = False
+
+    @property
+    def tells(self) -> bool:
+        """Whether there may be rows that views leave out and no other reading tells."""
+        views = () if self.port.input is None else views_of(self.port.input.source)
+        return any(view.letters is not None for view in views[self.told :])
 
     @property
     def failure(self) -> str:
@@ -139,12 +149,20 @@ class Plan:
 
 def _steps(plan: Plan) -> tuple[Step, ...]:
     readings: dict[Entry | Stage, list[Reading]] = defaultdict(list)
+    told: set[View] = set()
+    computed: set[tuple[Node, Entry | Stage]] = set()
     for number, stage in enumerate(plan.stages):
         for place, port in enumerate(stage.ports):
             # What is read of a source is another frame for each view of it.
             source = port.input is not None and isinstance(port.origin, Source)
             origin = port.input.source if port.input is not None and source else port.origin
-            readings[origin].append(Reading(stage, number, place, port))
+            views = () if port.input is None else views_of(port.input.source)
+            known = sum(view in told for view in views)
+            told.update(views)
+            fails = port.source.fallible and (stage.node, origin) not in computed
+            if fails:
+                computed.add((stage.node, origin))
+            readings[origin].append(Reading(stage, number, place, port, known, fails))
     numbers: dict[Entry | Stage, int] = {one: number for number, one in enumerate(plan.stages)}
     results: dict[Entry | Stage, int] = {
         one.stage: to for one, to in zip(plan.results, plan.addresses, strict=False)
@@ -160,7 +178,7 @@ def _steps(plan: Plan) -> tuple[Step, ...]:
         own = readings[origin]
         result, number = results.get(origin), numbers.get(origin, -1)
         unread = letters is not None and origin in keeping.values()
-        fallible = unread or any(one.port.source.fallible for one in own)
+        fallible = unread or any(one.fails or one.tells for one in own)
         failing = letters if fallible else None
         comes = arriving[number]
         comes.sort(key=lambda one: _first_input(one[1], number))

@@ -41,7 +41,7 @@ from dovetail.plan.fingerprint import fingerprint
 from dovetail.plan.foreign_key_join import ForeignKeyJoin
 from dovetail.plan.nodes import Derived, Entry, Node, Source
 from dovetail.plan.unwindowed import Unwindowed
-from dovetail.plan.views import View, at_rest
+from dovetail.plan.views import View, at_rest, leaves_out
 from dovetail.plan.window_join import WindowJoin
 
 
@@ -101,9 +101,11 @@ class _Planner:
         base = input_.source.base
         if isinstance(base, Source):
             return Port(source, base, input_, by)
+        # What is left out of the changes must not depend on which of them are of one micro-batch.
+        nets = base.node.current and not base.node.eventual and not leaves_out(input_.source)
         origin = self.of(
             base.node,
-            emit if base.node.current and not base.node.eventual else "change",
+            emit if nets else "change",
             self.arrival.feeds(base),
             input_.source,
         )

@@ -360,6 +360,7 @@ class _Builder:
             _source(node.right, node.right.row, len(node.right.key)),
             node.how,
             emit=emit,
+            visible=node.computes,
             feeds=(SEQUENCE,),
         )
         feeds = subscribed.as_it_is(), right.feed(node.right.row.names)

@@ -13,7 +13,7 @@ from dovetail.plan.aggregates import collect_list
 from dovetail.plan.aggregation import aggregation
 from dovetail.plan.nodes import Node
 from dovetail.plan.select import session_for
-from dovetail.plan.views import View, keyed_by, selected, with_columns
+from dovetail.plan.views import Errors, View, keyed_by, selected, with_columns
 
 Duplicates: TypeAlias = Literal["error", "last"]
 
@@ -23,6 +23,7 @@ def rekeyed(
     columns: Sequence[str],
     named: Mapping[str, str | Column],
     duplicates: Duplicates,
+    errors: Errors = "fail",
 ) -> View:
     """The rows of a table under other columns. Where several have one key, the last one that came
     stands for them, or the query fails.
@@ -35,7 +36,7 @@ def rekeyed(
     while rows in view.row.names:
         rows += "_"
     row = F.struct(*(F.col(quoted(column)) for column in values))
-    source = with_columns(node, {**named, rows: row})
+    source = with_columns(node, {**named, rows: row}, errors, call="rekey")
     grouped = aggregation(source, view.key.names, {rows: collect_list(rows)}, None, label=name)
     last = F.element_at(F.col(rows), -1)
     if duplicates == "error":

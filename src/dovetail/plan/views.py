@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -22,13 +22,18 @@ from dovetail.columns import TIMESTAMP
 from dovetail.errors import PlanError
 from dovetail.plan.checks import known_field, refuse_duplicates, refuse_key_type, refuse_names
 from dovetail.plan.joins import as_entry, refuse_corrected
-from dovetail.plan.nodes import Derived, Describe, Entry, Node, Source
-from dovetail.plan.select import computed_field, session_for
+from dovetail.plan.nodes import Derived, Describe, Entry, Join, Node, Selected, Source
+from dovetail.plan.select import SIDES, computed_field, row_columns, session_for
 
 Item: TypeAlias = Annotated[str | Column, Rule("the name of a column or a Spark expression")]
 Condition: TypeAlias = Annotated[
     str | Column, Rule("a condition, as a Spark expression or in SQL", lambda c: c is not None)
 ]
+
+Errors: TypeAlias = Literal["fail", "dead_letter"]
+"""What a row does on which an expression fails: ``"fail"`` stops the query; ``"dead_letter"``
+leaves the row out, counts it in the observed metric ``<name>.failed``, and makes it a dead letter.
+"""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -36,10 +41,12 @@ class View(Entry):
     """The rows of ``node``, each by itself. ``columns``: what its key and its values are made of,
     names or expressions over the row; ``condition``: likewise, which rows it has, None for all;
     ``exploded``: the number of the column that is an array, of which each element makes a row of
-    its own.
+    its own; ``letters``: what dead letters call it, where the rows on which an expression fails are
+    left out, None where they fail the query.
 
     A table's row that does not meet the condition is a tombstone. Whether there was a row before is
-    not known here, so the view is ``loose``.
+    not known here, so the view is ``loose``; so it is of another stage's rows where it leaves some
+    out, whose deletion comes all the same.
     """
 
     node: Entry
@@ -49,6 +56,7 @@ class View(Entry):
     stream: bool = False
     condition: str | Column | None = None
     exploded: int | None = None
+    letters: str | None = None
 
     @property
     def name(self) -> str:
@@ -58,6 +66,10 @@ class View(Entry):
     @property
     def summary(self) -> str:
         """What ``explain`` calls it."""
+        return self._made + ("" if self.letters is None else ", dead letters where it fails")
+
+    @property
+    def _made(self) -> str:
         if self.condition is not None:
             return f"where {said(self.condition)}"
         if self.exploded is not None:
@@ -98,7 +110,8 @@ class View(Entry):
     @property
     def loose(self) -> bool:
         """Whether it is a table with tombstones of keys that may have had no row."""
-        return not self.stream and (self.condition is not None or self.node.loose)
+        own = self.letters is not None and isinstance(self.base, Derived)
+        return not self.stream and (self.condition is not None or own or self.node.loose)
 
     @property
     def seen(self) -> StructType:
@@ -125,7 +138,7 @@ class View(Entry):
         }
 
 
-def where(node: Node, condition: str | Column) -> View:
+def where(node: Node, condition: str | Column, errors: Errors = "fail") -> View:
     """The rows that meet a condition."""
     name = f"where of {node.name}"
     source = _viewed(name, node)
@@ -142,11 +155,14 @@ def where(node: Node, condition: str | Column) -> View:
             f"condition= is of type {found.simpleString()}, not boolean",
             "Compare the column with something, as in F.col('amount') > 0",
         )
-    return _same(source, condition=column)
+    return _lenient(name, _same(source, condition=column), errors)
 
 
 def selected(
-    node: Node, columns: Sequence[str | Column], named: Mapping[str, str | Column]
+    node: Node,
+    columns: Sequence[str | Column],
+    named: Mapping[str, str | Column],
+    errors: Errors = "fail",
 ) -> View:
     """Some columns, by their names or computed; the key stays."""
     name = f"select of {node.name}"
@@ -154,12 +170,18 @@ def selected(
     values = [_named(name, "one of columns", source, None, item) for item in columns]
     values += [_named(name, f"{new}=", source, new, item) for new, item in named.items()]
     kept = [(field, item) for field, item in values if not _is_key(source, field, item)]
-    return _view(name, source, _key_of(source), kept)
+    return _lenient(name, _view(name, source, _key_of(source), kept), errors)
 
 
-def with_columns(node: Node, named: Mapping[str, str | Column]) -> View:
-    """All columns, and others that are computed, or replaced."""
-    name = f"with_columns of {node.name}"
+def with_columns(
+    node: Node,
+    named: Mapping[str, str | Column],
+    errors: Errors = "fail",
+    *,
+    call: str = "with_columns",
+) -> View:
+    """All columns, and others that are computed, or replaced. ``call``: what is asked for it."""
+    name = f"{call} of {node.name}"
     source = _viewed(name, node)
     for new in named:
         if new in source.key.names:
@@ -167,7 +189,7 @@ def with_columns(node: Node, named: Mapping[str, str | Column]) -> View:
             raise PlanError(name, f"{new}= would replace a key column", remedy)
     made: dict[str, tuple[StructField, str | Column]] = {f.name: (f, f.name) for f in source.values}
     made |= {new: _named(name, f"{new}=", source, new, item) for new, item in named.items()}
-    return _view(name, source, _key_of(source), [*made.values()])
+    return _lenient(name, _view(name, source, _key_of(source), [*made.values()]), errors)
 
 
 def dropped(node: Node, names: Sequence[str]) -> View:
@@ -198,7 +220,12 @@ def renamed(node: Node, names: Mapping[str, str]) -> View:
 
 
 def keyed_by(
-    node: Node, columns: Sequence[str], named: Mapping[str, str | Column], *, call: str = "key_by"
+    node: Node,
+    columns: Sequence[str],
+    named: Mapping[str, str | Column],
+    errors: Errors = "fail",
+    *,
+    call: str = "key_by",
 ) -> View:
     """A stream under another key; the former key's columns are values. ``call``: what is asked for
     it.
@@ -213,9 +240,8 @@ def keyed_by(
         for new, item in made.items()
     ]
     used = [item for _, item in key if isinstance(item, str)]
-    return _view(
-        name, source, key, [(field, field.name) for field in source.row if field.name not in used]
-    )
+    values = [(field, field.name) for field in source.row if field.name not in used]
+    return _lenient(name, _view(name, source, key, values), errors)
 
 
 def as_records(node: Node) -> View:
@@ -256,6 +282,33 @@ Made: TypeAlias = "Sequence[tuple[StructField, str | Column]]"
 def _viewed(name: str, node: Node, *, exact: bool = False) -> Entry:
     refuse_corrected(name, node)
     return as_entry(name, node, exact=exact)
+
+
+def of_join(join: Join, errors: Errors) -> Node:
+    """A join; with ``"dead_letter"`` a view of its joined row, if its selection computes."""
+    if errors == "fail" or all(one.column is None for one in join.select):
+        return join
+    row, plain = row_columns(join.left, join.right)
+    names = {ref: name for name, ref in plain.items()}
+    sides = [Selected(side, None, F.col(side)) for side in SIDES]
+    whole = replace(
+        join,
+        select=(*sides, *(Selected(name, ref) for ref, name in names.items())),
+        values=StructType(row.fields[len(join.left.key) :]),
+    )
+    made = [names.get(one.ref or ("", ""), _computed(one)) for one in join.select]
+    source = _viewed(join.name, whole)
+    values = zip(join.values, made, strict=True)
+    return replace(_view(join.name, source, _key_of(source), [*values]), letters=join.name)
+
+
+def _computed(selected: Selected) -> Column:
+    """A value column of a join, over its joined row."""
+    if selected.column is not None:
+        return selected.column
+    assert selected.ref is not None
+    side, name = selected.ref
+    return F.col(side).getField(name)
 
 
 def labelled(node: Node, column: str) -> View:
@@ -304,6 +357,12 @@ def _view(
     )
 
 
+def _lenient(name: str, view: View, errors: Errors) -> View:
+    """The view; with ``"dead_letter"`` one that leaves out the rows on which it fails, if any."""
+    lenient = errors == "dead_letter" and view.computed
+    return replace(view, letters=name) if lenient else view
+
+
 def _key_of(source: Entry) -> list[tuple[StructField, str | Column]]:
     return [(field, field.name) for field in source.key]
 
@@ -331,9 +390,11 @@ def _resolved(name: str, argument: str, source: Entry, column: Column) -> Struct
 
 def at_rest(node: Node) -> tuple[Node, tuple[View, ...]]:
     """What a topology's last stage computes, and the views of its result that need no state, one
-    after the other.
+    after the other. One that leaves rows out does so where a stage reads it.
     """
     if not isinstance(node, Entry) or isinstance(node.base, Source) or node.loose:
+        return node, ()
+    if leaves_out(node):
         return node, ()
     # A stream's records become a table's rows in a stage, which leaves out null keys.
     if node.base.stream and not node.stream:
@@ -344,6 +405,11 @@ def at_rest(node: Node) -> tuple[Node, tuple[View, ...]]:
 def views_of(node: Node) -> tuple[View, ...]:
     """The views that a node is, from the innermost to itself."""
     return (*views_of(node.node), node) if isinstance(node, View) else ()
+
+
+def leaves_out(node: Node) -> bool:
+    """Whether a view that a node is leaves out the rows on which it fails."""
+    return any(view.letters is not None for view in views_of(node))
 
 
 def parts_of(entry: Entry) -> Iterator[Entry]:

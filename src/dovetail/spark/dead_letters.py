@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from dovetail.columns import (
     EVENT_TIME,
+    FAILED,
     LETTER,
     OPERATOR,
     PROBLEM,
@@ -21,32 +22,35 @@ from dovetail.columns import (
 )
 from dovetail.errors import PlanError
 from dovetail.plan.foreign_key_join import ForeignKeyJoin
-from dovetail.plan.nodes import Derived, Node
+from dovetail.plan.nodes import Derived, Entry, Node
+from dovetail.plan.views import View, views_of
 from dovetail.spark import query
 from dovetail.spark.wire import read_of, with_foreign_key
 
 
 def dead_letters(node: Node) -> DataFrame:
-    """Every record that a source keeps because it cannot be read, and every row on which the
-    foreign key of a join fails.
+    """Every record that a source keeps because it cannot be read, and every row that a view leaves
+    out or on which the foreign key of a join fails.
     """
     sources = [source.with_unread for source in node.origins]
     unread = [_unread(frame) for frame in sources if frame is not None]
-    joins = dict.fromkeys(node.walk())
-    failing = [one for one in joins if isinstance(one, ForeignKeyJoin) and one.fallible]
-    letters = [*unread, *map(_letters, failing)]
+    nodes = dict.fromkeys(node.walk())
+    views = [_of_view(one) for one in nodes if isinstance(one, View) and one.letters is not None]
+    joins = [_of_join(one) for one in nodes if isinstance(one, ForeignKeyJoin) and one.fallible]
+    letters = [*unread, *views, *joins]
     if not letters:
         raise PlanError(
             node.name,
-            "no source of it keeps dead letters and no join has an expression in on=, so it leaves "
-            "no row out",
-            "Read a source with malformed='dead_letter', or leave dead_letters() out",
+            "no source or view of it keeps dead letters, and no join has an expression in on=, so "
+            "it leaves no row out",
+            "Read a source with malformed='dead_letter', give where() or select() "
+            "errors='dead_letter', or leave dead_letters() out",
         )
     return reduce(DataFrame.unionByName, letters)
 
 
-def _unread(frame: DataFrame) -> DataFrame:
-    letter = F.col(UNREAD)
+def _unread(frame: DataFrame, column: str = UNREAD) -> DataFrame:
+    letter = F.col(column)
     return frame.where(letter.isNotNull()).select(
         letter[OPERATOR].alias(OPERATOR),
         letter[PROBLEM].alias(PROBLEM),
@@ -55,10 +59,20 @@ def _unread(frame: DataFrame) -> DataFrame:
     )
 
 
-def _letters(join: ForeignKeyJoin) -> DataFrame:
+def _of_view(view: View) -> DataFrame:
+    read = read_of(view, _upstream(view), told=len(views_of(view)) - 1)
+    return _unread(read.frame, FAILED)
+
+
+def _upstream(entry: Entry) -> DataFrame | None:
+    """The changelog of an input that a stage makes."""
+    made = isinstance(entry.base, Derived)
+    return query.changelog(entry.base, emit="change", buckets=None) if made else None
+
+
+def _of_join(join: ForeignKeyJoin) -> DataFrame:
     left = join.left
-    made = isinstance(left.base, Derived)
-    read = read_of(left, query.changelog(left.base, emit="change", buckets=None) if made else None)
+    read = read_of(left, _upstream(left))
     frame, _, failed = with_foreign_key(read.frame, join.on, read.deleted, foreign_key_name(0))
     names = [*left.key.names, *left.values.names]
     return frame.filter(failed).select(

@@ -7,7 +7,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import ClassVar, NamedTuple
 
@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from dovetail.columns import PASSING, UNREAD
+from dovetail.columns import FAILED, PASSING, UNREAD
 from dovetail.engine.blame import blamed
 from dovetail.engine.flow import Flow
 from dovetail.engine.pack import (
@@ -82,7 +82,7 @@ class Frames(Flow[DataFrame, DataFrame]):
     def read(self, step: Step) -> DataFrame:
         """Rows of ``PACKED``, from a source's frame that is read once."""
         assert not isinstance(step.origin, Stage)
-        read = read_of(step.origin, None, unread=step.unread)
+        read = read_of(step.origin, None, unread=step.unread, told=step.readings[0].told)
         return self._packed(step, read, [], passes=False)
 
     def packed(self, step: Step, rows: DataFrame) -> DataFrame:
@@ -91,15 +91,18 @@ class Frames(Flow[DataFrame, DataFrame]):
         port = step.readings[0].port
         assert port.input is not None
         entry = port.input.source  # of all: of each view of a result there is a stage
-        return self._packed(step, read_of(entry, rows), names, passes=step.passes)
+        read = read_of(entry, rows, told=step.readings[0].told)
+        return self._packed(step, read, names, passes=step.passes)
 
     def _packed(self, step: Step, read: Read, names: Sequence[str], *, passes: bool) -> DataFrame:
         """Rows of ``PACKED`` for each that reads a step's rows; ``names``: the columns of the
         result.
 
         What is dropped, for a null in the key or a stream's record without a value, is counted, as
-        observed metric ``<name>.dropped``; a foreign key that fails, as ``<name>.failed``.
+        observed metric ``<name>.dropped``; what views leave out, and a foreign key that fails, as
+        ``<name>.failed``.
         """
+        read = self._sound(step, read)
         wire, packings = Wire(read), list[Packing]()
         for reading in step.readings:
             packings += self._of(reading, wire, step.letters)
@@ -111,17 +114,32 @@ class Frames(Flow[DataFrame, DataFrame]):
         title = step.readings[0].port.source.title
         place = wire.own([PASSING])[0] if passes else None
         unread = None
-        if step.unread:
+        if UNREAD in read.frame.columns:
             assert step.letters is not None
             carrier = Carrier(step.letters, DEAD_LETTERS, self.labels)
             unread = Unread(wire.own([UNREAD])[0], carrier)
         made = wire.frame.mapInArrow(packing(packings, title, place, unread), PACKED_COLUMNS)
         for reading in step.readings:
             source = reading.port.source
-            counted = ("dropped", "failed") if source.fallible else ("dropped",)
+            counted = ("dropped", "failed") if reading.fails else ("dropped",)
             metrics = [f"{source.name}.{count}" for count in counted]
             made = self._observed(made, metrics, reading.reader, reading.number)
         return made
+
+    def _sound(self, step: Step, read: Read) -> Read:
+        """The rows of a step without those that its views leave out, which are counted; their dead
+        letters are beside them where they are asked for, with those of records.
+        """
+        frame = read.frame
+        if FAILED not in frame.columns:
+            return read
+        failed = F.col(FAILED)
+        metric = self._metric(f"{step.readings[0].port.source.name}.failed")
+        frame = frame.observe(metric, F.count_if(failed.isNotNull()).alias("records"))
+        if step.letters is None:
+            return replace(read, frame=frame.where(failed.isNull()))
+        unread = [F.col(UNREAD)] if step.unread else []
+        return replace(read, frame=frame.withColumn(UNREAD, F.coalesce(*unread, failed)))
 
     def _of(self, reading: Reading, wire: Wire, letters: int | None) -> Iterator[Packing]:
         """The packings of a stage's input, and of the rows that it leaves out."""
@@ -129,7 +147,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         assert port.input is not None
         places = wire.input(port.input, source, letters=letters is not None)
         yield Packer(reading.reader, reading.number, source, self.labels, port.by, places)
-        if letters is not None and source.fallible:
+        if letters is not None and reading.fails:
             yield Letters(
                 letters,
                 DEAD_LETTERS,

@@ -16,11 +16,13 @@ from dovetail.columns import (
     DELETE,
     DELETED,
     EVENT_TIME,
+    FAILED,
     ROW,
     TIMESTAMP,
     foreign_key_name,
     quoted,
 )
+from dovetail.engine.pack import DEAD_LETTERS
 from dovetail.physical.inputs import Input
 from dovetail.physical.output import output_of
 from dovetail.physical.stage import Stage
@@ -55,19 +57,28 @@ class Evaluator:
         deleted = pc.equal(made.column(CHANGE), DELETE)
         return made.append_column(DELETED, deleted).drop_columns([TIMESTAMP, CHANGE])
 
-    def viewed(self, view: View, rows: pa.Table) -> tuple[pa.Table, pa.Array]:
-        """A view's columns with ``_deleted``, and the number of the row that each is of."""
+    def viewed(self, view: View, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Table]:
+        """A view's columns with ``_deleted``, and the number of the row that each is of; and the
+        dead letters of the rows that it leaves out (``DEAD_LETTERS``).
+        """
         given = rows.select([*view.node.row.names, DELETED, EVENT_TIME])
         given = given.append_column(ROW, pa.array(np.arange(len(rows))))
         numbers = [StructField(EVENT_TIME, LongType()), StructField(ROW, LongType())]
         columns = StructType([*view.node.row, StructField(DELETED, BooleanType()), *numbers])
         time = F.timestamp_micros(F.col(EVENT_TIME))
         read = Read(self._frame(given, columns), time, F.col(DELETED), [F.col(ROW)])
-        made = viewed(view, read)
+        made = viewed(view, read, tells=view.letters is not None)
         (row,) = made.positions
-        names = (F.col(quoted(name)) for name in view.row.names)
-        table = _table(made.frame.select(*names, F.col(DELETED), row.alias(ROW)))
-        return table.drop_columns([ROW]), table.column(ROW).combine_chunks()
+        names = [*(F.col(quoted(name)) for name in view.row.names), F.col(DELETED), row.alias(ROW)]
+        fields = [] if view.letters is None else DEAD_LETTERS.names
+        failed = [F.col(FAILED)[field].alias(f"{FAILED}_{field}") for field in fields]
+        table, letters = _table(made.frame.select(*names, *failed)), DEAD_LETTERS.empty_table()
+        if failed:
+            parts = table.select(range(len(names), table.num_columns))
+            left_out = parts.column(0).is_valid()
+            letters = parts.filter(left_out).rename_columns(letters.column_names)
+            table = table.select(range(len(names))).filter(pc.invert(left_out))
+        return table.drop_columns([ROW]), table.column(ROW).combine_chunks(), letters
 
     def _frame(self, rows: pa.Table, columns: StructType) -> DataFrame:
         nullable = StructType([StructField(f.name, f.dataType) for f in columns])

@@ -23,14 +23,20 @@ from dovetail.columns import (
     CLOCK,
     DELETE,
     DELETED,
+    EVENT_TIME,
+    FAILED,
     FILE_METADATA,
+    LETTER,
+    OPERATOR,
     ORDER,
     PASSING,
+    PROBLEM,
     SEQUENCE,
     STREAM_TIME,
     TIE,
     TIMESTAMP,
     UNREAD,
+    attempt_name,
     foreign_key_name,
     position_name,
     quoted,
@@ -38,7 +44,7 @@ from dovetail.columns import (
 from dovetail.physical.inputs import Input
 from dovetail.physical.source import SourceSpec
 from dovetail.plan.nodes import Entry, Source
-from dovetail.plan.views import View
+from dovetail.plan.views import View, said, views_of
 from dovetail.sessions import attempted
 
 
@@ -135,14 +141,18 @@ class Read:
     positions: list[Column]
 
 
-def read_of(source: Entry, upstream: DataFrame | None, *, unread: bool = False) -> Read:
+def read_of(
+    source: Entry, upstream: DataFrame | None, *, unread: bool = False, told: int = 0
+) -> Read:
     """How an input is read; ``upstream``: the changelog, where another stage makes it; ``unread``:
-    with the records that cannot be read, beside the rows (``Source.with_unread``).
+    with the records that cannot be read, beside the rows (``Source.with_unread``); ``told``: as in
+    ``Reading``.
     """
     base = source.base
     if isinstance(source, View):
         files = isinstance(base, Source) and base.files
-        return viewed(source, read_of(source.node, upstream, unread=unread), files=files)
+        read = read_of(source.node, upstream, unread=unread, told=told)
+        return viewed(source, read, files=files, tells=len(views_of(source)) > told)
     if isinstance(source, Source):
         assert source.frame is not None
         assert source.timestamp is not None
@@ -159,46 +169,100 @@ def read_of(source: Entry, upstream: DataFrame | None, *, unread: bool = False) 
     return Read(upstream, F.col(TIMESTAMP), F.col(CHANGE) == DELETE, positions)
 
 
-def viewed(view: View, read: Read, *, files: bool = False) -> Read:
+def viewed(view: View, read: Read, *, files: bool = False, tells: bool = False) -> Read:
     """The rows of a view from those that it is a view of, and what comes beside them (``PASSING``,
-    ``UNREAD``) as it is; ``files``: with the files they are from.
+    ``UNREAD``, ``FAILED``) as it is; ``files``: with the files they are from.
 
     A tombstone, or a record without a value, has nulls for values, and nothing is computed of it.
+    The rows on which the view fails, where it does not fail the query, are left out; if it
+    ``tells``, they are beside the others, their dead letters in ``FAILED``.
     """
     numbers = [*map(position_name, range(len(read.positions)))]
+    beside = [name for name in (PASSING, UNREAD, FAILED) if name in read.frame.columns]
     gone = F.lit(False) if read.deleted is None else F.coalesce(read.deleted, F.lit(False))
     places = [column.alias(name) for column, name in zip(read.positions, numbers, strict=True)]
-    beside = [F.col(name) for name in (PASSING, UNREAD) if name in read.frame.columns]
-    carried = [*([F.col(FILE_METADATA)] if files else []), *beside]
+    carried = [*([FILE_METADATA] if files else []), *beside]
     frame = read.frame.select(
         *(F.col(quoted(name)) for name in view.node.row.names),
         read.timestamp.alias(TIMESTAMP),
-        gone.alias(DELETED),
+        reduce(Column.__or__, _there(beside), gone).alias(DELETED),
         *places,
-        *carried,
+        *map(F.col, carried),
     )
-    gone = F.col(DELETED)
-    if view.condition is not None:
-        met = F.coalesce(F.when(~gone, _column(view.condition)), F.lit(False))
-        kept = reduce(Column.__or__, (column.isNotNull() for column in beside), met)
+    gone, condition, columns = F.col(DELETED), view.condition, view.columns
+    if view.letters is not None:
+        frame, held, problems = _attempted(frame, view, beside)
+        failed = reduce(Column.__or__, (problem.isNotNull() for problem in problems))
+        condition = held.get(0, condition)
+        columns = tuple(held.get(n, item) for n, item in enumerate(columns, start=1))
+        if not tells:
+            frame = frame.where(~failed)
+        else:
+            letter = F.when(failed, _letter(view, problems))
+            if FAILED in beside:
+                letter = F.coalesce(F.col(FAILED), letter)
+            else:
+                beside, carried = [*beside, FAILED], [*carried, FAILED]
+            frame = frame.withColumn(FAILED, letter)
+    if condition is not None:
+        met = F.coalesce(F.when(~gone, _column(condition)), F.lit(False))
+        kept = reduce(Column.__or__, _there(beside), met)
         frame = frame.filter(kept) if view.stream else frame.withColumn(DELETED, ~met)
-    made, keys = [*map(_column, view.columns)], len(view.key)
+    made, keys = [*map(_column, columns)], len(view.key)
     made = [*made[:keys], *(F.when(~gone, column) for column in made[keys:])]
-    for column in beside:
-        made[:keys] = [F.when(column.isNull(), key) for key in made[:keys]]
+    for there in _there(beside):
+        made[:keys] = [F.when(~there, key) for key in made[:keys]]
     if view.exploded is not None:
         items = made[view.exploded]
-        for column in beside:
-            items = F.when(column.isNotNull(), F.array(F.lit(None))).otherwise(items)
+        for there in _there(beside):
+            items = F.when(there, F.array(F.lit(None))).otherwise(items)
         made[view.exploded] = F.explode(items)
     frame = frame.select(
         *(column.alias(name) for column, name in zip(made, view.row.names, strict=True)),
-        *map(F.col, (TIMESTAMP, DELETED, *numbers)),
-        *carried,
+        *map(F.col, (TIMESTAMP, DELETED, *numbers, *carried)),
     )
     never = read.deleted is None and not view.loose
     deleted = None if never else gone
     return Read(frame, F.col(TIMESTAMP), deleted, [F.col(name) for name in numbers])
+
+
+def _there(beside: Sequence[str]) -> list[Column]:
+    """Whether each of these columns has something in place of a row."""
+    return [F.col(name).isNotNull() for name in beside]
+
+
+def _attempted(
+    frame: DataFrame, view: View, beside: Sequence[str]
+) -> tuple[DataFrame, dict[int, Column], list[Column]]:
+    """The frame with what each expression of a view makes in a column of its own; these columns, by
+    the expression's number: 0, the condition, or from 1 on that of a column; and of each expression
+    where it fails, in words, null on other rows.
+    """
+    items = (("condition", view.condition), *zip(view.row.names, view.columns, strict=True))
+    absent = reduce(Column.__or__, _there(beside), F.lit(False))
+    attempts: dict[str, Column] = {}
+    held: dict[int, Column] = {}
+    problems: list[Column] = []
+    for number, (label, item) in enumerate(items):
+        if isinstance(item, Column):
+            name, of_key = attempt_name(number), 0 < number <= len(view.key)
+            there = ~(absent if of_key else F.col(DELETED))
+            attempts[name] = F.when(there, attempted(frame.sparkSession, [item]))
+            held[number] = F.col(f"{name}._0")
+            fails = F.lit(f"{label}= fails: {said(item).removesuffix(f' AS {label}')}")
+            problems.append(F.when(there & F.col(name).isNull(), fails))
+    return frame.withColumns(attempts), held, problems
+
+
+def _letter(view: View, problems: Sequence[Column]) -> Column:
+    """The dead letter of a row that a view leaves out."""
+    row = F.struct(*(F.col(quoted(name)) for name in view.node.row.names))
+    return F.struct(
+        F.lit(view.letters).alias(OPERATOR),
+        F.concat_ws("; ", *problems).alias(PROBLEM),
+        F.to_json(row).alias(LETTER),
+        F.unix_micros(TIMESTAMP).alias(EVENT_TIME),
+    )
 
 
 def _column(item: str | Column) -> Column:

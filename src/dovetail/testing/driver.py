@@ -70,8 +70,8 @@ class Driver:
     ``<stream>.late``, for how many windows records came that were closed; ``<left>.no_window``,
     rows that look in a window that is none or is no longer kept; ``<table>.null_group``, rows with
     a null among the columns that a table is grouped by; ``<left>-<right>.too_late``, pairs of
-    streams' records of which one had come out unmatched; ``<left>.failed``, rows on which an
-    expression in ``on=`` fails.
+    streams' records of which one had come out unmatched; ``<name>.failed``, rows on which an
+    expression in ``on=`` fails, or one of a call with ``errors="dead_letter"``.
     """
 
     @validated
