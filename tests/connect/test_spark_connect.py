@@ -539,8 +539,7 @@ def rewound(spark: SparkSession, folder: Path) -> str:
 
 
 def upgraded(spark: SparkSession, folder: Path) -> str:
-    first_rows(folder)
-    run(spark, folder, dt.to_parquet(folder / "out"))
+    one_result(spark, folder, begins=True)
     try:
         dt.upgrade(spark, folder / "checkpoint", folder / "new", by_name(spark, folder))
     except dt.ConfigurationError as error:
@@ -554,7 +553,7 @@ def test_what_is_lacking_is_said(delta_client: Client, tmp_path: Path) -> None:
     )
     refused = delta_client.run(rewound, tmp_path)
     assert refused.startswith("Spark Connect: it has no call that lists a folder. Do this in a ")
-    refused = delta_client.run(upgraded, tmp_path)
+    refused = delta_client.run(upgraded, tmp_path / "upgraded")
     assert refused.startswith("upgrade: Spark Connect cannot write files into a checkpoint")
 
 

@@ -20,6 +20,7 @@ from dovetail.physical.line import walk
 from dovetail.physical.planner import plan_of
 from dovetail.physical.stage import Stage
 from dovetail.plan.fingerprint import fingerprint, in_one_order
+from dovetail.spark import query
 
 FORCED = dt.delta(strategy="force")
 
@@ -285,9 +286,11 @@ def test_caches_are_not_stale_beside_another_input(spark: SparkSession, tmp_path
     assert found == sorted(expected, key=shown)
 
 
-def test_a_store_that_is_missing_fails_the_batch_and_a_restart_goes_on(
-    spark: SparkSession, world: World, tmp_path: Path
+def test_a_store_that_is_missing_is_told_at_the_start_or_fails_the_batch(
+    spark: SparkSession, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A restart goes on."""
+
     def table() -> dt.Table:
         sides = [
             world.table(spark, name, lookup=world.lookup(name, retries=1))
@@ -297,8 +300,14 @@ def test_a_store_that_is_missing_fails_the_batch_and_a_restart_goes_on(
 
     sink, away = Results(), world.directory / "away.db"
     world.path.rename(away)
-    with pytest.raises(StreamingQueryException, match=r"sqlite \w+: no answer after 2 attempts"):
+    problem = r"sqlite \w+: no answer after 2 attempts"
+    with pytest.raises(dt.ConfigurationError, match=problem):
         run(table(), sink, tmp_path / "checkpoint")
+    assert not (tmp_path / "checkpoint").exists()
+    with monkeypatch.context() as later:
+        later.setattr(query, "refuse_unreachable", lambda *_: None)
+        with pytest.raises(StreamingQueryException, match=problem):
+            run(table(), sink, tmp_path / "checkpoint")
     assert sink.table == []
     away.rename(world.path)
     run(table(), sink, tmp_path / "checkpoint")

@@ -23,7 +23,7 @@ from dovetail.engine.pack import Tag, packed, unpack_piece
 from dovetail.engine.pieces import batch_of, high_time_us
 from dovetail.errors import ConfigurationError, DovetailError, PlanError
 from dovetail.lookup.pool import opened
-from dovetail.lookup.source import Declared, Found, LookupSource
+from dovetail.lookup.source import Found
 from dovetail.operators.delta_join import join, last_rows
 from dovetail.operators.lookup_cache import CacheFile, SideCache
 from dovetail.physical.delta_join import DeltaJoin, Settle
@@ -48,7 +48,7 @@ def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
     no key.
     """
     asked = [
-        (_at_once(side.lookup), side.index.columns, _carried(operator, number))
+        (side.lookup, side.index.columns, _carried(operator, number))
         for operator in (stage.fragment.last for stage in plan.stages)
         if isinstance(operator.law, DeltaJoin)
         for number, side in enumerate(operator.law.sides)
@@ -68,11 +68,6 @@ def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
     told = told_by_worker(session, question) if asked else ""
     if told:
         raise ConfigurationError(*json.loads(told))
-
-
-def _at_once(lookup: LookupSource) -> LookupSource:
-    """A store that is not asked again where it fails."""
-    return replace(lookup, retries=0) if isinstance(lookup, Declared) else lookup
 
 
 def by_primary_key(
