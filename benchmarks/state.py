@@ -2,7 +2,8 @@
 single keys, and upgraded to twice the buckets.
 
 Orders of some 100 bytes in Parquet files. A look-up is of one key that is chosen at random, in the
-process that has asked before. The checkpoint is compared with the Parquet files of its rows.
+process that has asked before. The checkpoint is compared with the Parquet files of its rows; and
+for each kind of store, after one micro-batch, with what is stored, before compression.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import dovetail as dt
 from benchmarks import harness
 
 COLUMNS = "id long, customer string, amount long, note string, at timestamp"
-LOOKUPS, BUCKETS, FILES = 400, 8, 8
+LOOKUPS, BUCKETS, FILES, KIND_ROWS = 400, 8, 8, 100_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +37,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     spark = harness.session()
     measured(spark, 2_000)  # starts what is cold
     found = {rows: measured(spark, rows) for rows in arguments.rows}
+    kinds = kinds_of_stores(spark)
     spark.stop()
     titles = {
         "stream_s": "streamed in, s",
@@ -52,7 +54,49 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     rows = [("rows", *(f"{count:,}" for count in found))]
     rows += [(said, *(f"{one[name]:,}" for one in found.values())) for name, said in titles.items()]
     harness.show("state from outside", rows)
-    return {"rows": found, **{name: [*found.values()][-1][name] for name in titles}}
+    shown = [("", "stored, bytes a row", "checkpoint over stored")]
+    shown += [(kind, f"{own:.0f}", f"{over:.2f}") for kind, (own, over) in kinds.items()]
+    harness.show(f"kinds of stores, {KIND_ROWS:,} rows of each input", shown)
+    last = {name: [*found.values()][-1][name] for name in titles}
+    return {"rows": found, "kinds": kinds, **last}
+
+
+def kinds_of_stores(spark: SparkSession) -> dict[str, tuple[float, float]]:
+    """Of each kind the bytes that it stores of a row of its inputs, and the checkpoint's over
+    these.
+    """
+    with harness.workspace() as directory:
+        feed(directory / "orders", KIND_ROWS)
+        frame = spark.readStream.schema(COLUMNS).parquet(str(directory / "orders"))
+        table, history, left, right = (
+            kind.from_changelog(frame, key="id", timestamp="at", name=name, **options)
+            for name, kind, options in (
+                ("table", dt.Table, {}),
+                ("history", dt.Table, {"versioned": "30 days"}),
+                ("left", dt.Stream, {}),
+                ("right", dt.Stream, {}),
+            )
+        )
+        within = dt.within(before="1 day", after="1 day")
+        referred = table.rename(id="other", note="text")
+        topologies = {
+            "a table": (1, table.materialize()),
+            "a history": (1, left.join(history, select={"n": "right.amount"})),
+            "two streams": (2, left.join(right, within=within, select={"n": "right.amount"})),
+            "a foreign key": (2, table.join(referred, on="amount", select={"n": "right.text"})),
+            "groups of a table": (1, table.group_by("customer").agg(n=dt.sum("amount"))),
+            "groups of a stream": (1, left.group_by("note").agg(n=dt.sum("amount"))),
+        }
+        found = {}
+        for number, (kind, (inputs, topology)) in enumerate(topologies.items()):
+            checkpoint = directory / f"checkpoint-{number}"
+            topology.write_stream(
+                harness.Nowhere(), checkpoint=checkpoint, availableNow=True, buckets=BUCKETS
+            ).awaitTermination()
+            stored = sum(row["bytes"] for row in dt.read_state(spark, checkpoint).collect())
+            own = stored / KIND_ROWS / inputs
+            found[kind] = round(own, 1), round(size(checkpoint) / stored, 2)
+    return found
 
 
 def measured(spark: SparkSession, rows: int) -> dict[str, Any]:

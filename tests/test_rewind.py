@@ -17,6 +17,7 @@ from small_session import with_delta
 
 import dovetail as dt
 from dovetail.files import files_of
+from dovetail.io.sinks import ParquetSink
 
 ORDERS = "id long, customer string, amount long, gone boolean, at timestamp"
 CUSTOMERS = "name string, city string, at timestamp"
@@ -110,6 +111,27 @@ def test_a_query_goes_on_from_an_earlier_micro_batch(spark: SparkSession, tmp_pa
     assert min(second.batches) == BACK_TO + 1
     assert second.by_key() == first.by_key(BACK_TO + 1)
     assert second.by_key()
+
+
+@pytest.mark.parametrize(
+    ("committed", "listed"), [(4, "0 1 2 3"), (10, "9.compact"), (23, "19.compact 20 21 22")]
+)
+def test_a_new_folder_lists_nothing_for_what_was_written_elsewhere(
+    spark: SparkSession, tmp_path: Path, committed: int, listed: str
+) -> None:
+    """As Spark's own list would: it reads from the last ``.compact`` on."""
+    commits = tmp_path / "checkpoint/commits"
+    commits.mkdir(parents=True)
+    for number in range(committed):
+        (commits / str(number)).touch()
+    sink = ParquetSink(str(tmp_path / "out"))
+    for _ in range(2):
+        sink._complete_list(files_of(spark), str(tmp_path / "checkpoint"), interval=10)
+        found = (tmp_path / "out/_spark_metadata").iterdir()
+        assert sorted(path.name for path in found if path.suffix != ".crc") == listed.split()
+    next_ = tmp_path / f"out/_spark_metadata/{committed}"
+    next_.write_text("v1")
+    assert spark.read.schema("id long").parquet(str(tmp_path / "out")).count() == 0
 
 
 @pytest.mark.parametrize(

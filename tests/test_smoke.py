@@ -156,22 +156,34 @@ KINDS: dict[str, tuple[Callable[[World], Any], Rows, Rows, list[tuple[Any, ...]]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kind_runs_and_goes_on(kind: str, spark: SparkSession, tmp_path: Path) -> None:
+    """On its checkpoint, and on another one that has its state, and there in other partitions."""
     make, first, then, expected = KINDS[kind]
     world = World(spark, tmp_path)
     topology = make(world)
-    for number, rows in enumerate((first, then)):
-        world.write(rows, number)
+    columns = [topology.schema.names[0], "left", "right"]
+
+    def run(name: str) -> list[tuple[Any, ...]]:
+        """All that the query of this name has written."""
         query = topology.write_stream(
-            dt.to_parquet(tmp_path / "out"),
-            checkpoint=tmp_path / "checkpoint",
+            dt.to_parquet(tmp_path / f"out of {name}"),
+            checkpoint=tmp_path / name,
             availableNow=True,
-            buckets=1,
         )
         query.awaitTermination()
-    found = spark.read.parquet(str(tmp_path / "out"))
-    columns = [topology.schema.names[0], "left", "right"]
-    told = [tuple(row) for row in found.select(*columns).collect()]
-    assert sorted(told, key=str) == sorted(expected, key=str)
+        found = spark.read.parquet(str(tmp_path / f"out of {name}"))
+        return sorted((tuple(row) for row in found.select(*columns).collect()), key=str)
+
+    world.write(first, 0)
+    before = run("checkpoint")
+    of_tables = not any(source.stream for source in topology.plan.origins)
+    buckets = 3 if of_tables else None
+    dt.upgrade(spark, tmp_path / "checkpoint", tmp_path / "other", topology, buckets=buckets)
+    if kind == "foreign key":
+        dt.repartition(spark, tmp_path / "other", partitions=3)
+    world.write(then, 1)
+    told = run("checkpoint")
+    assert told == sorted(expected, key=str)
+    assert sorted([*before, *run("other")], key=str) == told
     stores = dt.read_state(spark, tmp_path / "checkpoint").where("table IS NOT NULL").collect()
     assert bool(stores) == (kind != "delta join")
     for store in stores[:1]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 _LIST, _BATCH = "_spark_metadata", "_batch"
+_INTERVAL = "spark.sql.streaming.fileSink.log.compactInterval"
 """Spark's list of files that count; the folders of micro-batches."""
 
 WriteBatch: TypeAlias = Callable[[DataFrame, int], None]
@@ -101,22 +102,30 @@ class ParquetSink:
         if files.has_named(self.path, f"{_BATCH}="):
             self._refuse("the folder has the changes of a query with several results")
         if begun and not is_remote(session):
-            self._complete_list(files, checkpoint)
+            interval = session.conf.get(_INTERVAL, "10")
+            self._complete_list(files, checkpoint, int(str(interval)))
         writer = changes.writeStream.format("parquet").outputMode("append")
         if self.retention_ms is not None:
             writer = writer.option("retention", f"{self.retention_ms}ms")
         return writer.option("path", self.path)
 
-    def _complete_list(self, files: Files, checkpoint: str) -> None:
-        """List nothing for micro-batches in which the query's state was dealt to other partitions:
-        they wrote nothing, and Spark does not put a list together that lacks one.
+    def _complete_list(self, files: Files, checkpoint: str, interval: int) -> None:
+        """List nothing for micro-batches that wrote nothing here: in which the query's state was
+        dealt to other partitions, or before the query had this folder. Spark does not put a list
+        together that lacks one; every ``interval`` of them are in one file, ``.compact``.
         """
         listed = {int(name.partition(".")[0]): name for name in files.names(f"{self.path}/{_LIST}")}
         whole = [number for number, name in listed.items() if name.endswith(".compact")]
         committed = {int(n) for n in files.names(f"{checkpoint}/commits") if n.isdigit()}
-        for number in committed - listed.keys():
-            if listed and number > max(whole, default=min(listed)):
-                files.put(f"{self.path}/{_LIST}/{number}", "v1")
+        missing = {number: str(number) for number in committed - listed.keys()}
+        if not listed and missing:
+            whole = [(max(committed) + 1) // interval * interval - 1]
+            if whole != [-1]:
+                missing[whole[0]] = f"{whole[0]}.compact"
+        known = max(whole, default=min(listed, default=-1))
+        for number, name in missing.items():
+            if number > known or name.endswith(".compact"):
+                files.put(f"{self.path}/{_LIST}/{name}", "v1")
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """A folder for each micro-batch. Raises ``PlanError`` for ``retention=``."""

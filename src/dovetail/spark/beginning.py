@@ -11,6 +11,7 @@ read the sources. Each step can be repeated; which are left, ``dovetail.json`` s
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from os import PathLike, fspath
 from typing import Any
 
@@ -164,7 +165,12 @@ def _standing(run: Run, checkpoint: str) -> Stored:
     with reaching(run.operator, "initial=", checkpoint):
         bound = CheckpointFile(run.session, checkpoint).at_rest(run.operator)
     refuse_repartitioning(bound, run.title)
-    return Stored.of(run.operator, run.session, checkpoint, None)
+    stored = Stored.of(run.operator, run.session, checkpoint, None)
+    if stored.batch is not None:
+        return stored
+    # Nothing is kept: what has been read is all that there is to go on with.
+    done = files_of(run.session).names(f"{checkpoint.rstrip('/')}/commits")
+    return replace(stored, batch=max(int(name) for name in done if name.isdigit()))
 
 
 def _with_state(run: Run, stored: Stored, plan: Plan, *, emits: bool) -> dict[str, Any]:

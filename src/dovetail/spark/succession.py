@@ -92,8 +92,9 @@ def succession(
     kept = carried(stored, plan)
     known = [identity(source) for source in sources_in(dict(stored.topology[1]))]
     wanted: dict[Entry, list[Port]] = {}
-    read = [one.stage for one in plan.results if results and one.stage in kept]
-    for stage in plan.stages:
+    ends = [one.stage for one in plan.results if results]
+    read = [stage for stage in ends if stage in kept]
+    for stage in _storing(plan, ends):
         if stage in kept:
             continue
         _refuse_past(stored, stage)
@@ -110,6 +111,16 @@ def succession(
             found[part] = frame
     tables = [stage for stage in dict.fromkeys(read) if not stage.node.stream]
     return Succession(kept, found, {stage: _result(stored, stage) for stage in tables})
+
+
+def _storing(plan: Plan, ends: Sequence[Stage]) -> list[Stage]:
+    """The stages that store something, or that are among ``ends``, and all that feed them."""
+    found = list[Stage]()
+    for stage in reversed(plan.stages):
+        feeds = any(stage is port.origin for other in found for port in other.ports)
+        if stage.fragment.stores or stage in ends or feeds:
+            found.append(stage)
+    return found[::-1]
 
 
 def offsets(
