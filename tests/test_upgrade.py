@@ -206,6 +206,12 @@ def test_what_the_checkpoint_does_not_have_is_refused(shop: Shop) -> None:
     ):
         with pytest.raises(dt.CheckpointError, match=problem):
             dt.upgrade(shop.spark, shop.folder / "inner", new, topology)
+    texts = shop.orders(ORDERS.replace("id long", "id string"))
+    aligned = texts.join(shop.customers(), on={"id": "name"}, how="left", align="1 hour")
+    shop.write("orders", {"id": 9, "customer": "b", "amount": 100})
+    shop.run(aligned, "aligned", emit="change")
+    with pytest.raises(dt.CheckpointError, match="has rows of orders that wait for another input"):
+        dt.upgrade(shop.spark, shop.folder / "aligned", new, aligned, buckets=5)
     with pytest.raises(dt.CheckpointError, match="no_such has no micro-batch"):
         dt.upgrade(shop.spark, shop.folder / "no_such", new, shop.joined())
     with pytest.raises(dt.CheckpointError, match="old has begun"):

@@ -231,6 +231,7 @@ def _rows(
                 continue
             misfit = _misfit(found, part, needed)
             if misfit is None:
+                _refuse_waiting(stored, found)
                 return part, _fitted(stored, found, part)
             problems.append(misfit)
     raise _refusal(stored, problems[-1])
@@ -259,6 +260,19 @@ def _stores(stored: Stored, wanted: Mapping[str, Any], part: Entry) -> list[_Fou
     ]
     kind = "rows" if part.versioned_us is None else "versions"
     return sorted(found, key=lambda one: one.store.kind != kind)
+
+
+def _refuse_waiting(stored: Stored, found: _Found) -> None:
+    """Refuse to take a table over of which some rows wait for another input."""
+    own = None if found.kept is None else found.kept.stage.topology
+    for kept in stored.stores:
+        waits = kept.store.kind == "queue" and kept.store.of == found.store.of
+        if waits and kept.stage.topology == own and rows(stored, kept).head(1):
+            raise _refusal(
+                stored,
+                f"has rows of {found.store.of} that wait for another input (align=)",
+                "Start it once more, until they have come out, then call again",
+            )
 
 
 def _misfit(found: _Found, part: Entry, needed: set[str]) -> str | None:
