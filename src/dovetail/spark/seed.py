@@ -1,10 +1,10 @@
-"""Tables that begin with static frames: a query of their rows alone runs first, into a checkpoint
-of its own that nothing reads but the first micro-batch of the real one, which takes over what every
-bucket has stored there.
+"""Rows that tables begin with: as files, in the order of their times, and as the one micro-batch
+of the stages that are to store them.
 
-So what is stored is what the frames' rows would have left as a first micro-batch, through all
-stages; and it is there as a whole or not at all. In the query's checkpoint, ``initial`` has:
-``rows``, the frames as files; ``checkpoint``, of the query of them.
+So what is stored is what these rows would have left as a first micro-batch, through all stages. In
+the query's checkpoint, ``initial`` has: ``rows``, the files; ``checkpoint``, of a query of them
+alone, whose state the real one takes over, if it does not run that micro-batch itself
+(``spark.beginning``).
 """
 
 from __future__ import annotations

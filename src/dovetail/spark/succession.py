@@ -29,6 +29,7 @@ from dovetail.engine import contents
 from dovetail.errors import CheckpointError, ConfigurationError
 from dovetail.physical.law import Store
 from dovetail.physical.line import Plan
+from dovetail.physical.output import output_of
 from dovetail.physical.stage import Port, Stage
 from dovetail.plan.arrow import spark_schema
 from dovetail.plan.fingerprint import describe_input, identity, sources_in
@@ -110,6 +111,14 @@ def succession(
             part, frame = _rows(stored, nodes, entry, ports, kept_then)
             found[part] = frame
     tables = [stage for stage in dict.fromkeys(read) if not stage.node.stream]
+    for stage in tables:
+        apart = not any(stage is port.origin for other in plan.stages for port in other.ports)
+        if apart and not plan.single and output_of(stage).held is None:
+            raise _refusal(
+                stored,
+                f"has {stage.node.name}, which computes its columns as it leaves",
+                "Leave out emit_initial=, and begin its sink with read_state(topology=...)",
+            )
     return Succession(kept, found, {stage: _result(stored, stage) for stage in tables})
 
 
@@ -226,7 +235,7 @@ def _rows(
         if part is entry:
             needed = set().union(*map(_needed, ports))
         for found in _stores(stored, identity(describe_input(nodes, part)), part):
-            if not found.store.whole and {found.store.holds} != enough:
+            if not found.store.whole and (part is not entry or {found.store.holds} != enough):
                 problems.append(f"has only {found.store.holds}")
                 continue
             misfit = _misfit(found, part, needed)
@@ -248,7 +257,9 @@ def _needed(port: Port) -> set[str]:
 
 
 def _stores(stored: Stored, wanted: Mapping[str, Any], part: Entry) -> list[_Found]:
-    """The stores that have an input's rows, a versioned table's histories first."""
+    """The stores that have an input's rows: those with most of its columns first, and of a
+    versioned table its histories.
+    """
     by_name = {(kept.stage.topology, kept.name): kept for kept in stored.stores}
     found = [
         _Found(store, by_name.get((stage.topology, name)), stage.inputs[store.of])
@@ -259,7 +270,12 @@ def _stores(stored: Stored, wanted: Mapping[str, Any], part: Entry) -> list[_Fou
         and identity(stage.inputs[store.of]) == wanted
     ]
     kind = "rows" if part.versioned_us is None else "versions"
-    return sorted(found, key=lambda one: one.store.kind != kind)
+
+    def lacks(one: _Found) -> tuple[int, bool]:
+        has = {field.name for field in one.store.fields}
+        return len({*part.row.names} - has), one.store.kind != kind
+
+    return sorted(found, key=lacks)
 
 
 def _refuse_waiting(stored: Stored, found: _Found) -> None:
