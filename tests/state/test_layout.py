@@ -53,10 +53,11 @@ def topologies() -> dict[str, Table]:
 
 @pytest.mark.parametrize("kind", topologies())
 def test_stores_are_read_as_they_were_written(kind: str) -> None:
-    plan = plan_of([topologies()[kind].plan], buckets=2, emit="change")
+    nodes = [topologies()[kind].plan]
+    plan = plan_of(nodes, buckets=2, emit="change")
     (read,) = [
         one.stores["groups"]
-        for one in layout(json.loads(json.dumps(described(plan.stages))))
+        for one in layout(json.loads(json.dumps(described(plan.stages, nodes))))
         if "groups" in one.stores
     ]
     assert read == plan.stages[-1].fragment.stores["groups"]
