@@ -78,7 +78,7 @@ def kinds_of_stores(spark: SparkSession) -> dict[str, tuple[float, float]]:
             )
         )
         within = dt.within(before="1 day", after="1 day")
-        referred = table.rename(id="other", note="text")
+        referred = table.rename({"id": "other", "note": "text"})
         topologies = {
             "a table": (1, table.materialize()),
             "a history": (1, left.join(history, select={"n": "right.amount"})),
