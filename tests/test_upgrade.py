@@ -183,6 +183,8 @@ def test_histories_and_filtered_tables_go_on(shop: Shop) -> None:
     sums = large.group_by("customer").agg(total=dt.sum("amount"))
     shop.run(sums, "sums")
     counts = large.join(shop.customers(), on="customer", how="left", select=["amount", "city"])
+    steps = dt.upgrade(shop.spark, shop.folder / "sums", shop.folder / "silent", counts)
+    assert [row["begins"] for row in steps.collect()] == ["with the rows of orders"] * 3
     emitted = shop.run(counts, "counts", initial=shop.folder / "sums", emit_initial=True)
     # Then the customers, which the query before did not read, from their beginning.
     assert [row[0] for row in emitted] == [3, 4, 5, 3, 4]
@@ -219,6 +221,30 @@ def test_what_the_checkpoint_does_not_have_is_refused(shop: Shop) -> None:
     with pytest.raises(dt.PlanError, match="emit_initial= is given without initial="):
         shop.run(shop.joined(), "new", emit_initial=True)
     assert not new.exists()
+
+
+def test_positions_go_on_in_a_stage_that_stores_nothing(shop: Shop) -> None:
+    def run(checkpoint: str) -> list[int]:
+        other = dt.Stream.from_changelog(
+            shop.read("orders", ORDERS), key="id", timestamp="at", name="others"
+        )
+        told: list[int] = []
+        shop.payments().union(other).write_stream(
+            dt.to_foreach_batch(
+                lambda changes, _: told.extend(row["_position"] for row in changes.collect())
+            ),
+            checkpoint=shop.folder / checkpoint,
+            buckets=1,
+            availableNow=True,
+            **({} if checkpoint == "old" else {"initial": shop.folder / "old"}),
+        ).awaitTermination()
+        return told
+
+    before = run("old")
+    shop.write("orders", {"id": 9, "customer": "b", "amount": 100})
+    after = run("new")
+    assert len(after) == 2
+    assert min(after) > max(before)
 
 
 class KilledError(Exception):

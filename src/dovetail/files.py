@@ -52,6 +52,10 @@ class Files(ABC):
     def names(self, folder: str) -> list[str]:
         """What is in a folder, none where there is no such folder."""
 
+    def numbers(self, folder: str) -> list[int]:
+        """The numbers that files of a folder have for names, none where there is no such folder."""
+        return [int(name) for name in self.names(folder) if name.isdigit()]
+
     @abstractmethod
     def modified(self, path: str) -> datetime:
         """When a file was written, to the millisecond."""

@@ -116,7 +116,7 @@ class ParquetSink:
         """
         listed = {int(name.partition(".")[0]): name for name in files.names(f"{self.path}/{_LIST}")}
         whole = [number for number, name in listed.items() if name.endswith(".compact")]
-        committed = {int(n) for n in files.names(f"{checkpoint}/commits") if n.isdigit()}
+        committed = {*files.numbers(f"{checkpoint}/commits")}
         missing = {number: str(number) for number in committed - listed.keys()}
         if not listed and missing:
             whole = [(max(committed) + 1) // interval * interval - 1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -412,11 +412,9 @@ def leaves_out(node: Node) -> bool:
     return any(view.letters is not None for view in views_of(node))
 
 
-def parts_of(entry: Entry) -> Iterator[Entry]:
-    """An input, and all that it is a view of, one after the other."""
-    yield entry
-    if isinstance(entry, View):
-        yield from parts_of(entry.node)
+def parts_of(entry: Entry) -> tuple[Entry, ...]:
+    """An input, and all that it is a view of, down to what it is based on."""
+    return (*reversed(views_of(entry)), entry.base)
 
 
 def seen_by(node: Node) -> StructType:

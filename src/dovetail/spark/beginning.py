@@ -23,6 +23,7 @@ from dovetail.files import files_of
 from dovetail.physical.line import Plan
 from dovetail.physical.stage import Stage
 from dovetail.plan.fingerprint import origins_of
+from dovetail.plan.nodes import Derived
 from dovetail.plan.views import parts_of
 from dovetail.refusals import reaching, refused
 from dovetail.sessions import is_remote
@@ -87,7 +88,7 @@ def finished(run: Run, bound: Mapping[str, Any]) -> dict[str, Any]:
     if not run.file.has_committed():
         plan = run.plan(bound["buckets"])
         refuse_other_stages(bound, plan, run.title)
-        _complete(run, run.file, plan, _seeding(run, plan, bound["partitions"], left))
+        _complete(run, plan, _seeding(run, plan, bound["partitions"], left))
     _going_on(run.session, run.checkpoint, left)
     made = {name: value for name, value in bound.items() if name != BEGINNING}
     run.file.write(made)
@@ -96,17 +97,9 @@ def finished(run: Run, bound: Mapping[str, Any]) -> dict[str, Any]:
 
 def steps(run: Run, bound: Mapping[str, Any]) -> list[tuple[int, str, str]]:
     """Of each stage its number, what it computes, and how it begins."""
-    left, plan = bound[BEGINNING], run.plan(bound["buckets"])
-    kept = succession.carried(_stored(run, left), plan)
-    return [
-        (number, stage.node.name, "carried over" if stage in kept else _begins(stage))
-        for number, stage in enumerate(plan.stages, start=1)
-    ]
-
-
-def _begins(stage: Stage) -> str:
-    names = dict.fromkeys(one.name for one in stage.inputs.values() if not one.stream)
-    return f"with the rows of {', '.join(names)}" if names else "empty"
+    stages = run.plan(bound["buckets"]).stages
+    both = zip(stages, bound[BEGINNING]["begins"], strict=True)
+    return [(number, stage.node.name, how) for number, (stage, how) in enumerate(both, start=1)]
 
 
 def taken_over(run: Run) -> dict[str, DataFrame]:
@@ -125,21 +118,13 @@ def _apart(run: Run, rows: Mapping[Any, DataFrame]) -> dict[str, Any]:
     own = [rows[one] if one in rows else seed.empty(run.session, one) for one in sources]
     with refused(run.title, "the frames of initial= cannot be stored", _REMEDY):
         seed.write(run.session, run.checkpoint, own)
-    count, partitions = run.numbers()
-    plan = run.plan(count)
+    apart = replace(run, outcomes=(), checkpoint=seed.folder_of(run.checkpoint))
+    count, partitions = apart.numbers()
+    plan = apart.plan(count)
     begun = seed.read(run.session, run.checkpoint, sources)
     seeding = Seeding(bucket_labels(count), partitions, timers=False, sources=begun)
-    apart = Run(
-        run.operator,
-        run.nodes,
-        (),
-        seed.folder_of(run.checkpoint),
-        run.emit,
-        run.buckets,
-        run.partitions,
-    )
     apart.file.write(binding_of(run.nodes, plan, partitions=partitions))
-    _complete(apart, apart.file, plan, seeding)
+    _complete(apart, plan, seeding)
     return _bind(run, plan, partitions, {SEEDED: True})
 
 
@@ -150,9 +135,9 @@ def _bind(run: Run, plan: Plan, partitions: int, more: Mapping[str, Any]) -> dic
     return bound
 
 
-def _complete(run: Run, file: CheckpointFile, plan: Plan, seeding: Seeding) -> None:
+def _complete(run: Run, plan: Plan, seeding: Seeding) -> None:
     """Run the query of what there is, to its end."""
-    used = settings(seeding.partitions) | file.settings() | seed.SETTINGS
+    used = settings(seeding.partitions) | run.file.settings() | seed.SETTINGS
     with STARTING, lake.setting(run.session, used):
         writer = writer_of(run.outcomes, plan, seeding, run.checkpoint)
         with refused(run.title, "Spark does not start its query", _REMEDY):
@@ -169,19 +154,30 @@ def _standing(run: Run, checkpoint: str) -> Stored:
     if stored.batch is not None:
         return stored
     # Nothing is kept: what has been read is all that there is to go on with.
-    done = files_of(run.session).names(f"{checkpoint.rstrip('/')}/commits")
-    return replace(stored, batch=max(int(name) for name in done if name.isdigit()))
+    done = files_of(run.session).numbers(f"{checkpoint.rstrip('/')}/commits")
+    return replace(stored, batch=max(done))
 
 
 def _with_state(run: Run, stored: Stored, plan: Plan, *, emits: bool) -> dict[str, Any]:
     """What is left to do to begin with a query's state."""
     offsets, same = succession.offsets(stored, plan, run.nodes)
     begun = succession.succession(stored, plan, run.nodes, results=emits)
+    known = {entry.base for entry in begun.rows}
+
+    def how(stage: Stage) -> str:
+        if stage in begun.carried:
+            return "carried over"
+        read = [one for one in stage.inputs.values() if not one.stream]
+        there = [one.name for one in read if one.base in known or isinstance(one.base, Derived)]
+        return f"with the rows of {', '.join(dict.fromkeys(there))}" if there else "empty"
+
     return {
         "offsets": offsets,
         "sources": same,
         "from": stored.checkpoint,
         "batch": stored.batch,
+        "carried": [plan.stages.index(stage) for stage in begun.carried],
+        "begins": [how(stage) for stage in plan.stages],
         **_written(run, plan, begun.rows, begun.results),
     }
 
@@ -202,7 +198,7 @@ def _written(
         seed.write(run.session, run.checkpoint, [*frames, *results.values()])
     both = zip(plan.entries, found, strict=True)
     return {
-        "parts": [list(parts_of(entry)).index(part) for entry, part in both],
+        "parts": [parts_of(entry).index(part) for entry, part in both],
         "results": [plan.stages.index(stage) for stage in results],
     }
 
@@ -210,7 +206,7 @@ def _written(
 def _seeding(run: Run, plan: Plan, partitions: int, left: Mapping[str, Any]) -> Seeding:
     """The stages of the first micro-batch."""
     both = zip(plan.entries, left["parts"], strict=True)
-    parts = list(dict.fromkeys(list(parts_of(entry))[depth] for entry, depth in both))
+    parts = list(dict.fromkeys(parts_of(entry)[depth] for entry, depth in both))
     begun = seed.read(run.session, run.checkpoint, parts)
     stages = [plan.stages[number] for number in left["results"]]
     results = {
@@ -225,22 +221,18 @@ def _seeding(run: Run, plan: Plan, partitions: int, left: Mapping[str, Any]) -> 
         sources=begun,
         results=results,
     )
-    if "from" in left:
-        stored = _stored(run, left)
-        made.initial = succession.blobs(stored, plan)
-        made.carried = succession.carried(stored, plan)
+    if left.get("carried"):
+        states = Stored.of(run.operator, run.session, left["from"], left["batch"]).states()
+        made.carried = [plan.stages[number] for number in left["carried"]]
+        own = [stage.fragment.topology for stage in made.carried]
+        made.initial = {topology: states[topology] for topology in own if topology in states}
     return made
-
-
-def _stored(run: Run, left: Mapping[str, Any]) -> Stored:
-    """What the query that is gone on with had stored."""
-    return Stored.of(run.operator, run.session, left["from"], left["batch"])
 
 
 def _going_on(session: SparkSession, checkpoint: str, left: Mapping[str, Any]) -> None:
     """Make the checkpoint one that has read its sources up to where the query goes on."""
     files, root = files_of(session), checkpoint.rstrip("/")
-    last = max(int(name) for name in files.names(f"{root}/offsets") if name.isdigit())
+    last = max(files.numbers(f"{root}/offsets"))
     text = files.text(f"{root}/offsets/{last}")
     assert text is not None
     said = text.splitlines()[:2]  # the version, and what the micro-batch ran under

@@ -104,9 +104,7 @@ def start(
         bound = beginning.prepared(run, initial, emits=emit_initial)
     if bound is not None and BEGINNING in bound:
         bound = beginning.finished(run, bound)
-    with STARTING:
-        _refuse_running(operator, session, name)
-        return _started(run, bound, trigger, name)
+    return _started(run, bound, trigger, name)
 
 
 def _started(
@@ -124,7 +122,8 @@ def _started(
         plan = run.plan(count)
         refuse_other_stages(bound, plan, run.title)
     refuse_unreachable(run.session, plan)
-    with lake.setting(run.session, settings(partitions) | run.file.settings()):
+    with STARTING, lake.setting(run.session, settings(partitions) | run.file.settings()):
+        _refuse_running(run.operator, run.session, name)
         timers = "availableNow" not in trigger
         blobs = beginning.taken_over(run) if bound is not None and SEEDED in bound else {}
         streaming = Streaming(bucket_labels(count), partitions, timers, initial=blobs)

@@ -39,7 +39,7 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
     root = fspath(checkpoint).rstrip("/")
     CheckpointFile(spark, root).at_rest("rewind")
     files = files_of(spark)
-    numbers = _numbered(files, f"{root}/commits")
+    numbers = files.numbers(f"{root}/commits")
     if batch not in numbers:
         kept = f"{min(numbers)} to {max(numbers)}" if numbers else "none"
         raise CheckpointError(
@@ -63,26 +63,21 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
         files.remove(path)
     files.put(f"{root}/metadata", json.dumps({"id": str(uuid4())}))
     for folder in (*_descriptions(files, root), f"{root}/commits", f"{root}/offsets"):
-        for number in sorted(_numbered(files, folder), reverse=True):
+        for number in sorted(files.numbers(folder), reverse=True):
             if number > batch:
                 files.remove(f"{folder}/{number}")
     return committed
 
 
-def _numbered(files: Files, folder: str) -> list[int]:
-    """The files of a folder that are named by micro-batches."""
-    return [int(name) for name in files.names(folder) if name.isdigit()]
-
-
 def _operators(files: Files, root: str) -> Iterator[str]:
-    for number in _numbered(files, f"{root}/state"):
+    for number in files.numbers(f"{root}/state"):
         yield f"{root}/state/{number}"
 
 
 def _partitions(files: Files, root: str) -> Iterator[str]:
     """The folders with the state of each partition of each stage."""
     for operator in _operators(files, root):
-        for number in _numbered(files, operator):
+        for number in files.numbers(operator):
             yield f"{operator}/{number}"
 
 

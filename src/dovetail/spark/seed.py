@@ -250,11 +250,7 @@ class Seeding(Streaming):
 
 def blobs_of(operator: str, session: SparkSession, checkpoint: str) -> dict[str, DataFrame]:
     """By the fingerprint of a stage what its buckets begin with: ``bucket``, ``name``, ``blob``."""
-    stored = Stored.of(operator, session, folder_of(checkpoint), None)
-    return {
-        kept.stage.topology: stored.blobs(kept.operator)
-        for kept in {kept.operator: kept for kept in stored.stores}.values()
-    }
+    return Stored.of(operator, session, folder_of(checkpoint), None).states()
 
 
 def remove(session: SparkSession, checkpoint: str) -> None:

@@ -105,18 +105,29 @@ class Stored:
         return replace(made, operators=dict(zip(operators, found, strict=True)))
 
     @cached_property
-    def stores(self) -> Sequence[Kept]:
-        """All stores, in the order of their stages."""
-        found = []
+    def _buckets(self) -> dict[str, tuple[Operator, Mapping[int, Manifest]]]:
+        """By the fingerprint of a stage its operator, and its buckets' manifests."""
+        found = dict[str, tuple[Operator, Mapping[int, Manifest]]]()
         for operator, blobs in self.operators.items():
             buckets = {label: _whole(own) for label, own in blobs.items()}
             for topology in {manifest.topology for manifest in buckets.values()}:
-                stage = self.stages[topology]
-                found += [
-                    Kept(stage, name, store, operator, buckets)
-                    for name, store in stage.stores.items()
-                ]
+                found[topology] = operator, buckets
+        return found
+
+    @cached_property
+    def stores(self) -> Sequence[Kept]:
+        """All stores, in the order of their stages."""
+        found = []
+        for topology, (operator, buckets) in self._buckets.items():
+            stage = self.stages[topology]
+            found += [
+                Kept(stage, name, store, operator, buckets) for name, store in stage.stores.items()
+            ]
         return sorted(found, key=lambda kept: kept.stage.number)
+
+    def states(self) -> dict[str, DataFrame]:
+        """By the fingerprint of a stage the blobs of its buckets, also of one that has no store."""
+        return {topology: self.blobs(own) for topology, (own, _) in self._buckets.items()}
 
     def named(self, table: str, among: Callable[[Kept], bool] = lambda _: True) -> Kept:
         """The store that is meant: of an input its rows rather than those that wait."""

@@ -33,7 +33,7 @@ from dovetail.physical.output import output_of
 from dovetail.physical.stage import Port, Stage
 from dovetail.plan.arrow import spark_schema
 from dovetail.plan.fingerprint import describe_input, identity, sources_in
-from dovetail.plan.nodes import Entry, Node, Source
+from dovetail.plan.nodes import Entry, Node
 from dovetail.plan.views import parts_of
 from dovetail.spark import seed, state_results
 from dovetail.spark.checkpoint import leaves_of
@@ -64,24 +64,6 @@ class _Found:
     then: Mapping[str, Any]
 
 
-def carried(stored: Stored, plan: Plan) -> tuple[Stage, ...]:
-    """The stages whose state is taken over as it is."""
-    if plan.buckets != stored.buckets:
-        return ()
-    return tuple(
-        stage
-        for stage in plan.stages
-        if stage.fragment.topology and stage.fragment.topology in stored.stages
-    )
-
-
-def blobs(stored: Stored, plan: Plan) -> dict[str, DataFrame]:
-    """By the fingerprint of a carried stage what its buckets have stored."""
-    operators = {kept.stage.topology: kept.operator for kept in stored.stores}
-    topologies = [stage.fragment.topology for stage in carried(stored, plan)]
-    return {one: stored.blobs(operators[one]) for one in topologies if one in operators}
-
-
 def succession(
     stored: Stored, plan: Plan, nodes: Sequence[Node], *, results: bool = False
 ) -> Succession:
@@ -90,7 +72,13 @@ def succession(
 
     Raises ``CheckpointError`` for a stage that needs what the checkpoint does not have.
     """
-    kept = carried(stored, plan)
+    kept = tuple(
+        stage
+        for stage in plan.stages
+        if plan.buckets == stored.buckets
+        and stage.fragment.topology
+        and stage.fragment.topology in stored.stages
+    )
     known = [identity(source) for source in sources_in(dict(stored.topology[1]))]
     wanted: dict[Entry, list[Port]] = {}
     ends = [one.stage for one in plan.results if results]
@@ -107,8 +95,7 @@ def succession(
     found = {}
     for entry, ports in wanted.items():
         if identity(describe_input(nodes, entry.base)) in known:
-            kept_then = _kept(plan, ports)
-            part, frame = _rows(stored, nodes, entry, ports, kept_then)
+            part, frame = _rows(stored, nodes, entry, ports, _kept(plan, ports))
             found[part] = frame
     tables = [stage for stage in dict.fromkeys(read) if not stage.node.stream]
     for stage in tables:
@@ -147,7 +134,7 @@ def offsets(
     made, same = list[str | None](), list[tuple[int, int]]()
     taken: dict[str, int] = {}
     for source in plan.reads:
-        known, leaves = identity(describe_input(nodes, source)), _leaves(source)
+        known, leaves = identity(describe_input(nodes, source)), leaves_of(source) or 0
         before = [own for one, own in places if one == known]
         number = taken.setdefault(str(known), 0)
         taken[str(known)] += 1
@@ -172,12 +159,6 @@ def offsets(
             same.append((place, len(made)))
             made.append(offset)
     return made, same
-
-
-def _leaves(source: Source) -> int:
-    count = leaves_of(source)
-    assert count is not None
-    return count
 
 
 def _result(stored: Stored, stage: Stage) -> DataFrame:
