@@ -13,22 +13,38 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-Driver = subprocess.Popen[bytes]
+import pytest
+
 CHATTER = "Python worker finish init stage"
 """What Spark would print for each stage with state at each start of a query."""
 
 
+class Driver(subprocess.Popen[bytes]):
+    """A script in a process group of its own, in this folder; ``log``: what it prints."""
+
+    def __init__(self, script: str, *arguments: str, folder: Path) -> None:
+        self.log = folder / "driver.log"
+        with self.log.open("wb") as log:
+            super().__init__(
+                [sys.executable, script, *arguments],
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+                cwd=folder,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def refuse_ended(self) -> None:
+        """Fail with what it has printed, if it has ended by itself."""
+        if self.poll() is not None:
+            text = self.log.read_text(errors="replace")
+            pytest.fail(f"the driver ended by itself with {self.returncode}:\n{text[-20_000:]}")
+
+
 @contextmanager
 def running(script: str, *arguments: str, folder: Path) -> Iterator[Driver]:
-    """The script in a process group of its own, in this folder; at the end the group is killed."""
-    driver = subprocess.Popen(
-        [sys.executable, script, *arguments],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    """The script, until its group is killed at the end."""
+    driver = Driver(script, *arguments, folder=folder)
     try:
         yield driver
     finally:
@@ -43,7 +59,7 @@ def wait_until(
     """Wait for what the driver will do."""
     deadline = time.monotonic() + within_s
     while not happened():
-        assert driver.poll() is None, "the driver ended by itself"
+        driver.refuse_ended()
         assert time.monotonic() < deadline, f"not in time: {what}"
         time.sleep(0.005)
 

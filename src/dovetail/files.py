@@ -52,9 +52,12 @@ class Files(ABC):
     def names(self, folder: str) -> list[str]:
         """What is in a folder, none where there is no such folder."""
 
-    def numbers(self, folder: str) -> list[int]:
-        """The numbers that files of a folder have for names, none where there is no such folder."""
-        return [int(name) for name in self.names(folder) if name.isdigit()]
+    def numbers(self, folder: str, *, suffix: str = "") -> list[int]:
+        """The numbers that files of a folder have for names, before ``suffix``; none where there is
+        no such folder.
+        """
+        names = [n.removesuffix(suffix) for n in self.names(folder) if n.endswith(suffix)]
+        return [int(name) for name in names if name.isdigit()]
 
     @abstractmethod
     def modified(self, path: str) -> datetime:

@@ -114,15 +114,15 @@ class ParquetSink:
         dealt to other partitions, or before the query had this folder. Spark does not put a list
         together that lacks one; every ``interval`` of them are in one file, ``.compact``.
         """
-        listed = {int(name.partition(".")[0]): name for name in files.names(f"{self.path}/{_LIST}")}
-        whole = [number for number, name in listed.items() if name.endswith(".compact")]
+        listed = {*files.numbers(f"{self.path}/{_LIST}")}
+        whole = files.numbers(f"{self.path}/{_LIST}", suffix=".compact")
         committed = {*files.numbers(f"{checkpoint}/commits")}
-        missing = {number: str(number) for number in committed - listed.keys()}
-        if not listed and missing:
+        missing = {number: str(number) for number in committed - listed.union(whole)}
+        if not (listed or whole) and missing:
             whole = [(max(committed) + 1) // interval * interval - 1]
             if whole != [-1]:
                 missing[whole[0]] = f"{whole[0]}.compact"
-        known = max(whole, default=min(listed, default=-1))
+        known = max(whole) if whole else min(listed, default=-1)
         for number, name in missing.items():
             if number > known or name.endswith(".compact"):
                 files.put(f"{self.path}/{_LIST}/{name}", "v1")
