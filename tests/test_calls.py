@@ -322,7 +322,13 @@ CALLS: dict[str, Call] = {
         log_partition=line("None", wrong=("n", *ROLE.wrong)),
         versioned=MAYBE_SPAN,
     ),
-    "Table.from_delta": call(
+    "TableSources.from_static": call(
+        lambda w: partial(dt.Table.from_static, frame=w.static, key="id", name="static"),
+        frame=line("static frame", told="its frame is a streaming one"),
+        key=line("column", "names", wrong=("nope", ["id", "id"], ["id", "ID"], "tags")),
+        name=NAME,
+    ),
+    "TableSources.from_delta": call(
         lambda w: partial(
             dt.Table.from_delta, spark=w.spark, path=w.snapshot("a"), key="id", version=0
         ),

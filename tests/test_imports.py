@@ -46,9 +46,10 @@ LAYERS = {
     },
     "snapshots": {*ARRAYS, "laws", "arguments", "refusals", "sessions", "lake", "upsert", "plan"},
     "topology": {"arguments", "columns", "plan", "physical", "io", "spark"},
+    "table_sources": {"arguments", "columns", "errors", "io", "lake", "plan", "topology"},
     "dsl": {
         *("arguments", "columns", "errors", "lake", "laws", "lookup", "plan", "physical", "io"),
-        "topology",
+        *("topology", "table_sources"),
     },
     "results": {"arguments", "errors", "io", "physical", "plan", "spark", "topology"},
     "testing": {*BUCKETS, "spark", "topology", "dsl", "results"},

@@ -119,4 +119,6 @@ def test_frames_that_do_not_fit_are_refused(spark: SparkSession, tmp_path: Path)
             topology.write_stream(
                 dt.to_memory("none"), checkpoint=tmp_path / "checkpoint", initial=initial
             )
-    assert not (tmp_path / "checkpoint").exists()
+    with pytest.raises(dt.ConfigurationError, match="its path has a ' '"):
+        topology.write_stream(dt.to_memory("none"), checkpoint=tmp_path / "a b", initial=own)
+    assert not {"checkpoint", "a b"} & {path.name for path in tmp_path.iterdir()}

@@ -5,14 +5,9 @@ The DSL checks arguments and builds plan nodes; it runs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from pyspark.sql import SparkSession
-
-from dovetail import lake
-from dovetail.arguments import ColumnName, ColumnNames, Natural, Path, Text, validated
-from dovetail.columns import DELETED, TIMESTAMP
-from dovetail.io.delta_feed import POSITION, DeltaChanges
+from dovetail.arguments import ColumnName, ColumnNames, Text, validated
 from dovetail.laws.stream_join import Unmatched
 from dovetail.laws.table_join import How
 from dovetail.lookup.source import LookupSource
@@ -37,68 +32,16 @@ from dovetail.plan.unwindowed import WindowMode, as_stream, as_table
 from dovetail.plan.views import Errors, Item, of_join
 from dovetail.plan.window_join import window_join
 from dovetail.plan.windows import SomeWindows, Windows
+from dovetail.table_sources import TableSources
 from dovetail.topology import AWindowedTable, Topology, Windowed
 
 
-class Table(Topology):
+class Table(TableSources):
     """A table that changes: at any time one row per key, given by the changelog so far.
 
-    Made by ``from_changelog``, ``from_topic``, ``from_records``, ``from_delta``, joins and
-    aggregates. The seeds' KTable.
+    Made by ``from_changelog``, ``from_topic``, ``from_records``, ``from_delta``, ``from_static``,
+    joins and aggregates. The seeds' KTable.
     """
-
-    @classmethod
-    @validated
-    def from_delta(
-        cls,
-        spark: SparkSession,
-        path: Path | None = None,
-        *,
-        table: Text | None = None,
-        key: ColumnNames,
-        version: Natural | None = None,
-        key_updates: bool = True,
-        timestamp: Given | None = None,
-        versioned: Span | None = None,
-        name: Text | None = None,
-        streaming: bool = True,
-        options: Mapping[str, str] | None = None,
-    ) -> Table:
-        """The Delta table at ``path``, or called ``table`` in a catalog: its present content, then
-        its changes, commit by commit; it must have its change data feed enabled.
-
-        ``key``: the columns that tell its rows apart. ``version``: instead of the content, the
-        changes of this version and those after it. ``streaming=False`` reads what there is now, for
-        a batch run: the content, or the changes from ``version`` on.
-
-        An update comes as a delete of the former row and an upsert of the new one, since the feed
-        does not say whether the key has changed. ``key_updates=False``: it never does, so an update
-        is an upsert alone. ``timestamp``: the event time, a column or an expression; by default the
-        time of the commit. ``versioned``: as in ``from_changelog``. ``name``: by default the last
-        part of the path or name. ``options``: the Delta source's own.
-
-        Raises ``PlanError`` for unknown columns, ``ConfigurationError`` where the table has no
-        change data feed or cannot be read.
-        """
-        lake.refuse_but_one("from_delta", path, table)
-        lake.refuse_without_delta(spark, "from_delta")
-        place, called = DeltaChanges.located(spark, path, table)
-        label = name or called
-        changes = DeltaChanges(
-            spark, place, label, version, streaming, key_updates, dict(options or {})
-        )
-        frame = changes.frame()
-        if timestamp is not None:
-            frame = frame.drop(TIMESTAMP)
-        return cls.from_changelog(
-            frame,
-            key=key,
-            timestamp=TIMESTAMP if timestamp is None else timestamp,
-            deleted=DELETED,
-            sequence=POSITION,
-            versioned=versioned,
-            name=label,
-        )
 
     @validated
     def join(

@@ -454,19 +454,30 @@ def test_static_frames_are_a_batch(spark: SparkSession, client: Client, tmp_path
 
 
 def begun_with_rows(spark: SparkSession, folder: Path) -> list[list[str]]:
-    """A table that begins with a frame, then what its checkpoint holds and looks up."""
+    """A table that begins with a frame, beside a static one, then what its checkpoint holds and
+    looks up.
+    """
     first_rows(folder)
+    names = spark.createDataFrame(
+        [("UA", "United"), ("AA", "American")], "carrier string, name string"
+    )
+
+    def beside(spark: SparkSession, folder: Path) -> dt.Table:
+        static = dt.Table.from_static(names, key="carrier", name="carriers")
+        select = ["late", "name"]
+        return flights(spark, folder).join(static, on="carrier", how="left", select=select)
+
     columns = "id long, carrier string, late long, _timestamp timestamp"
     frame = spark.createDataFrame([(9, "UA", 60, AT), (1, "UA", 61, AT)], columns)
     for again in (False, True):
         initial = {"flights": frame}
-        run(spark, folder, dt.to_parquet(folder / "out"), topology=by_name, initial=initial)
+        run(spark, folder, dt.to_parquet(folder / "out"), topology=beside, initial=initial)
         if not again:
             then_rows(folder)
     checkpoint = folder / "checkpoint"
     found = dt.lookup_state(checkpoint, "flights", keys=[1, 2, 9]).sort_by("id").to_pylist()
     state = dt.read_state(spark, checkpoint, "flights")
-    held = dt.read_state(spark, checkpoint, topology=by_name(spark, folder))
+    held = dt.read_state(spark, checkpoint, topology=beside(spark, folder))
     lists = [told(frame) for frame in (state, held)]
     return [written(spark, folder / "out"), *lists, [str(row) for row in found]]
 

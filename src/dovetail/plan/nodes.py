@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import and_
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
@@ -150,6 +151,11 @@ class Node:
         return self.windows is not None or any(node.timed for node in self.inputs)
 
     @property
+    def begins(self) -> bool:
+        """Whether static tables may give it rows though nothing else comes."""
+        return any(node.begins for node in self.inputs)
+
+    @property
     def longest_align_us(self) -> int | None:
         """How long the inputs of its stage wait for each other: the longest that any join says."""
         return None
@@ -228,7 +234,8 @@ class Source(Entry):
     ``key`` and ``values``: the columns, in order. ``timestamp``: the event time. ``deleted``: null
     or false for an upsert. ``sequence`` with ``log_partition``: the row's place in its log;
     ``sequence`` alone: its place in one log that all sources share. ``frame`` is None for a table
-    that only the test driver feeds. ``lookup``: a store of the same rows, for delta joins;
+    that only the test driver feeds; ``static``: whether it is one whose rows are there when a query
+    begins, and never change. ``lookup``: a store of the same rows, for delta joins;
     ``changes``: which changes the table is said to have, None where nothing is said; ``files``:
     whether its rows are read from files, by which they are ordered where nothing else says how;
     ``with_unread``: where it keeps the records that cannot be read, ``frame`` with them as rows,
@@ -244,6 +251,7 @@ class Source(Entry):
     sequence: Column | None = None
     log_partition: Column | None = None
     stream: bool = False
+    static: bool = False
     versioned_us: int | None = None
     lookup: LookupSource | None = None
     changes: ChangeKinds | None = None
@@ -254,6 +262,16 @@ class Source(Entry):
     def base(self) -> Source:
         """Itself."""
         return self
+
+    @property
+    def summary(self) -> str:
+        """What ``explain`` calls it."""
+        return f"{self.name}, static" if self.static else self.name
+
+    @property
+    def begins(self) -> bool:
+        """Whether it is static."""
+        return self.static
 
     @property
     def ordered(self) -> bool:
@@ -388,6 +406,12 @@ class Join(Node):
     def inputs(self) -> tuple[Node, ...]:
         """Both sides."""
         return (self.left, self.right)
+
+    @property
+    def begins(self) -> bool:
+        """Whether static tables may give it rows though nothing else comes."""
+        begin = [node.begins for node in self.inputs]
+        return all(begin) or any(map(and_, preserved(self.how), begin))
 
     @property
     def longest_align_us(self) -> int | None:

@@ -43,12 +43,13 @@ def source_of(
     versioned: Span | None,
     name: str | None,
     stream: bool,
+    static: bool = False,
     with_unread: DataFrame | None = None,
 ) -> Source:
     """The source that reads ``frame`` so; ``PlanError`` for what cannot serve.
 
     ``roles``: what timestamp, deleted, sequence and log_partition are. Columns named there are used
-    up; the rest are values. ``with_unread``: as in ``Source``.
+    up; the rest are values. ``static``, ``with_unread``: as in ``Source``.
     """
     keys = [key] if isinstance(key, str) else list(key)
     kind = "stream" if stream else "table"
@@ -99,8 +100,9 @@ def source_of(
         sequence=columns.expression(sequence, "sequence=", *_WHOLE_NUMBERS),
         log_partition=columns.expression(log_partition, "log_partition=", *_WHOLE_NUMBERS),
         stream=stream,
+        static=static,
         versioned_us=None if versioned is None else microseconds(operator, "versioned=", versioned),
-        files=sequence is None and _is_of_files(frame),
+        files=sequence is None and not static and _is_of_files(frame),
         with_unread=with_unread,
     )
 

@@ -42,27 +42,30 @@ from dovetail.spark.checkpoint import (
 from dovetail.spark.failures import explaining
 from dovetail.spark.running import STARTING, Run, settings, writer_of
 from dovetail.spark.seed import Seeding
-from dovetail.spark.stored import Stored
+from dovetail.spark.stored import Stored, refuse_unreadable
 
 _REMEDY = "Mend what it names"
 
 
 def prepared(
-    run: Run, initial: Mapping[str, DataFrame] | str | PathLike[str], *, emits: bool
+    run: Run, initial: Mapping[str, DataFrame] | str | PathLike[str] | None, *, emits: bool
 ) -> dict[str, Any]:
-    """The binding of a checkpoint that has not begun, once all that it is to begin with is at hand;
-    ``emits``: whether the sinks get it.
+    """The binding of a checkpoint that has not begun, once all that it is to begin with is at hand,
+    static tables with it; ``emits``: whether the sinks get it, of static tables alone where they
+    give rows.
 
     Raises ``PlanError`` for frames that do not fit, ``CheckpointError`` for a checkpoint that
     cannot be gone on with: before anything is written.
     """
+    if initial is None:
+        initial, emits = {}, any(node.begins for node in run.nodes)
     if isinstance(initial, Mapping) and not emits:
         return _apart(run, seed.rows_of(run.operator, run.nodes, initial))
     if is_remote(run.session):
         raise ConfigurationError(
             run.operator,
-            "Spark Connect cannot write files into a checkpoint, as emit_initial= and initial= "
-            "with a checkpoint need it",
+            "Spark Connect cannot write files into a checkpoint, as emit_initial=, initial= with a "
+            "checkpoint and a static table whose rows come out by themselves need it",
             "Start the query in a classic session for the first time; it may go on here",
         )
     if isinstance(initial, Mapping):
@@ -114,6 +117,7 @@ def taken_over(run: Run) -> dict[str, DataFrame]:
 
 def _apart(run: Run, rows: Mapping[Any, DataFrame]) -> dict[str, Any]:
     """Store what frames' rows come to in a checkpoint of its own."""
+    refuse_unreadable(run.operator, run.checkpoint)
     sources = origins_of(run.nodes)
     own = [rows[one] if one in rows else seed.empty(run.session, one) for one in sources]
     with refused(run.title, "the frames of initial= cannot be stored", _REMEDY):
@@ -163,6 +167,10 @@ def _with_state(run: Run, stored: Stored, plan: Plan, *, emits: bool) -> dict[st
     offsets, same = succession.offsets(stored, plan, run.nodes)
     begun = succession.succession(stored, plan, run.nodes, results=emits)
     known = {entry.base for entry in begun.rows}
+    static = seed.static_rows(origins_of(run.nodes))
+    rows: dict[Any, DataFrame] = {one: own for one, own in static.items() if one not in known}
+    rows |= begun.rows
+    known |= static.keys()
 
     def how(stage: Stage) -> str:
         if stage in begun.carried:
@@ -178,7 +186,7 @@ def _with_state(run: Run, stored: Stored, plan: Plan, *, emits: bool) -> dict[st
         "batch": stored.batch,
         "carried": [plan.stages.index(stage) for stage in begun.carried],
         "begins": [how(stage) for stage in plan.stages],
-        **_written(run, plan, begun.rows, begun.results),
+        **_written(run, plan, rows, begun.results),
     }
 
 

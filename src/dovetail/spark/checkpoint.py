@@ -61,15 +61,18 @@ def binding_of(
         "partitions": partitions,
         "stages": described(plan.stages, nodes),
         "reads": [
-            [identity(describe_input(nodes, source)), leaves_of(source)] for source in plan.reads
+            [None if one.static else identity(describe_input(nodes, one)), leaves_of(one)]
+            for one in plan.reads
         ],
         **more,
     }
 
 
 def leaves_of(source: Source) -> int | None:
-    """How many of Spark's sources its frame reads; None on Spark Connect, which does not say."""
+    """How many of Spark's sources it reads; None on Spark Connect, which does not say."""
     frame: Any = source.frame
+    if source.static:
+        return 1  # the one that is read in its place
     if is_remote(frame.sparkSession):
         return None
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001

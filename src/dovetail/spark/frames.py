@@ -45,7 +45,8 @@ from dovetail.physical.operators import InOrder
 from dovetail.physical.output import Output, output_of
 from dovetail.physical.stage import Stage
 from dovetail.plan.arrow import arrow_schema
-from dovetail.plan.nodes import Node, changelog_schema
+from dovetail.plan.nodes import Entry, Node, Source, changelog_schema
+from dovetail.plan.views import View
 from dovetail.spark import delta_join, project, task
 from dovetail.spark.buckets import Work
 from dovetail.spark.emission import (
@@ -263,16 +264,28 @@ class Streaming(Frames):
     ``timers``: rows that wait for another source are let through when their time has come even if
     no data does. A query with timers runs micro-batches without end, so it never stops by itself.
     ``initial``: by the fingerprint of a stage the blobs that its buckets begin with (``bucket``,
-    ``name``, ``blob``), taken over by the query's first micro-batch; ``silent``: whether nothing is
-    emitted; ``stateful``: how many stages with state have been made.
+    ``name``, ``blob``), taken over by the query's first micro-batch; ``sources``: what is read in
+    place of an entry, or of what it is a view of; ``silent``: whether nothing is emitted;
+    ``stateful``: how many stages with state have been made.
     """
 
     timers: bool
     initial: Mapping[str, DataFrame] = field(default_factory=dict, kw_only=True)
+    sources: Mapping[Entry, Source] = field(default_factory=dict, kw_only=True)
     silent: bool = field(default=False, kw_only=True)
     stateful: int = field(default=0, init=False)
 
     flat = True
+
+    def read(self, step: Step) -> DataFrame:
+        """Rows of ``PACKED``, as ``Frames`` makes them."""
+        assert isinstance(step.origin, Entry)
+        return super().read(replace(step, origin=self._in_place(step.origin)))
+
+    def _in_place(self, entry: Entry) -> Entry:
+        if entry in self.sources:
+            return self.sources[entry]
+        return replace(entry, node=self._in_place(entry.node)) if isinstance(entry, View) else entry
 
     def staged(self, packed: DataFrame, step: Step, emission: Emission) -> DataFrame:
         """By ``transformWithState``."""

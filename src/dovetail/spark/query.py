@@ -18,7 +18,7 @@ from dovetail.plan.fingerprint import in_one_order, origins_of, refuse_alike
 from dovetail.plan.nodes import Node
 from dovetail.plan.spans import Span, microseconds
 from dovetail.refusals import reaching, refused
-from dovetail.spark import beginning, static
+from dovetail.spark import beginning, seed
 from dovetail.spark.buckets import bucket_labels
 from dovetail.spark.checkpoint import (
     BEGINNING,
@@ -44,6 +44,7 @@ from dovetail.spark.running import (
     writer_of,
 )
 from dovetail.spark.session import refuse_strange_workers
+from dovetail.spark.static import changelog as static_changelog
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -58,7 +59,7 @@ def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
     """
     frames = [source.frame for source in node.origins]
     if all(frame is not None and not frame.isStreaming for frame in frames):
-        return static.changelog(node, emit=emit, buckets=buckets)
+        return static_changelog(node, emit=emit, buckets=buckets)
     session = streaming_session(node)
     if session.conf.get(PROVIDER) != ROCKSDB:
         raise ConfigurationError(
@@ -100,7 +101,8 @@ def start(
     run = Run(operator, nodes, outcomes, fspath(checkpoint), emit, buckets, partitions)
     with reaching(operator, "checkpoint=", run.checkpoint):
         bound = run.file.read(run.title)
-    if bound is None and initial is not None:
+    static = any(source.static for source in origins_of(nodes))
+    if bound is None and (static or initial is not None):
         bound = beginning.prepared(run, initial, emits=emit_initial)
     if bound is not None and BEGINNING in bound:
         bound = beginning.finished(run, bound)
@@ -126,7 +128,10 @@ def _started(
         _refuse_running(run.operator, run.session, name)
         timers = "availableNow" not in trigger
         blobs = beginning.taken_over(run) if bound is not None and SEEDED in bound else {}
-        streaming = Streaming(bucket_labels(count), partitions, timers, initial=blobs)
+        sources = seed.unchanging(run.session, run.checkpoint, origins_of(run.nodes))
+        streaming = Streaming(
+            bucket_labels(count), partitions, timers, initial=blobs, sources=sources
+        )
         writer = writer_of(run.outcomes, plan, streaming, run.checkpoint).trigger(**trigger)
         if name is not None:
             writer = writer.queryName(name)
@@ -155,8 +160,12 @@ def _refuse_running(operator: str, session: SparkSession, name: str | None) -> N
 
 
 def streaming_session(*nodes: Node) -> SparkSession:
-    """The session of nodes whose inputs are all streaming frames that can be told apart."""
-    for source in origins_of(nodes):
+    """The session of nodes whose inputs can be told apart and are streaming frames, or static ones
+    beside such.
+    """
+    sources = origins_of(nodes)
+    changing = [source for source in sources if not source.static] or sources
+    for source in changing:
         if source.frame is None or not source.frame.isStreaming:
             raise PlanError(
                 source.title,

@@ -43,7 +43,6 @@ from dovetail.physical.output import output_of
 from dovetail.physical.stage import Stage
 from dovetail.plan.fingerprint import origins_of
 from dovetail.plan.nodes import Entry, Node, Source
-from dovetail.plan.views import View
 from dovetail.spark.frames import Streaming
 from dovetail.spark.stored import Stored
 
@@ -51,7 +50,7 @@ Initial: TypeAlias = Annotated[
     Mapping[str, Annotated[DataFrame, Rule("a DataFrame")]] | str | PathLike[str],
     Rule("a mapping of tables' names to frames, or the path of a checkpoint", bool),
 ]
-FOLDER = "initial"
+FOLDER, STATIC = "initial", "static"
 SETTINGS = {"spark.sql.files.openCostInBytes": str(1 << 40)}
 """Each file is read by a task of its own: its rows lie by their times, those of two would not, and
 a versioned table takes none that are older than its history.
@@ -66,8 +65,8 @@ def folder_of(checkpoint: str) -> str:
 def rows_of(
     operator: str, nodes: Sequence[Node], initial: Mapping[str, DataFrame]
 ) -> dict[Source, DataFrame]:
-    """By table the rows that it begins with: key, values and ``_timestamp``; ``operator``: the
-    call.
+    """By table the rows that it begins with: key, values and ``_timestamp``, of those that are
+    static, too; ``operator``: the call.
 
     Raises ``PlanError`` for frames that do not fit the tables, and for names that are none of them.
     """
@@ -75,10 +74,12 @@ def rows_of(
         if any(part.eventual for part in node.walk()):
             raise PlanError(
                 node.name,
-                "initial= is for tables that are kept, a join by look-ups keeps none",
-                "Leave it out, or join them in state with delta=dt.delta(strategy='none')",
+                "initial= and from_static are for tables that are kept, a join by look-ups keeps "
+                "none",
+                "Leave them out, or join them in state with delta=dt.delta(strategy='none')",
             )
-    tables = {source.name: source for source in origins_of(nodes) if not source.stream}
+    inputs = origins_of(nodes)
+    tables = {source.name: source for source in inputs if not (source.stream or source.static)}
     for name in initial:
         if name not in tables:
             raise PlanError(
@@ -86,7 +87,30 @@ def rows_of(
                 f"initial= names {name!r}, which is no table of {nodes[0].name}",
                 f"Its tables are {', '.join(tables) or 'none'}",
             )
-    return {tables[name]: _rows(tables[name], frame) for name, frame in initial.items()}
+    given = {tables[name]: _rows(tables[name], frame) for name, frame in initial.items()}
+    return static_rows(inputs) | given
+
+
+def static_rows(sources: Sequence[Source]) -> dict[Source, DataFrame]:
+    """The rows of those that are static."""
+    frames = [(source, source.frame) for source in sources if source.static]
+    return {source: _rows(source, frame) for source, frame in frames if frame is not None}
+
+
+def unchanging(
+    session: SparkSession, checkpoint: str, sources: Sequence[Source]
+) -> dict[Entry, Source]:
+    """By static table what a query that has begun reads of it: nothing, from a folder of one empty
+    file.
+    """
+    path, found = f"{checkpoint.rstrip('/')}/{STATIC}", dict[Entry, Source]()
+    for source in sources:
+        if source.static:
+            none = empty(session, source)
+            none.select(TIMESTAMP).coalesce(1).write.mode("ignore").parquet(path)
+            frame = session.readStream.schema(none.schema).parquet(path)
+            found[source] = replace(source, frame=frame, timestamp=F.col(TIMESTAMP))
+    return found
 
 
 def _rows(source: Source, frame: DataFrame) -> DataFrame:
@@ -192,19 +216,17 @@ def empty(session: SparkSession, entry: Entry) -> DataFrame:
 
 @dataclass
 class Seeding(Streaming):
-    """The stages of a query on what their inputs begin with: an entry, or what it is a view of, in
-    ``sources``. Those of ``carried`` have begun (``initial``) and take no rows; what they have made
-    are, by stage, ``results``, for those that read them.
+    """The stages of a query on what their inputs begin with, in ``sources``. Those of ``carried``
+    have begun (``initial``) and take no rows; what they have made are, by stage, ``results``, for
+    those that read them.
     """
 
-    sources: Mapping[Entry, Source]
     carried: Collection[Stage] = ()
     results: Mapping[Stage, DataFrame] = field(default_factory=dict)
 
     def read(self, step: Step) -> DataFrame:
-        """Rows of ``PACKED``, as ``Frames`` makes them."""
-        assert isinstance(step.origin, Entry)
-        packed = super().read(replace(step, origin=self._in_place(step.origin)))
+        """Rows of ``PACKED``, as ``Streaming`` makes them."""
+        packed = super().read(step)
         begun = {one.reader for one in step.readings if one.stage in self.carried}
         return packed.where(~F.col("reader").isin(begun)) if begun else packed
 
@@ -239,13 +261,6 @@ class Seeding(Streaming):
             (place - (1 << 62)).alias(POSITION),
             *(caused[name].alias(name) for name in stage.fragment.feeds),
         )
-
-    def _in_place(self, entry: Entry) -> Entry:
-        """A source, or a view of it, on its own rows."""
-        if entry in self.sources:
-            return self.sources[entry]
-        assert isinstance(entry, View)
-        return replace(entry, node=self._in_place(entry.node))
 
 
 def blobs_of(operator: str, session: SparkSession, checkpoint: str) -> dict[str, DataFrame]:

@@ -6,6 +6,7 @@ that the micro-batch has left, so a query that runs meanwhile is not disturbed.
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,8 @@ from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.manifest import Manifest
 from dovetail.state.runs import Runs
 
+_QUOTED = re.compile(r'[\s"<>\\^`{|}%#?\[\]]')
+"""What a path cannot have in a URI as it is."""
 MANIFESTS = f"name = '{manifests.NAME}' OR name LIKE '{manifests.PAGE}%'"
 """Which blobs are not segments."""
 
@@ -84,6 +87,7 @@ class Stored:
     def of(cls, caller: str, spark: SparkSession, checkpoint: str, batch: int | None) -> Stored:
         """What manifests and the checkpoint's file say."""
         bound = _bound(caller, spark, checkpoint)
+        refuse_unreadable(caller, checkpoint)
         operators, after = _operators(caller, spark, checkpoint, batch)
         made = cls(
             caller=caller,
@@ -192,6 +196,19 @@ def _bound(caller: str, spark: SparkSession, checkpoint: str) -> dict[str, Any]:
             "Read it with the version that wrote it",
         )
     return known
+
+
+def refuse_unreadable(caller: str, checkpoint: str) -> None:
+    """Refuse a checkpoint of which Spark's readers of state take the path for that of another
+    folder: they quote it twice.
+    """
+    quoted = _QUOTED.search(checkpoint)
+    if quoted is not None:
+        raise ConfigurationError(
+            caller,
+            f"Spark cannot read the state of {checkpoint}, for its path has a {quoted[0]!r}",
+            "Move the checkpoint to a path without it",
+        )
 
 
 def _whole(blobs: MemoryBlobs) -> Manifest:

@@ -135,6 +135,9 @@ def offsets(
     taken: dict[str, int] = {}
     for source in plan.reads:
         known, leaves = identity(describe_input(nodes, source)), leaves_of(source) or 0
+        if source.static:
+            made += [None] * leaves
+            continue
         before = [own for one, own in places if one == known]
         number = taken.setdefault(str(known), 0)
         taken[str(known)] += 1

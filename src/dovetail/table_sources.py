@@ -1,0 +1,115 @@
+"""Where tables come from that streams do not: Delta tables with their changes, and rows that never
+change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dovetail import lake
+from dovetail.arguments import ColumnNames, Natural, Path, Text, validated
+from dovetail.columns import DELETED, TIMESTAMP
+from dovetail.errors import PlanError
+from dovetail.io.delta_feed import POSITION, DeltaChanges
+from dovetail.plan.reading import Given, source_of
+from dovetail.plan.spans import Span
+from dovetail.topology import Topology
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class TableSources(Topology):
+    """The readers of tables."""
+
+    @classmethod
+    @validated
+    def from_delta(
+        cls,
+        spark: SparkSession,
+        path: Path | None = None,
+        *,
+        table: Text | None = None,
+        key: ColumnNames,
+        version: Natural | None = None,
+        key_updates: bool = True,
+        timestamp: Given | None = None,
+        versioned: Span | None = None,
+        name: Text | None = None,
+        streaming: bool = True,
+        options: Mapping[str, str] | None = None,
+    ) -> Self:
+        """The Delta table at ``path``, or called ``table`` in a catalog: its present content, then
+        its changes, commit by commit; it must have its change data feed enabled.
+
+        ``key``: the columns that tell its rows apart. ``version``: instead of the content, the
+        changes of this version and those after it. ``streaming=False`` reads what there is now, for
+        a batch run: the content, or the changes from ``version`` on.
+
+        An update comes as a delete of the former row and an upsert of the new one, since the feed
+        does not say whether the key has changed. ``key_updates=False``: it never does, so an update
+        is an upsert alone. ``timestamp``: the event time, a column or an expression; by default the
+        time of the commit. ``versioned``: as in ``from_changelog``. ``name``: by default the last
+        part of the path or name. ``options``: the Delta source's own.
+
+        Raises ``PlanError`` for unknown columns, ``ConfigurationError`` where the table has no
+        change data feed or cannot be read.
+        """
+        lake.refuse_but_one("from_delta", path, table)
+        lake.refuse_without_delta(spark, "from_delta")
+        place, called = DeltaChanges.located(spark, path, table)
+        label = name or called
+        changes = DeltaChanges(
+            spark, place, label, version, streaming, key_updates, dict(options or {})
+        )
+        frame = changes.frame()
+        if timestamp is not None:
+            frame = frame.drop(TIMESTAMP)
+        return cls.from_changelog(
+            frame,
+            key=key,
+            timestamp=TIMESTAMP if timestamp is None else timestamp,
+            deleted=DELETED,
+            sequence=POSITION,
+            versioned=versioned,
+            name=label,
+        )
+
+    @classmethod
+    @validated
+    def from_static(cls, frame: DataFrame, *, key: ColumnNames, name: Text | None = None) -> Self:
+        """A table that does not change, from the rows of a frame that is not a streaming one.
+
+        Law: its rows come before all records of other inputs, as upserts of 1970. A query reads
+        them once, when it begins, and keeps them in its checkpoint; started again, it goes on with
+        those. What they give without another input, such as the rows of a table that is their
+        aggregate, its sinks get as a first micro-batch; with ``initial=``, where ``emit_initial``
+        is set. An input that changes is ``from_changelog``.
+
+        ``key``: the columns that tell its rows apart; of rows that they do not, the one that Spark
+        reads last stays. ``name``: as in ``from_changelog``.
+
+        Raises ``PlanError`` for a streaming frame and as ``from_changelog`` does.
+        """
+        if frame.isStreaming:
+            raise PlanError(
+                f"table {name}" if name else "from_static",
+                "its frame is a streaming one",
+                "Read it with spark.read, or give its changes to from_changelog",
+            )
+        roles = dict.fromkeys(("timestamp=", "deleted=", "sequence=", "log_partition="))
+        source = source_of(
+            frame,
+            key,
+            {**roles, "timestamp=": F.timestamp_micros(F.lit(0))},
+            shared_log=False,
+            versioned=None,
+            name=name,
+            stream=False,
+            static=True,
+        )
+        return cls(source)
