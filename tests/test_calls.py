@@ -465,6 +465,11 @@ CALLS: dict[str, Call] = {
         named=ITEM,
     ),
     "Stream.deduplicate": call(lambda w: w.clicks.deduplicate, within=SPAN),
+    "Table.to_changes": call(
+        lambda w: w.orders.to_changes,
+        column=line("text", "span", wrong=("id", "_change"), told="a name that changelogs use"),
+        kinds=line(wrong=(["a", "b", "c"], [*"abca"], "ibad")),
+    ),
     "Table.expire": call(lambda w: w.orders.expire, after=SPAN),
     "Stream.explode": call(lambda w: w.clicks.explode, column=line(wrong=("nope", "clicks"))),
     "Table.group_by": call(lambda w: w.orders.group_by, columns=COLUMN),

@@ -27,6 +27,7 @@ from dovetail.plan.spans import Span
 from dovetail.plan.stream_join import AWithin, stream_join
 from dovetail.plan.stream_table_join import stream_table_join
 from dovetail.plan.table_join import materialized
+from dovetail.plan.to_changes import KINDS, ChangeNames, to_changes
 from dovetail.plan.union import union
 from dovetail.plan.unwindowed import WindowMode, as_stream, as_table
 from dovetail.plan.views import Errors, Item, of_join
@@ -138,6 +139,18 @@ class Table(TableSources):
         value.
         """
         return Stream(views.as_records(self.plan))
+
+    @validated
+    def to_changes(self, *, column: Text = "kind", kinds: ChangeNames = KINDS) -> Stream:
+        """The table's real changes as a stream: of each the row before it and the row after it, a
+        record each under the change's own time, with ``column``, a value more, that says by the
+        words of ``kinds`` which it is: a row that comes, one that is replaced, the one that
+        replaces it, one that goes. (Flink's ``+I``, ``-U``, ``+U`` and ``-D``.) A record that
+        leaves the row as it was is no change. The table's last rows are kept.
+
+        Source: spec/view/changes.
+        """
+        return Stream(to_changes(self.plan, column, kinds))
 
     def materialize(self) -> Table:
         """This table with its rows kept, in a stage of their own: it emits real changes only, no

@@ -269,6 +269,7 @@ USUAL = {
     *("windowed/nested-shift", "windowed/table-session-final"),
     *("view/table-swapped", "view/stream-latest", "view/union-where", "view/explode-keyed"),
     *("view/deduplicate-once", "view/expire-twice", "view/expire-net"),
+    "view/changes-met",
 }
 """The others are slow because they are many."""
 

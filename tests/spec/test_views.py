@@ -228,3 +228,47 @@ def test_a_versioned_view_keeps_the_history() -> None:
     for time in (15, 25, 35):
         driver.pipe(sales, {"k": "a"}, timestamp=time)
     assert [change.values for change in driver.read()] == [{"v": 1}, {"v": None}, {"v": 3}]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_changes_make_the_table_again(seed: int) -> None:
+    """Of random records, however they are cut, restarted and spread: a row comes once before it is
+    replaced or goes, and then as it was.
+    """
+    random_ = random.Random(seed)
+    pipeline = views.read_join("view", random_.choice(["T to_changes", "T where to_changes"]), {})
+    keys = random_.choice([["a"], [*"abc", None], [*"abcdefghijkl"]])
+    count = random_.choice([5, 40, 120])
+    records = [
+        Record("T", random_.choice(keys), n, (random_.choice("xy"), True), random_.random() < 0.3)
+        for n in range(count)
+    ]
+    wanted = list(views.each_record(pipeline, records))
+    for size, restart, buckets, limits in (
+        (WHOLE, False, 1, {}),
+        (1, True, 1, {"fanout": 2, "segment_bytes": 1}),
+        (7, True, 4, {"slice_bytes": 1}),
+    ):
+        with forced("own", limits):
+            found = runners.driver(
+                views, pipeline, cut(records, size), restart=restart, buckets=buckets
+            )
+        for one, other in zip(found, parts(wanted, size), strict=True):
+            assert by_key(one) == by_key(other), (size, one, other)
+            assert buckets > 1 or one == other
+    rows: dict[Any, str] = {}
+    for result in chain.from_iterable(wanted):
+        kind, value = str(result.values[0])[0], str(result.values[0])[1:]
+        assert rows.pop(result.key, None) == (value if kind in "bd" else None)
+        if kind in "ia":
+            rows[result.key] = value
+    last = {record.key: record for record in records if record.key is not None}
+    assert rows == {key: r.value[0] for key, r in last.items() if not r.deleted}
+
+
+def by_key(results: Any) -> dict[Any, list[Any]]:
+    """Each key's results in their order."""
+    made = defaultdict(list)
+    for result in results:
+        made[result.key].append(result)
+    return made

@@ -135,6 +135,8 @@ class Law:
     """Whether streams' records without a value are of use."""
     nets: ClassVar[bool] = False
     """Whether it can put out of each key the last change of a batch."""
+    names_columns: ClassVar[bool] = False
+    """Whether its output has the columns of its node, not those of its inputs."""
     waits: ClassVar[bool] = False
     """Whether results wait for stream time."""
     whole_keys: ClassVar[bool] = False

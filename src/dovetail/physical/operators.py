@@ -14,7 +14,7 @@ import pyarrow as pa
 from dovetail.laws.stream_join import Unmatched, Window
 from dovetail.laws.table_join import How, Join, Leaf, Tree, leaves, preserved
 from dovetail.physical.law import Law, Sources, Store, table_of
-from dovetail.plan import nodes, stream_join, stream_table_join, table_join, union
+from dovetail.plan import nodes, stream_join, stream_table_join, table_join, to_changes, union
 from dovetail.plan.deduplicated import Deduplicated
 from dovetail.plan.expired import Expired
 from dovetail.plan.nodes import Entry, Node
@@ -343,6 +343,20 @@ class Expire(Law):
         return [f"{sources[0].name}.late"]
 
 
+@dataclass(frozen=True)
+class ToChanges(Law):
+    """The rows before and after each change of a table; ``kinds``: what says which it is."""
+
+    kinds: tuple[str, ...]
+
+    names_columns: ClassVar[bool] = True
+    room = "to_changes"
+
+    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
+        """A row's, and which it is."""
+        return [*super().values(sources, leaf), pa.string()]
+
+
 def expiry(name: str) -> str:
     """The store that says when the rows of a table expire."""
     return f"{name}: expiry"
@@ -384,6 +398,11 @@ def _(node: Deduplicated, _: Sequence[Entry]) -> Law:
 @law_of.register
 def _(node: Expired, _: Sequence[Entry]) -> Law:
     return Expire(node.after_us)
+
+
+@law_of.register
+def _(node: to_changes.ToChanges, _: Sequence[Entry]) -> Law:
+    return ToChanges(node.kinds)
 
 
 @law_of.register

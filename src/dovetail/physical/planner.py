@@ -174,6 +174,8 @@ class _Planner:
         )
         ports = (self._port(*both, emit) for both in zip(inputs, sources, strict=True))
         leaves = tuple(inputs[leaf] for leaf in law.leaves)
+        if law.names_columns:
+            leaves = (Input(Derived(node), tuple(node.key.names)),)
         return Stage(node, fragment, tuple(ports), inputs[0].by, leaves)
 
     @stage.register

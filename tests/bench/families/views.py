@@ -21,7 +21,7 @@ unit_us = in_milliseconds
 
 STEPS = (
     *("deduplicate", "expire", "where", "swap", "to_stream", "to_table", "key_by", "explode"),
-    "count",
+    *("count", "to_changes"),
 )
 _COLUMNS = {"k": pa.string(), "v": pa.string(), "ok": pa.bool_()}
 _ARRAYS = {"k": pa.string(), "v": pa.list_(pa.string())}
@@ -102,6 +102,8 @@ def build(join: Pipeline, inputs: Mapping[str, Any]) -> Any:
             made = made.deduplicate(within=timedelta(milliseconds=int(step.split()[1])))
         elif step.startswith("expire"):
             made = made.expire(after=timedelta(milliseconds=int(step.split()[1])))
+        elif step == "to_changes":
+            made = made.to_changes(kinds=[*"ibad"])
         elif step == "explode":
             made = made.explode("v")
         elif step == "count":
@@ -118,6 +120,8 @@ def row(join: Pipeline, record: Record, number: int) -> Row:
 
 def result(join: Pipeline, row: Row, time: int, *, deleted: bool) -> Result:
     value = None if deleted else (None if row["v"] is None else str(row["v"]),)
+    if "kind" in row:
+        value = (f"{row['kind']}{row['v']}",)
     return Result(row["k"], value, time)
 
 

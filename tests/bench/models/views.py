@@ -44,6 +44,7 @@ class Running:
         self._stream_time, self._clock = -1, _BEFORE
         self._standing: list[dict[Any, Row]] = [{} for _ in pipeline.steps]
         self._rows: dict[Any, list[Any]] = {}
+        self._last: dict[Any, list[Any] | None] = {}
         self._counts: dict[Any, int] = {}
 
     def step(self, record: Record) -> list[Result]:
@@ -64,7 +65,9 @@ class Running:
                 continue
             options = (self._present[number], stream, *map(int, numbers))
             rows = [made for row in rows for made in getattr(self, f"_{step}")(row, *options)]
-            stream = {"to_stream": True, "to_table": False, "count": False}.get(step, stream)
+            stream = {"to_stream": True, "to_changes": True, "to_table": False, "count": False}.get(
+                step, stream
+            )
         return [
             Result(row.key, None if row.value is None else (row.value[0],), row.time)
             for row in rows
@@ -133,6 +136,17 @@ class Running:
     def _explode(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
         for one in (row.value or [None])[0] or []:
             yield row._replace(value=[one])
+
+    def _to_changes(self, row: Row, present: set[Any], _: bool) -> Iterator[Row]:
+        """The kind of the change, then the value."""
+        before, after = self._last.get(row.key), row.value
+        self._last[row.key] = after
+        if before == after:
+            return
+        if before is not None:
+            yield row._replace(value=[f"{'d' if after is None else 'b'}{before[0]}"])
+        if after is not None:
+            yield row._replace(value=[f"{'i' if before is None else 'a'}{after[0]}"])
 
     def _count(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
         """How many rows of a table each value has."""

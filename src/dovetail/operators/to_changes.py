@@ -1,0 +1,45 @@
+"""The changes of a table, each with the row before it and the row after it, on one bucket
+(``ToChanges``). Stored is each key's last row.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.equality import rows_equal
+from dovetail.arrays.timeline import ABSENT
+from dovetail.laws.to_changes import said
+from dovetail.operators.job import Done, Job, output
+from dovetail.operators.row_changes import RowChanges, emitted
+from dovetail.physical.operators import ToChanges
+
+
+def run(job: Job, law: ToChanges) -> Done:
+    """The rows before and after, in the order of the records."""
+    store = job.table_store(0)
+    if not job.any_rows:
+        return Done(None, job.stores)
+    changes = RowChanges.of(job, store)
+    refs, columns = (changes.old, changes.new), job.sources[0].value_columns
+    former, present = (changes.pool.values(one, columns) for one in refs)
+    same = rows_equal(former, present) if columns else np.ones(len(changes.event), np.bool_)
+    found = said(changes.old != ABSENT, changes.new != ABSENT, same)
+    change, is_new = changes.in_order(found.before, found.after)
+    kind = np.where(is_new, found.kind_after[change], found.kind_before[change])
+    event = changes.event[change]
+    group = pa.array(changes.events.group[event])
+    values = emitted(former, present, change, is_new) if columns else []
+    made = output(
+        job.operator,
+        [key.take(group) for key in changes.events.keys],
+        [[*values, pa.array(law.kinds, pa.string()).take(pa.array(kind))]],
+        [change],
+        deleted=np.zeros(len(event), np.bool_),
+        event_time_us=changes.events.event_time_us[event],
+        position=job.manifest.position,
+        cause=job.causes(changes.events).of(event),
+    )
+    changes.keep(job, store)
+    stores = {job.operator.names[0]: store.runs}
+    return Done(made if len(event) else None, stores)
