@@ -44,6 +44,7 @@ from dovetail.plan.aggregates import (
     sum,  # noqa: A004
 )
 from dovetail.plan.delta import Delta, delta
+from dovetail.plan.look_up import cache
 from dovetail.plan.stream_join import Within, within
 from dovetail.plan.windows import Windows, hopping, session, sliding, tumbling
 from dovetail.results import dead_letters, explain, run, upgrade
@@ -88,6 +89,7 @@ __all__ = [
     "aggregate",
     "approx_count_distinct",
     "avro",
+    "cache",
     "collect_list",
     "collect_set",
     "configure",

@@ -15,6 +15,7 @@ from dovetail.columns import DELETED, TIMESTAMP
 from dovetail.io.delta_feed import POSITION, DeltaChanges
 from dovetail.laws.stream_join import Unmatched
 from dovetail.laws.table_join import How
+from dovetail.look_ups import LooksUp
 from dovetail.lookup.source import LookupSource
 from dovetail.plan import views
 from dovetail.plan.aggregates import AnAggregate
@@ -221,10 +222,9 @@ class Table(Topology):
         table's key and columns of the same names and types. Law: at any time it has at least the
         changes that the changelog has brought, so write it first, or read the changelog from its
         own log. Where its ``where=`` names constants, the changelog is restricted to them, too.
-
-        ``changes``: what may come: ``"insert"`` (each key's row comes once and stays), ``"upsert"``
-        (rows are replaced), ``"all"`` (and deleted); by default ``"all"`` where ``deleted=`` is
-        given and ``"upsert"`` where not. A tombstone against it fails the batch.
+        ``changes``: what may come: ``"insert"`` (a key's row comes once and stays), ``"upsert"``
+        (or is replaced), ``"all"`` (or deleted); by default ``"all"`` where ``deleted=`` is given,
+        else ``"upsert"``. A tombstone against it fails the batch.
 
         Raises ``PlanError`` where keys or columns do not fit, and on the result of a join.
         Source: FLIP-486 "Limitations".
@@ -261,7 +261,7 @@ class GroupedTable:
         return Table(aggregation(self._plan, self._by, aggregates, None))
 
 
-class Stream(Topology):
+class Stream(LooksUp):
     """Keyed records in time. Unlike a table's, a record does not replace the one before it.
 
     Made by ``from_changelog``, where ``deleted`` is true for a record without a value, which joins
