@@ -46,9 +46,10 @@ LAYERS = {
     },
     "snapshots": {*ARRAYS, "laws", "arguments", "refusals", "sessions", "lake", "upsert", "plan"},
     "topology": {"arguments", "columns", "plan", "physical", "io", "spark"},
+    "look_ups": {"arguments", "laws", "lookup", "plan", "topology"},
     "dsl": {
         *("arguments", "columns", "errors", "lake", "laws", "lookup", "plan", "physical", "io"),
-        "topology",
+        *("look_ups", "topology"),
     },
     "results": {"arguments", "errors", "io", "physical", "plan", "spark", "topology"},
     "testing": {*BUCKETS, "spark", "topology", "dsl", "results"},

@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, TypeAlias
 
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from dovetail.arguments import Positive, Rule, validated
 from dovetail.errors import PlanError
 from dovetail.laws.look_up import HowAnswered
 from dovetail.lookup.source import LookupSource, covering
 from dovetail.plan.checks import keyed, refuse_duplicates, refuse_names
-from dovetail.plan.joins import TWICE, as_entry
+from dovetail.plan.joins import as_entry
 from dovetail.plan.matching import On, pairs_of
-from dovetail.plan.nodes import Describe, Entry, Node, Selected, Source
+from dovetail.plan.nodes import Describe, Node, Source
 from dovetail.plan.schemas import Columns, schema_of
-from dovetail.plan.select import SIDES, Selection, resolve, row_columns
+from dovetail.plan.select import SIDES, Selection, resolve, row_columns, select_all
 from dovetail.plan.spans import Span, microseconds
 from dovetail.plan.views import Errors, View, of_joined_row
 
@@ -99,18 +99,24 @@ def look_up(
 ) -> View:
     """A stream's records looked up in a store; a view of them where the selection computes."""
     name = label or f"look_up of {node.name}"
-    source = as_entry(name, node)
-    store = _store(name, lookup, columns)
-    pairs = pairs_of(name, source, store, on, whole=False)
+    source, row = as_entry(name, node), _row(name, lookup, columns)
+    pairs = pairs_of(name, source, _store(name, lookup, row, lookup.key), on, whole=False)
     own = tuple((str(a), b) for a, b in pairs)
-    _refuse_unindexed(name, lookup, [b for _, b in own])
-    selected, values = _selected(name, source, store, [b for _, b in own], how, select)
+    by = [b for _, b in own]
+    _refuse_unindexed(name, lookup, by)
+    # The right side of a join by these columns, whose values all others are.
+    store = _store(name, lookup, row, by)
+    if select is None:
+        selected = select_all(name, source, store)
+        values = StructType([*source.values.fields, *store.values.fields])
+    else:
+        selected, values = resolve(name, source, store, how, select, one_key=False)
     computed = any(one.column is not None for one in selected)
-    row, plain = row_columns(source, store)
+    joined_row, plain = row_columns(source, store)
     joined = LookUp(
         node=source,
         key=source.key,
-        values=StructType(row.fields[len(source.key) :]) if computed else values,
+        values=StructType(joined_row.fields[len(source.key) :]) if computed else values,
         columns=(),
         stream=True,
         lookup=lookup,
@@ -129,9 +135,11 @@ def look_up(
     return view if errors == "fail" else replace(view, letters=name)
 
 
-def _store(name: str, lookup: LookupSource, columns: Columns) -> Source:
-    """The store as the right side of a join."""
+def _row(name: str, lookup: LookupSource, columns: Columns) -> StructType:
+    """The store's columns."""
     row = schema_of(name, "columns=", columns)
+    refuse_names(name, row.names, "Give the store a view that has it under another name")
+    refuse_duplicates(name, row.names, "Name it once in columns=")
     missing = [column for column in lookup.key if column not in row.names]
     if missing:
         raise PlanError(
@@ -139,8 +147,13 @@ def _store(name: str, lookup: LookupSource, columns: Columns) -> Source:
             f"columns= lacks {missing[0]!r}, which is in the key of {lookup.title}",
             "Name it with its type",
         )
-    key, values = keyed(name, lookup.key, row)
-    return Source(name=lookup.title, key=key, values=values)
+    return row
+
+
+def _store(name: str, lookup: LookupSource, row: StructType, key: Sequence[str]) -> Source:
+    """The store as a side of a join, under a key."""
+    own, values = keyed(name, key, row)
+    return Source(name=lookup.title, key=own, values=values)
 
 
 def _refuse_unindexed(name: str, lookup: LookupSource, by: Sequence[str]) -> None:
@@ -152,26 +165,3 @@ def _refuse_unindexed(name: str, lookup: LookupSource, by: Sequence[str]) -> Non
             f"no index of {lookup.title} is in on= {', '.join(by)}",
             f"Create one there and declare it with indexes=[dt.index({columns})]",
         )
-
-
-def _selected(
-    name: str,
-    source: Entry,
-    store: Source,
-    by: Sequence[str],
-    how: HowAnswered,
-    select: Selection | None,
-) -> tuple[tuple[Selected, ...], StructType]:
-    """The values of the result: by default the record's, then the store's but those that equal
-    them.
-    """
-    if select is not None:
-        return resolve(name, source, store, how, select, one_key=False)
-    theirs = [field for field in store.row if field.name not in by]
-    names = [*source.values.names, *(field.name for field in theirs)]
-    refuse_names(name, names, "Give it another name with select=")
-    refuse_duplicates(name, [*source.key.names, *names], TWICE)
-    selected = [Selected(f.name, ("left", f.name)) for f in source.values]
-    selected += [Selected(f.name, ("right", f.name)) for f in theirs]
-    values = [StructField(f.name, f.dataType, True) for f in (*source.values, *theirs)]
-    return tuple(selected), StructType(values)
