@@ -758,6 +758,15 @@ CALLS: dict[str, Call] = {
         dsn=line("empty text"),
         lines=LOOKED_UP | {"table": line("text", "column", "span", wrong=("a.b.c", ".a"))},
     ),
+    "dbapi": call(
+        lambda _: partial(dt.dbapi, driver="sqlite3", table="t", connect={}, key="id"),
+        driver=line(wrong=("json", "nowhere_db"), told="PEP 249|cannot be imported"),
+        connect=line("empty mapping", wrong=({"a": lambda: None},)),
+        quote=line(wrong=("'", "]")),
+        keys_max=line("number"),
+        keep_open=FLAG,
+        lines={n: LOOKED_UP[n] for n in ("table", "key", "indexes", "where", "retries")},
+    ),
     "delta_files": call(
         lambda _: partial(dt.delta_files, path="folder", key="id"),
         path=line("text", "column", "span", "path"),

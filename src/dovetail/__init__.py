@@ -25,6 +25,7 @@ from dovetail.io.protobuf import protobuf
 from dovetail.io.registry import registry
 from dovetail.io.sinks import to_console, to_foreach_batch, to_memory, to_parquet
 from dovetail.io.topics import to_topic
+from dovetail.lookup.dbapi import dbapi
 from dovetail.lookup.delta_files import delta_files
 from dovetail.lookup.postgres import postgres
 from dovetail.lookup.source import Index, LookupSource, index
@@ -94,6 +95,7 @@ __all__ = [
     "collect_set",
     "configure",
     "count",
+    "dbapi",
     "dead_letters",
     "debezium",
     "delta",

@@ -43,13 +43,13 @@ class LooksUp(Topology):
         run again may be answered otherwise; only joins with tables are repeatable. Records keep
         their order, their key and their time.
 
-        ``source``: ``dt.postgres(...)``, ``dt.sqlite(...)`` or ``dt.delta_files(...)``.
-        ``columns``: the store's columns that may be read and their types, its key among them: a
-        text as in SQL (``"id long, city string"``), a ``StructType``, a pyarrow schema, or a
-        mapping of names to types. ``on``: columns of this stream that equal the source's key, in
-        its order; or a mapping of this stream's columns to the source's, which are or include its
-        key or one of its indexes; left out, both keys, which then have the same names. A null
-        equals nothing.
+        ``source``: ``dt.postgres(...)``, ``dt.dbapi(...)``, ``dt.sqlite(...)`` or
+        ``dt.delta_files(...)``. ``columns``: the store's columns that may be read and their types,
+        its key among them: a text as in SQL (``"id long, city string"``), a ``StructType``, a
+        pyarrow schema, or a mapping of names to types. ``on``: columns of this stream that equal
+        the source's key, in its order; or a mapping of this stream's columns to the source's, which
+        are or include its key or one of its indexes; left out, both keys, which then have the same
+        names. A null equals nothing.
 
         A record that meets several rows, by an index, comes once with each, in the order of the
         store's primary key. ``how``: ``"inner"`` leaves a record out that meets none, ``"left"``

@@ -450,3 +450,27 @@ def test_records_that_cannot_be_read_pass_a_look_up(spark: SparkSession, path: P
     found = stream.look_up(users(path), columns="id long, city string", on="who")
     rows = read_of(found.plan, None, unread=True).frame.collect()  # type: ignore[arg-type]
     assert [(row.city, row._unread is None) for row in rows] == [("Oslo", True), (None, False)]
+
+
+def test_postgres_answers_in_the_order_of_its_primary_key(database: str) -> None:
+    """A text that its column cannot have meets nothing."""
+    psycopg = pytest.importorskip("psycopg")
+    with psycopg.connect(database, autocommit=True) as store:
+        store.execute("CREATE TABLE plans (name varchar(3), since date, PRIMARY KEY (since, name))")
+        store.execute("INSERT INTO plans VALUES ('ann', '2024-02-01'), ('ann', '2024-01-01')")
+        store.execute("INSERT INTO plans VALUES ('Ann', '2024-03-01')")
+    source = dt.postgres(database, "plans", key=["since", "name"], indexes=[dt.index("name")])
+    stream = clicks()
+    columns = {"name": pa.string(), "since": pa.date32()}
+    driver = testing.Driver(
+        stream.look_up(source, columns=columns, on={"user": "name"}, how="left", select=["since"])
+    )
+    names = ["ann", "annabel", None]
+    driver.pipe(stream, [{"click": n, "user": name} for n, name in enumerate(names)], timestamp=1)
+    driver.assert_changes("""
+        time | click | since      | change
+        1    | 0     | 2024-01-01 | upsert
+        1    | 0     | 2024-02-01 | upsert
+        1    | 1     |            | upsert
+        1    | 2     |            | upsert
+    """)
