@@ -25,6 +25,7 @@ from dovetail.errors import ConfigurationError, DataError, PlanError
 from dovetail.lookup.sqlite import SqliteReader
 from dovetail.operators.look_up import Answering, Caches
 from dovetail.physical.look_up import store_look_up
+from dovetail.plan.fingerprint import fingerprint
 from dovetail.spark.wire import read_of
 
 Row = dict[str, Any]
@@ -474,3 +475,19 @@ def test_postgres_answers_in_the_order_of_its_primary_key(database: str) -> None
         1    | 1     |            | upsert
         1    | 2     |            | upsert
     """)
+
+
+def test_what_is_stored_behind_a_look_up_does_not_depend_on_where_it_asks(path: Path) -> None:
+    stream = clicks()
+
+    def stored(source: Any, **options: Any) -> str:
+        options = {"columns": COLUMNS, "on": "who", "select": ["city"]} | options
+        return fingerprint(
+            stream.look_up(source, **options).group_by("city").agg(n=dt.count()).plan
+        )
+
+    same = stored(users(path))
+    assert stored(dt.sqlite("other.db", "people", key="id"), name="x") == same
+    assert stored(users(path), cache=dt.cache(max_age="1 s")) == same
+    assert stored(users(path), how="left") != same
+    assert stored(users(path), select={"city": "name"}) != same
