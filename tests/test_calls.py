@@ -424,6 +424,25 @@ CALLS: dict[str, Call] = {
         source=line(wrong=(dt.sqlite("f.db", "orders", key="n"),), told="sqlite orders"),
         changes=line("None", wrong=("retract",)),
     ),
+    "LooksUp.look_up": call(
+        lambda w: partial(
+            w.clicks.look_up,
+            source=dt.sqlite("f.db", "users", key="id"),
+            columns="id long, city string",
+        ),
+        source=line(wrong=(dt.sqlite("f.db", "users", key="nope"),), told="lacks 'nope'"),
+        columns=line(wrong=("city string", "id", "id nope", {"id": 1}, {"city": pa.string()})),
+        on=line(
+            *("None", "column", "names"),
+            wrong=("nope", ["id", "id"], {"id": "nope"}, {"id": "city"}),
+        ),
+        how=line(wrong=("outer", "right")),
+        select=SELECT,
+        errors=ERRORS,
+        cache=line("None"),
+        name=NAME,
+    ),
+    "cache": call(lambda _: partial(dt.cache, max_age="1 min"), max_age=SPAN, rows=line("number")),
     "Topology.where": call(
         lambda w: partial(w.orders.where, condition="orders > 1"),
         condition=line(wrong=("nope > 1", FOREIGN, *BEYOND_A_ROW)),
@@ -749,6 +768,15 @@ CALLS: dict[str, Call] = {
         lambda _: partial(dt.postgres, dsn="", table="t", key="id"),
         dsn=line("empty text"),
         lines=LOOKED_UP | {"table": line("text", "column", "span", wrong=("a.b.c", ".a"))},
+    ),
+    "dbapi": call(
+        lambda _: partial(dt.dbapi, driver="sqlite3", table="t", connect={}, key="id"),
+        driver=line(wrong=("json", "nowhere_db"), told="PEP 249|cannot be imported"),
+        connect=line("empty mapping", wrong=({"a": lambda: None},)),
+        quote=line(wrong=("'", "]")),
+        keys_max=line("number"),
+        keep_open=FLAG,
+        lines={n: LOOKED_UP[n] for n in ("table", "key", "indexes", "where", "retries")},
     ),
     "delta_files": call(
         lambda _: partial(dt.delta_files, path="folder", key="id"),

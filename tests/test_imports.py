@@ -47,9 +47,10 @@ LAYERS = {
     "snapshots": {*ARRAYS, "laws", "arguments", "refusals", "sessions", "lake", "upsert", "plan"},
     "topology": {"arguments", "columns", "plan", "physical", "io", "spark"},
     "table_sources": {"arguments", "columns", "errors", "io", "lake", "plan", "topology"},
+    "look_ups": {"arguments", "laws", "lookup", "plan", "topology"},
     "dsl": {
         *("arguments", "columns", "errors", "lake", "laws", "lookup", "plan", "physical", "io"),
-        *("topology", "table_sources"),
+        *("look_ups", "table_sources", "topology"),
     },
     "results": {"arguments", "errors", "io", "physical", "plan", "spark", "topology"},
     "testing": {*BUCKETS, "spark", "topology", "dsl", "results"},

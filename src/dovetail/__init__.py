@@ -25,6 +25,7 @@ from dovetail.io.protobuf import protobuf
 from dovetail.io.registry import registry
 from dovetail.io.sinks import to_console, to_foreach_batch, to_memory, to_parquet
 from dovetail.io.topics import to_topic
+from dovetail.lookup.dbapi import dbapi
 from dovetail.lookup.delta_files import delta_files
 from dovetail.lookup.postgres import postgres
 from dovetail.lookup.source import Index, LookupSource, index
@@ -44,6 +45,7 @@ from dovetail.plan.aggregates import (
     sum,  # noqa: A004
 )
 from dovetail.plan.delta import Delta, delta
+from dovetail.plan.look_up import cache
 from dovetail.plan.stream_join import Within, within
 from dovetail.plan.windows import Windows, hopping, session, sliding, tumbling
 from dovetail.results import dead_letters, explain, run, upgrade
@@ -88,10 +90,12 @@ __all__ = [
     "aggregate",
     "approx_count_distinct",
     "avro",
+    "cache",
     "collect_list",
     "collect_set",
     "configure",
     "count",
+    "dbapi",
     "dead_letters",
     "debezium",
     "delta",

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dovetail.arguments import ColumnName, ColumnNames, Text, validated
 from dovetail.laws.stream_join import Unmatched
 from dovetail.laws.table_join import How
+from dovetail.look_ups import LooksUp
 from dovetail.lookup.source import LookupSource
 from dovetail.plan import views
 from dovetail.plan.aggregates import AnAggregate
@@ -34,7 +35,7 @@ from dovetail.plan.views import Errors, Item, of_join
 from dovetail.plan.window_join import window_join
 from dovetail.plan.windows import SomeWindows, Windows
 from dovetail.table_sources import TableSources
-from dovetail.topology import AWindowedTable, Topology, Windowed
+from dovetail.topology import AWindowedTable, Windowed
 
 
 class Table(TableSources):
@@ -177,10 +178,9 @@ class Table(TableSources):
         table's key and columns of the same names and types. Law: at any time it has at least the
         changes that the changelog has brought, so write it first, or read the changelog from its
         own log. Where its ``where=`` names constants, the changelog is restricted to them, too.
-
-        ``changes``: what may come: ``"insert"`` (each key's row comes once and stays), ``"upsert"``
-        (rows are replaced), ``"all"`` (and deleted); by default ``"all"`` where ``deleted=`` is
-        given and ``"upsert"`` where not. A tombstone against it fails the batch.
+        ``changes``: what may come: ``"insert"`` (a key's row comes once and stays), ``"upsert"``
+        (or is replaced), ``"all"`` (or deleted); by default ``"all"`` where ``deleted=`` is given,
+        else ``"upsert"``. A tombstone against it fails the batch.
 
         Raises ``PlanError`` where keys or columns do not fit, and on the result of a join.
         Source: FLIP-486 "Limitations".
@@ -217,7 +217,7 @@ class GroupedTable:
         return Table(aggregation(self._plan, self._by, aggregates, None))
 
 
-class Stream(Topology):
+class Stream(LooksUp):
     """Keyed records in time. Unlike a table's, a record does not replace the one before it.
 
     Made by ``from_changelog``, where ``deleted`` is true for a record without a value, which joins

@@ -6,9 +6,10 @@ Each scenario is a function of a session and a folder, which runs in either kind
 from __future__ import annotations
 
 import io
+import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from contextlib import closing, redirect_stdout
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,10 @@ def write(folder: Path, number: int, rows: Rows, columns: str) -> None:
 def first_rows(folder: Path) -> None:
     write(folder / "flights", 0, SCHEDULED, FLIGHTS)
     write(folder / "carriers", 0, NAMED, CARRIERS)
+    with closing(sqlite3.connect(folder / "hubs.db")) as store:
+        store.execute("CREATE TABLE IF NOT EXISTS hubs (code TEXT PRIMARY KEY, hub TEXT)")
+        store.execute("REPLACE INTO hubs VALUES ('AA', 'Dallas')")
+        store.commit()
 
 
 def then_rows(folder: Path) -> None:
@@ -93,9 +98,13 @@ def named_flights(table: dt.Table, names: dt.Table) -> dt.Table:
 
 
 def results(spark: SparkSession, folder: Path) -> dict[str, dt.Table | dt.Stream]:
-    """By foreign key, a stream with a table, an aggregate."""
+    """By foreign key, a stream with a store and a table, an aggregate."""
     table, names = flights(spark, folder), carriers(spark, folder)
-    seen = departures(spark, folder).join(names, on="carrier", how="left", select=["name", "late"])
+    hubs = dt.sqlite(folder / "hubs.db", "hubs", key="code")
+    located = departures(spark, folder).look_up(
+        hubs, columns="code string, hub string", on="carrier", how="left"
+    )
+    seen = located.join(names, on="carrier", how="left", select=["name", "hub", "late"])
     counted = table.group_by("carrier").agg(flown=dt.count(), late=dt.sum("late"))
     return {
         "network": named_flights(table, names),

@@ -5,6 +5,7 @@ What runs is what Spark's workers run, on the same bytes; only the way between t
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,13 +40,17 @@ from dovetail.engine.pack import DEAD_LETTERS, Letters, Packer, Tag, pack, packe
 from dovetail.engine.pieces import Piece
 from dovetail.errors import PlanError
 from dovetail.operators.in_order import merge
+from dovetail.operators.look_up import Answering, Caches
 from dovetail.physical.delta_join import DeltaJoin
 from dovetail.physical.fragment import Fragment
 from dovetail.physical.inputs import Input
 from dovetail.physical.line import Plan, Reading, Step, walk
+from dovetail.physical.look_up import store_look_up
 from dovetail.physical.operators import InOrder
 from dovetail.physical.output import held_columns
 from dovetail.physical.stage import Port, Stage
+from dovetail.plan.arrow import arrow_schema
+from dovetail.plan.look_up import LookUp
 from dovetail.plan.nodes import Source
 from dovetail.plan.views import View, views_of
 from dovetail.state.blobs import MemoryBlobs
@@ -132,6 +137,7 @@ class Local:
         self.by_stage: dict[Stage, Buckets] = {}
         self.given: dict[Port, Pieces] = {}
         self.letters: list[pa.Table] = []
+        self._caches: Caches = {}
         for one in plan.stages:
             views = [v for result in plan.results if result.stage is one for v in result.views]
             _refuse_unrunnable(one, views, expressions is not None)
@@ -193,6 +199,8 @@ class Local:
         """The rows of a view from those that it is a view of, with all that they carry; ``tells``:
         the rows that it leaves out are counted and kept.
         """
+        if isinstance(view, LookUp):
+            return self._looked_up(rows, view, tells=tells)
         if view.computed:
             assert self._expressions is not None
             made, which, letters = self._expressions.viewed(view, rows)
@@ -216,6 +224,24 @@ class Local:
             made = made.set_column(view.exploded, "", pc.list_flatten(lists))
         made = made.rename_columns(view.row.names)
         return _beside(made, rows.drop_columns(view.node.row.names))
+
+    def _looked_up(self, rows: pa.Table, view: LookUp, *, tells: bool) -> pa.Table:
+        """A stream's records beside what a store has of them, with all that they carry."""
+        law = store_look_up(view)
+        answering = Answering(law, self._caches, lambda: time.time_ns() // 1000)
+        live = pc.invert(rows.column(DELETED)).to_numpy()
+        carried = [*view.key.names, *(n for n in rows.schema.names if n not in view.node.row.names)]
+        made = [
+            _beside(own.select(carried), pa.table(values, names=view.values.names))
+            for own, values in answering.results(rows, live)
+        ]
+        if tells and answering.dropped:
+            self.failed[f"{view.label or view.name}.dropped"] += answering.dropped
+        columns = [*carried, *view.values.names]
+        types = dict(zip(rows.schema.names, rows.schema.types, strict=True))
+        types |= {field.name: field.type for field in arrow_schema(view.values)}
+        empty = pa.schema([(name, types[name]) for name in columns]).empty_table()
+        return pa.concat_tables([empty, *made])
 
     def run(self, batch: int, now_us: int, beat_us: int | None = None) -> list[Rows]:
         """All ``results`` of a micro-batch that are not empty."""

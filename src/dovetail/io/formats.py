@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -30,7 +29,7 @@ from pyspark.sql.types import (
 from dovetail.arguments import Rule, validated
 from dovetail.columns import quoted
 from dovetail.errors import PlanError
-from dovetail.refusals import reason
+from dovetail.plan.schemas import parsed
 
 Part: TypeAlias = Literal["key", "value"]
 
@@ -164,21 +163,7 @@ def struct_of(operator: str, schema: Schema) -> StructType:
         return schema
     if isinstance(schema, Mapping):
         return StructType([StructField(name, kind) for name, kind in schema.items()])
-    try:
-        parsed = DataType.fromDDL(schema)
-    except PySparkException as error:
-        raise PlanError(
-            operator,
-            f"schema= {schema!r} is not one: {reason(error)}",
-            "Write columns and types as in SQL: 'id long, name string'",
-        ) from error
-    if not isinstance(parsed, StructType):
-        raise PlanError(
-            operator,
-            f"schema= {schema!r} is a type, not columns",
-            "Name the columns: 'id long, name string'",
-        )
-    return parsed
+    return parsed(operator, "schema=", schema)
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ def delta_files(
     where: Where | None = None,
     retries: Natural = 5,
 ) -> DeltaFilesLookup:
-    """A Delta table, by a path that all workers read, in which delta joins look rows up.
+    """A Delta table, by a path that all workers read, in which rows are looked up.
 
     A look-up reads the table's latest version, without Spark, by the package ``deltalake``. Its
     indexes are how its files are laid out: cluster or sort it by what is looked up, or each batch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -19,16 +20,19 @@ def fitted(
     key: Sequence[str],
     *,
     typeless: bool = False,
+    counted: bool = False,
 ) -> pa.Table:
     """The rows as a table of ``schema``; ``DataError`` where a value does not fit its column, or
     a key column has nulls.
 
     ``typeless``: the store has numbers, texts and bytes only. It writes times, dates and decimals
-    as texts, times also as whole seconds since 1970, and booleans as 0 and 1.
+    as texts, times also as whole seconds since 1970, and booleans as 0 and 1. ``counted``: the
+    store has types, but may have booleans as 0 and 1.
     """
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    make = partial(_array, typeless=typeless, counted=counted or typeless)
     arrays = [
-        _fitting(title, field, lambda v=v, t=field.type: _array(list(v), t, typeless=typeless))  # type: ignore[misc]
+        _fitting(title, field, lambda v=v, t=field.type: make(list(v), t))  # type: ignore[misc]
         for v, field in zip(columns, schema, strict=True)
     ]
     return without_null_keys(title, pa.table(arrays, schema=schema), key)
@@ -78,15 +82,14 @@ def _fitting(title: str, field: pa.Field, make: Callable[[], pa.Array]) -> pa.Ar
         ) from error
 
 
-def _array(values: list[Any], declared: pa.DataType, *, typeless: bool) -> pa.Array:
+def _array(values: list[Any], declared: pa.DataType, *, typeless: bool, counted: bool) -> pa.Array:
     found = pa.array(values)
-    if typeless and pa.types.is_integer(found.type):
-        if pa.types.is_boolean(declared):
-            if not pc.all(pc.is_in(found.drop_null(), pa.array([0, 1]))).as_py():
-                raise pa.ArrowInvalid("the store has a number other than 0 and 1")
-            return found.cast(declared)
-        if pa.types.is_timestamp(declared):
-            return found.cast(pa.timestamp("s", declared.tz)).cast(declared)
+    if counted and pa.types.is_integer(found.type) and pa.types.is_boolean(declared):
+        if not pc.all(pc.is_in(found.drop_null(), pa.array([0, 1]))).as_py():
+            raise pa.ArrowInvalid("the store has a number other than 0 and 1")
+        return found.cast(declared)
+    if typeless and pa.types.is_integer(found.type) and pa.types.is_timestamp(declared):
+        return found.cast(pa.timestamp("s", declared.tz)).cast(declared)
     if typeless and pa.types.is_string(found.type):
         written = (pa.types.is_timestamp, pa.types.is_date, pa.types.is_decimal)
         if any(kind(declared) for kind in written):

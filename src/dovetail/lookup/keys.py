@@ -14,6 +14,7 @@ from dovetail.arrays.equality import canonical
 from dovetail.arrays.grouping import any_null, by_key
 from dovetail.arrays.hashing import stable_hash
 from dovetail.arrays.timeline import Ints, Mask
+from dovetail.errors import DataError
 from dovetail.laws.delta_join import NO_GROUP
 
 
@@ -65,3 +66,13 @@ def mask_of(*conditions: Any) -> Mask:
     """Where all of some boolean columns without nulls are true."""
     mask: Mask = np.logical_and.reduce([c.to_numpy(zero_copy_only=False) for c in conditions])
     return mask
+
+
+def refuse_twice(title: str, what: str, numbers: Ints) -> None:
+    """Refuse the rows of a look-up of which two have one number."""
+    if len(np.unique(numbers)) < len(numbers):
+        raise DataError(
+            title,
+            f"a look-up found two rows that are one by {what}",
+            "Declare as key= and index(unique=True) only what the store enforces",
+        )

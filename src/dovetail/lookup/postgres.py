@@ -220,7 +220,7 @@ def postgres(
     timeout_s: Seconds = 10.0,
     retries: Natural = 5,
 ) -> PostgresLookup:
-    """A PostgreSQL table in which delta joins look rows up.
+    """A PostgreSQL table in which delta joins and ``look_up`` find rows.
 
     ``dsn``: a connection string or URL, as psycopg takes it. ``table``: its name, with its schema
     where it is not on the search path (``"sales.orders"``). ``key``: its primary key; ``indexes``:

@@ -181,7 +181,7 @@ def sqlite(
     timeout_s: Seconds = 10.0,
     retries: Natural = 5,
 ) -> SqliteLookup:
-    """A table of a SQLite file, which every worker must see, in which delta joins look rows up.
+    """A table of a SQLite file, which every worker must see, in which rows are looked up.
 
     SQLite has numbers, texts and bytes only, so what else the table has is read by rule: times as
     texts (``2024-05-01T10:00:00Z``) or as SQLite's whole numbers of seconds since 1970, dates and

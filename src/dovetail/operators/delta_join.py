@@ -20,7 +20,7 @@ from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Rows, last_of_
 from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
 from dovetail.errors import DataError
 from dovetail.laws import delta_join
-from dovetail.lookup.keys import grouped, numbered
+from dovetail.lookup.keys import grouped, numbered, refuse_twice
 from dovetail.lookup.source import Found
 from dovetail.operators.job import Batch, Cause, output, picked, whole
 from dovetail.operators.lookup_cache import SideCache
@@ -206,23 +206,14 @@ def _stays(
     row_of = np.empty(len(both), np.int64)
     row_of[order] = np.cumsum(new) - 1
     own = row_of[len(fresh.table) :]
-    _refuse_twice(title, "its primary key", own * (answer.max(initial=0) + 1) + answer)
+    refuse_twice(title, "its primary key", own * (answer.max(initial=0) + 1) + answer)
     if side.index.unique:
-        _refuse_twice(title, "a unique index", group)
+        refuse_twice(title, "a unique index", group)
     last = np.full(int(new.sum()), ABSENT)
     last[own] = np.arange(len(own))
     last[row_of[: len(fresh.table)]] = ABSENT
     stays: Mask = last[own] == np.arange(len(own))
     return stays
-
-
-def _refuse_twice(title: str, what: str, numbers: Ints) -> None:
-    if len(np.unique(numbers)) < len(numbers):
-        raise DataError(
-            title,
-            f"a look-up found two rows that are one by {what}",
-            "Declare as key= and index(unique=True) only what the store enforces",
-        )
 
 
 def _joined(fresh: _Side, known: pa.Table, group: Ints) -> _Side:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dovetail.physical.look_up import look_ups, store_look_up
 from dovetail.physical.planner import plan_of
 from dovetail.physical.stage import Stage
 from dovetail.plan.fingerprint import in_one_order
@@ -42,6 +43,7 @@ def _stage(stage: Stage) -> Iterator[str]:
     yield f"  shuffle  {', '.join(names)} by {stage.by}"
     kept = [f"{name}: {store.holds}" for name, store in fragment.stores.items()]
     looked_up = [line for one in fragment.operators for line in one.law.looks_up(one.sources)]
+    looked_up += [store_look_up(view).summary for view in look_ups(stage)]
     for title, lines in (("state", kept or ["none"]), ("look-up", looked_up)):
         for number, line in enumerate(lines):
             yield f"  {'' if number else title:<9}{line}"

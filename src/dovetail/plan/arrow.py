@@ -23,3 +23,27 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 def spark_schema(schema: pa.Schema) -> StructType:
     """Spark's types for these columns; timestamps without a time zone are ``timestamp_ntz``."""
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)
+
+
+def in_timezone(schema: pa.Schema, timezone: str) -> pa.Schema:
+    """The schema with its timestamps, nested ones too, labelled with a time zone."""
+    return pa.schema([pa.field(f.name, _type_in_timezone(f.type, timezone)) for f in schema])
+
+
+def _type_in_timezone(type_: pa.DataType, timezone: str) -> pa.DataType:
+    if pa.types.is_timestamp(type_) and type_.tz is not None:
+        return pa.timestamp(type_.unit, timezone)
+    if pa.types.is_struct(type_):
+        return pa.struct([_field_in_timezone(field, timezone) for field in type_])
+    if pa.types.is_list(type_):
+        return pa.list_(_field_in_timezone(type_.value_field, timezone))
+    if pa.types.is_map(type_):
+        return pa.map_(
+            _field_in_timezone(type_.key_field, timezone),
+            _field_in_timezone(type_.item_field, timezone),
+        )
+    return type_
+
+
+def _field_in_timezone(field: pa.Field, timezone: str) -> pa.Field:
+    return field.with_type(_type_in_timezone(field.type, timezone))

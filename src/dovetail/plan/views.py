@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -57,6 +57,9 @@ class View(Entry):
     condition: str | Column | None = None
     exploded: int | None = None
     letters: str | None = None
+
+    asks: ClassVar[bool] = False
+    """Whether it asks a store, as a stage reads it."""
 
     @property
     def name(self) -> str:
@@ -289,17 +292,29 @@ def of_join(join: Join, errors: Errors) -> Node:
     if errors == "fail" or all(one.column is None for one in join.select):
         return join
     row, plain = row_columns(join.left, join.right)
-    names = {ref: name for name, ref in plain.items()}
     sides = [Selected(side, None, F.col(side)) for side in SIDES]
     whole = replace(
         join,
-        select=(*sides, *(Selected(name, ref) for ref, name in names.items())),
+        select=(*sides, *(Selected(name, ref) for name, ref in plain.items())),
         values=StructType(row.fields[len(join.left.key) :]),
     )
-    made = [names.get(one.ref or ("", ""), _computed(one)) for one in join.select]
-    source = _viewed(join.name, whole)
-    values = zip(join.values, made, strict=True)
-    return replace(_view(join.name, source, _key_of(source), [*values]), letters=join.name)
+    view = of_joined_row(join.name, _viewed(join.name, whole), plain, join.select, join.values)
+    return replace(view, letters=join.name)
+
+
+def of_joined_row(
+    name: str,
+    joined: Entry,
+    plain: Mapping[str, tuple[str, str]],
+    select: Sequence[Selected],
+    values: StructType,
+) -> View:
+    """What a selection makes of a joined row, in which there are both sides and, by names of their
+    own, the ``plain`` columns.
+    """
+    names = {ref: column for column, ref in plain.items()}
+    made = [names.get(one.ref or ("", "")) or _computed(one) for one in select]
+    return _view(name, joined, _key_of(joined), [*zip(values, made, strict=True)])
 
 
 def _computed(selected: Selected) -> Column:
@@ -390,11 +405,11 @@ def _resolved(name: str, argument: str, source: Entry, column: Column) -> Struct
 
 def at_rest(node: Node) -> tuple[Node, tuple[View, ...]]:
     """What a topology's last stage computes, and the views of its result that need no state, one
-    after the other. One that leaves rows out does so where a stage reads it.
+    after the other. One that leaves rows out or asks a store does so where a stage reads it.
     """
     if not isinstance(node, Entry) or isinstance(node.base, Source) or node.loose:
         return node, ()
-    if leaves_out(node):
+    if leaves_out(node) or any(view.asks for view in views_of(node)):
         return node, ()
     # A stream's records become a table's rows in a stage, which leaves out null keys.
     if node.base.stream and not node.stream:

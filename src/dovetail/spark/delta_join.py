@@ -29,6 +29,7 @@ from dovetail.operators.lookup_cache import CacheFile, SideCache
 from dovetail.physical.delta_join import DeltaJoin, Settle
 from dovetail.physical.fragment import Fragment, Operator
 from dovetail.physical.line import Plan, Step
+from dovetail.physical.look_up import look_ups, store_look_up
 from dovetail.physical.output import Output
 from dovetail.plan.select import SIDES
 from dovetail.spark import task
@@ -53,6 +54,8 @@ def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
         if isinstance(operator.law, DeltaJoin)
         for number, side in enumerate(operator.law.sides)
     ]
+    laws = [store_look_up(view) for stage in plan.stages for view in look_ups(stage)]
+    asked += [(law.lookup, law.by, law.schema) for law in laws]
 
     def question() -> str:
         for lookup, by, schema in asked:

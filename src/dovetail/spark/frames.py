@@ -44,7 +44,7 @@ from dovetail.physical.line import Reading, Step
 from dovetail.physical.operators import InOrder
 from dovetail.physical.output import Output, output_of
 from dovetail.physical.stage import Stage
-from dovetail.plan.arrow import arrow_schema
+from dovetail.plan.arrow import arrow_schema, in_timezone
 from dovetail.plan.nodes import Entry, Node, Source, changelog_schema
 from dovetail.plan.views import View
 from dovetail.spark import delta_join, project, task
@@ -83,7 +83,8 @@ class Frames(Flow[DataFrame, DataFrame]):
     def read(self, step: Step) -> DataFrame:
         """Rows of ``PACKED``, from a source's frame that is read once."""
         assert not isinstance(step.origin, Stage)
-        read = read_of(step.origin, None, unread=step.unread, told=step.readings[0].told)
+        told = step.readings[0].told
+        read = read_of(step.origin, None, unread=step.unread, told=told, metric=self._metric)
         return self._packed(step, read, [], passes=False)
 
     def packed(self, step: Step, rows: DataFrame) -> DataFrame:
@@ -92,7 +93,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         port = step.readings[0].port
         assert port.input is not None
         entry = port.input.source  # of all: of each view of a result there is a stage
-        read = read_of(entry, rows, told=step.readings[0].told)
+        read = read_of(entry, rows, told=step.readings[0].told, metric=self._metric)
         return self._packed(step, read, names, passes=step.passes)
 
     def _packed(self, step: Step, read: Read, names: Sequence[str], *, passes: bool) -> DataFrame:
@@ -421,30 +422,6 @@ def _mapped(
 def _in_session_timezone(frame: DataFrame, output: Output) -> pa.Schema:
     timezone = frame.sparkSession.conf.get("spark.sql.session.timeZone")
     return in_timezone(output.schema, str(timezone))
-
-
-def in_timezone(schema: pa.Schema, timezone: str) -> pa.Schema:
-    """The schema with its timestamps, nested ones too, labelled with a time zone."""
-    return pa.schema([pa.field(f.name, _type_in_timezone(f.type, timezone)) for f in schema])
-
-
-def _type_in_timezone(type_: pa.DataType, timezone: str) -> pa.DataType:
-    if pa.types.is_timestamp(type_) and type_.tz is not None:
-        return pa.timestamp(type_.unit, timezone)
-    if pa.types.is_struct(type_):
-        return pa.struct([_field_in_timezone(field, timezone) for field in type_])
-    if pa.types.is_list(type_):
-        return pa.list_(_field_in_timezone(type_.value_field, timezone))
-    if pa.types.is_map(type_):
-        return pa.map_(
-            _field_in_timezone(type_.key_field, timezone),
-            _field_in_timezone(type_.item_field, timezone),
-        )
-    return type_
-
-
-def _field_in_timezone(field: pa.Field, timezone: str) -> pa.Field:
-    return field.with_type(_type_in_timezone(field.type, timezone))
 
 
 def session_of(node: Node) -> SparkSession:

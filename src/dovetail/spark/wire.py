@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import TypeAlias
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -42,10 +43,16 @@ from dovetail.columns import (
     quoted,
 )
 from dovetail.physical.inputs import Input
+from dovetail.physical.look_up import store_look_up
 from dovetail.physical.source import SourceSpec
+from dovetail.plan.look_up import LookUp
 from dovetail.plan.nodes import Entry, Source
 from dovetail.plan.views import View, said, views_of
 from dovetail.sessions import attempted
+from dovetail.spark.look_up import answered
+
+Metric: TypeAlias = Callable[[str], str]
+"""From the name of an observed metric to one that no other of the query has."""
 
 
 class Wire:
@@ -142,16 +149,23 @@ class Read:
 
 
 def read_of(
-    source: Entry, upstream: DataFrame | None, *, unread: bool = False, told: int = 0
+    source: Entry,
+    upstream: DataFrame | None,
+    *,
+    unread: bool = False,
+    told: int = 0,
+    metric: Metric | None = None,
 ) -> Read:
     """How an input is read; ``upstream``: the changelog, where another stage makes it; ``unread``:
     with the records that cannot be read, beside the rows (``Source.with_unread``); ``told``: as in
-    ``Reading``.
+    ``Reading``; ``metric``: the name of an observed metric, of which look-ups have some.
     """
     base = source.base
     if isinstance(source, View):
         files = isinstance(base, Source) and base.files
-        read = read_of(source.node, upstream, unread=unread, told=told)
+        read = read_of(source.node, upstream, unread=unread, told=told, metric=metric)
+        if isinstance(source, LookUp):
+            return looked_up(source, read, files=files, metric=metric)
         return viewed(source, read, files=files, tells=len(views_of(source)) > told)
     if isinstance(source, Source):
         assert source.frame is not None
@@ -177,18 +191,8 @@ def viewed(view: View, read: Read, *, files: bool = False, tells: bool = False) 
     The rows on which the view fails, where it does not fail the query, are left out; if it
     ``tells``, they are beside the others, their dead letters in ``FAILED``.
     """
-    numbers = [*map(position_name, range(len(read.positions)))]
-    beside = [name for name in (PASSING, UNREAD, FAILED) if name in read.frame.columns]
-    gone = F.lit(False) if read.deleted is None else F.coalesce(read.deleted, F.lit(False))
-    places = [column.alias(name) for column, name in zip(read.positions, numbers, strict=True)]
+    frame, numbers, beside = _plain(read, view.node.row.names, files=files)
     carried = [*([FILE_METADATA] if files else []), *beside]
-    frame = read.frame.select(
-        *(F.col(quoted(name)) for name in view.node.row.names),
-        read.timestamp.alias(TIMESTAMP),
-        reduce(Column.__or__, _there(beside), gone).alias(DELETED),
-        *places,
-        *map(F.col, carried),
-    )
     gone, condition, columns = F.col(DELETED), view.condition, view.columns
     if view.letters is not None:
         frame, held, problems = _attempted(frame, view, beside)
@@ -224,6 +228,40 @@ def viewed(view: View, read: Read, *, files: bool = False, tells: bool = False) 
     never = read.deleted is None and not view.loose
     deleted = None if never else gone
     return Read(frame, F.col(TIMESTAMP), deleted, [F.col(name) for name in numbers])
+
+
+def looked_up(
+    view: LookUp, read: Read, *, files: bool = False, metric: Metric | None = None
+) -> Read:
+    """A stream's records with what a store has of them, from the records; ``files``: as in
+    ``viewed``; ``metric``: as in ``read_of``. A record without a value is left out.
+    """
+    law = store_look_up(view)
+    frame, numbers, beside = _plain(read, law.needed, files=files)
+    name = None if metric is None else metric(f"{view.label or view.name}.lookups")
+    made = answered(frame, view, law, beside, name)
+    positions = [F.col(number) for number in numbers]
+    return Read(made, F.col(TIMESTAMP), None if read.deleted is None else F.col(DELETED), positions)
+
+
+def _plain(
+    read: Read, names: Sequence[str], *, files: bool
+) -> tuple[DataFrame, list[str], list[str]]:
+    """These columns of what is read with ``_timestamp``, ``_deleted`` and what comes along; of this
+    the columns that put rows in order, and those that have something in place of rows.
+    """
+    numbers = [*map(position_name, range(len(read.positions)))]
+    beside = [name for name in (PASSING, UNREAD, FAILED) if name in read.frame.columns]
+    gone = F.lit(False) if read.deleted is None else F.coalesce(read.deleted, F.lit(False))
+    places = [column.alias(name) for column, name in zip(read.positions, numbers, strict=True)]
+    frame = read.frame.select(
+        *(F.col(quoted(name)) for name in names),
+        read.timestamp.alias(TIMESTAMP),
+        reduce(Column.__or__, _there(beside), gone).alias(DELETED),
+        *places,
+        *map(F.col, [*([FILE_METADATA] if files else []), *beside]),
+    )
+    return frame, numbers, beside
 
 
 def _there(beside: Sequence[str]) -> list[Column]:

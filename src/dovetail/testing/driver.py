@@ -71,7 +71,8 @@ class Driver:
     rows that look in a window that is none or is no longer kept; ``<table>.null_group``, rows with
     a null among the columns that a table is grouped by; ``<left>-<right>.too_late``, pairs of
     streams' records of which one had come out unmatched; ``<name>.failed``, rows on which an
-    expression in ``on=`` fails, or one of a call with ``errors="dead_letter"``.
+    expression in ``on=`` fails, or one of a call with ``errors="dead_letter"``; ``<name>.dropped``,
+    records that a look-up leaves out because there is nothing to ask for.
     """
 
     @validated

@@ -9,16 +9,16 @@ from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
 from dovetail.arguments import ColumnNames, Rule, Text, validated
 from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
 from dovetail.dsl import Stream, Table
-from dovetail.errors import DataError, PlanError
-from dovetail.plan.arrow import arrow_schema, spark_schema
+from dovetail.errors import DataError
+from dovetail.plan.arrow import arrow_schema
 from dovetail.plan.checks import keyed
 from dovetail.plan.nodes import Node, Source
+from dovetail.plan.schemas import schema_of
 from dovetail.plan.spans import Span, microseconds
 from dovetail.testing.changes import microseconds_of
 
@@ -66,7 +66,7 @@ def _source(
     versioned: Span | None = None,
 ) -> Source:
     operator = f"{'stream' if stream else 'table'} {name}"
-    own, values = keyed(operator, key, _struct(operator, schema))
+    own, values = keyed(operator, key, schema_of(operator, "schema=", schema))
     return Source(
         name=name,
         key=own,
@@ -74,20 +74,6 @@ def _source(
         stream=stream,
         versioned_us=None if versioned is None else microseconds(operator, "versioned=", versioned),
     )
-
-
-def _struct(operator: str, schema: Schema) -> StructType:
-    if isinstance(schema, StructType):
-        return schema
-    try:
-        arrow = schema if isinstance(schema, pa.Schema) else pa.schema(list(schema.items()))
-        return spark_schema(arrow)
-    except PySparkException as error:
-        raise PlanError(
-            operator,
-            f"schema= has a type that Spark does not have: {error}",
-            "Use a type that a Spark column can have, for instance pa.timestamp('us', 'UTC')",
-        ) from error
 
 
 def by_hand(node: Node, known: dict[Node, Node]) -> Node:

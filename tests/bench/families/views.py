@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import sqlite3
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from datetime import timedelta
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +27,7 @@ unit_us = in_milliseconds
 
 STEPS = (
     *("deduplicate", "expire", "where", "swap", "to_stream", "to_table", "key_by", "explode"),
-    *("count", "to_changes"),
+    *("count", "look_up", "look_up_left", "to_changes"),
 )
 _COLUMNS = {"k": pa.string(), "v": pa.string(), "ok": pa.bool_()}
 _ARRAYS = {"k": pa.string(), "v": pa.list_(pa.string())}
@@ -102,15 +108,36 @@ def build(join: Pipeline, inputs: Mapping[str, Any]) -> Any:
             made = made.deduplicate(within=timedelta(milliseconds=int(step.split()[1])))
         elif step.startswith("expire"):
             made = made.expire(after=timedelta(milliseconds=int(step.split()[1])))
-        elif step == "to_changes":
-            made = made.to_changes(kinds=[*"ibad"])
         elif step == "explode":
             made = made.explode("v")
+        elif step.startswith("look_up"):
+            made = made.look_up(
+                dt.sqlite(_store(), "found", key="id", indexes=[dt.index("name")]),
+                columns={"id": pa.int64(), "name": pa.string(), "found": pa.string()},
+                on={"v": "name"},
+                how="left" if step == "look_up_left" else "inner",
+                select={"v": "found", "ok": "ok"},
+            )
         elif step == "count":
             made = made.group_by("v").agg(n=dt.count()).rename({"v": "k", "n": "v"})
         else:
             made = getattr(made, step)()
     return made
+
+
+@cache
+def _store() -> Path:
+    """A SQLite file with what ``models.views.STORE`` says, as long as the process."""
+    folder = tempfile.TemporaryDirectory(prefix="dovetail-store-")
+    atexit.register(folder.cleanup)
+    path = Path(folder.name) / "store.db"
+    with closing(sqlite3.connect(path)) as store:
+        store.execute("CREATE TABLE found (id INTEGER PRIMARY KEY, name TEXT, found TEXT)")
+        pairs = [(name, one) for name, found in views.STORE.items() for one in found]
+        rows = [(number, *pair) for number, pair in enumerate(pairs)]
+        store.executemany("INSERT INTO found VALUES (?, ?, ?)", reversed(rows))
+        store.commit()
+    return path
 
 
 def row(join: Pipeline, record: Record, number: int) -> Row:
@@ -121,7 +148,8 @@ def row(join: Pipeline, record: Record, number: int) -> Row:
 def result(join: Pipeline, row: Row, time: int, *, deleted: bool) -> Result:
     value = None if deleted else (None if row["v"] is None else str(row["v"]),)
     if "kind" in row:
-        value = (f"{row['kind']}{row['v']}",)
+        kind = row["kind"].removeprefix("update_")[0]
+        value = (f"{kind}{row['v']}",)
     return Result(row["k"], value, time)
 
 

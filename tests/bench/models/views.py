@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from bench.records import Batches, Record, Result
 
+STORE = {"A": ["a"], "B": ["b", "c"]}
+"""What a store has of each value that it knows, in the order of its primary key."""
 _BEFORE = -(10**18)
 """As a stream time: before any record."""
 
@@ -147,6 +149,17 @@ class Running:
             yield row._replace(value=[f"{'d' if after is None else 'b'}{before[0]}"])
         if after is not None:
             yield row._replace(value=[f"{'i' if before is None else 'a'}{after[0]}"])
+
+    def _look_up(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
+        """What the store has of the value, in its place."""
+        if row.value is not None:
+            for one in STORE.get(row.value[0], []):
+                yield row._replace(value=[one, *row.value[1:]])
+
+    def _look_up_left(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
+        if row.value is not None:
+            for one in STORE.get(row.value[0], [None]):  # type: ignore[list-item]
+                yield row._replace(value=[one, *row.value[1:]])
 
     def _count(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
         """How many rows of a table each value has."""

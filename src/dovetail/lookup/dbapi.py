@@ -1,0 +1,278 @@
+"""Look-ups in any database that Python has a driver for: by PEP 249, in plain SQL."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arguments import ColumnNames, Natural, Positive, Text, validated
+from dovetail.errors import ConfigurationError, DataError, PlanError
+from dovetail.laws.delta_join import NO_GROUP
+from dovetail.lookup.fit import changed, fitted, is_text
+from dovetail.lookup.keys import numbered
+from dovetail.lookup.retry import first_line, persistently
+from dovetail.lookup.source import Declared, Found, Indexes, Where, declared
+
+Quote: TypeAlias = Literal['"', "`", "["]
+"""What stands before a name in the database's SQL, and after it, but for ``[``."""
+
+_MARKS: Mapping[str, Callable[[int], str]] = {
+    "qmark": lambda _: "?",
+    "numeric": lambda number: f":{number}",
+    "named": lambda number: f":p{number}",
+    "format": lambda _: "%s",
+    "pyformat": lambda _: "%s",
+}
+_NEEDED = ("connect", "paramstyle", "Error", "OperationalError", "ProgrammingError")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DbapiLookup(Declared):
+    """A table or a view of a database as a look-up source; ``arguments``: those of the driver's
+    ``connect``, as bytes, for sources are compared.
+    """
+
+    driver: str
+    table: str
+    arguments: bytes = field(repr=False)
+    quote: Quote = '"'
+    keys_max: int = 10_000
+    keep_open: bool = True
+
+    @property
+    def title(self) -> str:
+        """What errors call it; without the connection's secrets."""
+        return f"{self.driver} {self.table}"
+
+    def open(self, schema: pa.Schema) -> DbapiReader:
+        """A reader; it connects at its first look-up."""
+        return DbapiReader(self, schema)
+
+
+class DbapiReader:
+    """One connection, made when needed and again when a query on it fails."""
+
+    def __init__(self, source: DbapiLookup, schema: pa.Schema) -> None:
+        self._source = source
+        self._schema = schema
+        self._driver = _driver(source.title, source.driver)
+        self._mark = _MARKS[self._driver.paramstyle]
+        self._connection: Any = None
+
+    def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
+        """As ``Reader.rows``: a statement for up to ``keys_max`` keys. What it finds is compared
+        with the keys again, for the database may compare more loosely.
+        """
+        source = self._source
+        for name, column in zip(by, keys.columns, strict=True):
+            _refuse_type(source.title, name, column.type)
+        rows = persistently(
+            source.title,
+            lambda: self._attempt(by, keys),
+            passing=(OSError,),
+            retries=source.retries,
+            wait_s=source.wait_s,
+        )
+        table = fitted(source.title, rows, self._schema, source.key, counted=True)
+        key = numbered(keys, table.select(list(by)))
+        asked = key != NO_GROUP
+        unfit = np.zeros(keys.num_rows, np.bool_)
+        return Found(table.filter(pa.array(asked)), key[asked], unfit)
+
+    def close(self) -> None:
+        """Close the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(Exception):
+                connection.close()
+
+    def _attempt(self, by: Sequence[str], keys: pa.Table) -> list[Sequence[Any]]:
+        """The rows that the database has of the keys; an ``OSError`` where trying again may help.
+
+        No error has the driver's in its chain, which may show how it connects.
+        """
+        try:
+            if self._connection is None:
+                self._connection = self._driver.connect(**pickle.loads(self._source.arguments))  # noqa: S301 -- the user's own
+        except Exception as error:
+            raise OSError(first_line(error)) from None
+        try:
+            found = self._query(by, keys)
+        except Exception as error:
+            self.close()
+            if not isinstance(error, self._driver.Error):
+                raise
+            raise self._failure(error) from None
+        self._end()
+        return found
+
+    def _end(self) -> None:
+        """End what may be a transaction, so that the next look-up sees what has been committed."""
+        if not self._source.keep_open:
+            self.close()
+            return
+        # Some drivers complain where there is none; a connection that is lost fails the next query.
+        with suppress(self._driver.Error):
+            self._connection.rollback()
+
+    def _failure(self, error: Exception) -> Exception:
+        title, driver = self._source.title, self._driver
+        # Not all drivers have this one.
+        passing = (
+            driver.OperationalError,
+            getattr(driver, "InterfaceError", driver.OperationalError),
+        )
+        if isinstance(error, passing):
+            return OSError(first_line(error))
+        if isinstance(error, driver.ProgrammingError):
+            return changed(title, error)
+        return DataError(
+            title,
+            f"its rows cannot be read: {first_line(error)}",
+            "See that its columns have the declared types and that its user can read them",
+        )
+
+    def _query(self, by: Sequence[str], keys: pa.Table) -> list[Sequence[Any]]:
+        step = max(1, self._source.keys_max)
+        rows: list[Sequence[Any]] = []
+        with closing(self._connection.cursor()) as cursor:
+            # Without a key, to see that the table and its columns are there.
+            for start in range(0, max(keys.num_rows, 1), step):
+                chunk = keys.slice(start, step)
+                cursor.execute(*self._statement(by, chunk))
+                rows += cursor.fetchall()
+        return rows
+
+    def _statement(self, by: Sequence[str], keys: pa.Table) -> tuple[str, Any]:
+        """A query for the rows of some keys, and its parameters."""
+        parameters: list[Any] = []
+
+        def bound(value: Any) -> str:
+            parameters.append(value)
+            return self._mark(len(parameters))
+
+        columns = ", ".join(map(self._quoted, self._schema.names))
+        table = ".".join(map(self._quoted, self._source.table.split(".")))
+        conditions = [self._equal(by, keys, bound), *self._restrictions(bound)]
+        query = f"SELECT {columns} FROM {table} WHERE {' AND '.join(conditions)}"  # noqa: S608
+        if self._driver.paramstyle == "named":
+            return query, {f"p{n}": value for n, value in enumerate(parameters, start=1)}
+        return query, parameters
+
+    def _equal(self, by: Sequence[str], keys: pa.Table, bound: Callable[[Any], str]) -> str:
+        """That a row has one of the keys, as indexes serve it."""
+        names = [self._quoted(name) for name in by]
+        values = [column.to_pylist() for column in keys.columns]
+        if not keys.num_rows:
+            return "1 = 0"
+        if len(names) == 1:
+            return f"{names[0]} IN ({', '.join(map(bound, values[0]))})"
+        rows = (
+            " AND ".join(f"{name} = {bound(v)}" for name, v in zip(names, row, strict=True))
+            for row in zip(*values, strict=True)
+        )
+        return f"({' OR '.join(f'({row})' for row in rows)})"
+
+    def _restrictions(self, bound: Callable[[Any], str]) -> Iterator[str]:
+        for column, constants in self._source.filters:
+            name, given = self._quoted(column), [c for c in constants if c is not None]
+            parts = [f"{name} IS NULL"] if None in constants else []
+            if given:
+                parts.append(f"{name} IN ({', '.join(map(bound, given))})")
+            yield f"({' OR '.join(parts)})"
+
+    def _quoted(self, name: str) -> str:
+        end = {"[": "]"}.get(self._source.quote, self._source.quote)
+        written = f"{self._source.quote}{name.replace(end, end * 2)}{end}"
+        return written.replace("%", "%%") if self._mark(1) == "%s" else written
+
+
+def _driver(title: str, name: str) -> Any:
+    """The driver's module."""
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigurationError(
+            title,
+            f"its driver cannot be imported: {first_line(error)}",
+            "Install it for the driver and the workers, or name another one",
+        ) from error
+    missing = [needed for needed in _NEEDED if not hasattr(module, needed)]
+    if missing or module.paramstyle not in _MARKS:
+        raise ConfigurationError(
+            title,
+            f"the module {name} is no driver by PEP 249: it has no {missing[0]}"
+            if missing
+            else f"the driver's paramstyle is {module.paramstyle!r}",
+            f"Name a module with {', '.join(_NEEDED)}",
+        )
+    return module
+
+
+def _refuse_type(title: str, name: str, type_: pa.DataType) -> None:
+    """Refuse keys that databases do not compare exactly, or not all alike."""
+    kinds = (pa.types.is_integer, is_text, pa.types.is_boolean, pa.types.is_date)
+    if not any(kind(type_) for kind in (*kinds, pa.types.is_decimal, pa.types.is_binary)):
+        raise DataError(
+            title,
+            f"column {name!r} of type {type_} cannot be looked up",
+            "Join by whole numbers, decimals, texts, bytes, booleans or dates",
+        )
+
+
+@validated
+def dbapi(
+    driver: Text,
+    table: Text,
+    *,
+    connect: Mapping[str, Any],
+    key: ColumnNames,
+    indexes: Indexes = (),
+    where: Where | None = None,
+    quote: Quote = '"',
+    keys_max: Positive = 10_000,
+    keep_open: bool = True,
+    retries: Natural = 5,
+) -> DbapiLookup:
+    """A table or view, in which rows are looked up, of any database that has a driver by PEP 249.
+
+    ``driver``: the driver's module, which all workers can import (``"duckdb"``, ``"pymysql"``), or
+    one of your own with its names (``connect``, ``paramstyle``, the errors). ``connect``: the
+    arguments of its ``connect``, time-outs among them. ``table``: its name, with its schema where
+    the connection needs it (``"sales.orders"``). ``quote``: what names are quoted with, "`" in
+    MySQL and MariaDB. ``keys_max``: how many keys a query may have; of several queries, those of
+    one look-up see one moment if the database's transactions do. ``keep_open``: whether a worker
+    process keeps its connection; a DuckDB file is held against its writers as long.
+
+    Rows are looked up by whole numbers, decimals, texts, bytes, booleans and dates; texts are one
+    to the letter, whatever the column's collation. Times without a zone are UTC, booleans may be 0
+    and 1. ``key``, ``indexes``, ``where``, ``retries`` and errors are those of ``postgres``.
+    Source: PEP 249.
+    """
+    title = f"{driver} {table}"
+    try:
+        arguments = pickle.dumps(dict(connect))
+    except Exception as error:
+        raise PlanError(
+            title,
+            f"connect= cannot travel to the workers: {first_line(error)}",
+            "Give plain values",
+        ) from error
+    _driver(title, driver)
+    options = declared(title, key=key, indexes=indexes, where=where, timeout_s=1.0, retries=retries)
+    return DbapiLookup(
+        driver=driver,
+        table=table,
+        arguments=arguments,
+        quote=quote,
+        keys_max=keys_max,
+        keep_open=keep_open,
+        **options,
+    )

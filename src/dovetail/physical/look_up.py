@@ -1,0 +1,92 @@
+"""What a look-up of a stream in a store does, as plain data that travels to the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from dovetail.laws.look_up import HowAnswered
+from dovetail.lookup.source import Index, LookupSource, covering
+from dovetail.physical.stage import Stage
+from dovetail.plan.arrow import arrow_schema
+from dovetail.plan.look_up import LookUp, Ref
+from dovetail.plan.spans import written
+from dovetail.plan.views import views_of
+
+
+@dataclass(frozen=True)
+class StoreLookUp:
+    """A stream's look-up. ``name``: what errors call it, ``stream`` whose records it answers;
+    ``lookup``: the store; ``index``: by which it finds rows; ``on``: the records' columns that
+    equal the store's columns ``by``; ``schema``: what is read of the store; ``needed``: what is
+    read of the records; ``values``: the side and the column behind each value of the result;
+    ``rows_max`` and ``age_max_us``: how much of what the store has said is kept between tasks, and
+    for how long, 0 for nothing.
+    """
+
+    name: str
+    stream: str
+    lookup: LookupSource
+    index: Index
+    how: HowAnswered
+    on: tuple[str, ...]
+    by: tuple[str, ...]
+    schema: pa.Schema
+    needed: tuple[str, ...]
+    values: tuple[Ref, ...]
+    rows_max: int = 0
+    age_max_us: int = 0
+
+    @property
+    def key_schema(self) -> pa.Schema:
+        """The columns of keys."""
+        return pa.schema([self.schema.field(name) for name in self.by])
+
+    @property
+    def summary(self) -> str:
+        """Where, by which index, which columns, and what is kept."""
+        kept = "none"
+        if self.rows_max:
+            kept = f"{self.rows_max:,} rows a process, for {written(self.age_max_us)}"
+        columns = ", ".join(self.schema.names)
+        return f"{self.lookup.title} by {self.index.summary}: {columns}; cache {kept}"
+
+
+def look_ups(stage: Stage) -> Iterator[LookUp]:
+    """The look-ups that a stage's rows go through as it reads them."""
+    for port in stage.ports:
+        views = () if port.input is None else views_of(port.input.source)
+        yield from (view for view in views if isinstance(view, LookUp))
+
+
+def store_look_up(node: LookUp) -> StoreLookUp:
+    """What a look-up does."""
+    on, by = zip(*node.on, strict=True)
+    whole = {side for side, column in node.refs if column is None}
+    own = [column for side, column in node.refs if side == "left" and column is not None]
+    theirs = [column for side, column in node.refs if side == "right" and column is not None]
+    read = dict.fromkeys([*node.lookup.key, *by, *theirs])
+    if "right" in whole:
+        read |= dict.fromkeys(node.store.names)
+    needed = node.node.row.names
+    if "left" not in whole:
+        needed = [name for name in needed if name in {*node.key.names, *on, *own}]
+    index = covering(node.lookup, by)
+    assert index is not None, "no index covers the look-up"
+    schema = arrow_schema(node.store)
+    return StoreLookUp(
+        name=node.label or f"look_up of {node.name}",
+        stream=node.node.title,
+        lookup=node.lookup,
+        index=index,
+        how=node.how,
+        on=on,
+        by=by,
+        schema=pa.schema([field for field in schema if field.name in read]),
+        needed=tuple(needed),
+        values=node.refs,
+        rows_max=0 if node.cache is None else node.cache.rows,
+        age_max_us=0 if node.cache is None else node.cache.max_age_us,
+    )
