@@ -114,6 +114,27 @@ def test_rows_come_out_that_need_nothing_else(spark: SparkSession, tmp_path: Pat
         assert ("bob", "Rome", 12, "upsert") in batches[-1]
 
 
+def test_a_row_that_fails_is_a_dead_letter(spark: SparkSession, tmp_path: Path) -> None:
+    people = customers(spark, ("ann", "1"), ("bob", "Rome"))
+    numbered = people.with_columns(number=F.col("city").cast("int"), errors="dead_letter")
+    came(tmp_path, 1, (1, "ann", 1), (2, "bob", 2))
+    orders = orders_of(spark, tmp_path, dt.Stream)
+    joined = orders.join(numbered, on="customer", how="left", select=["number"])
+    told, letters = Told("id", "number"), Told("row")
+    dt.run(
+        {
+            joined: dt.to_foreach_batch(told.keep),
+            dt.dead_letters: dt.to_foreach_batch(letters.keep),
+        },
+        checkpoint=tmp_path / "checkpoint",
+        availableNow=True,
+        buckets=1,
+    ).awaitTermination()
+    assert [batch for batch in told.batches if batch] == [[(1, 1), (2, None)]]
+    found = [json.loads(row) for batch in letters.batches for (row,) in batch]
+    assert found == [{"name": "bob", "city": "Rome"}]
+
+
 def test_a_table_becomes_static_and_changes_again(spark: SparkSession, tmp_path: Path) -> None:
     """A query that goes on with another one's state has its rows; only of what was not there the
     frame is read.
@@ -162,6 +183,10 @@ def test_what_cannot_be_static_is_refused(spark: SparkSession, tmp_path: Path) -
     with pytest.raises(dt.PlanError, match="its frame is not a streaming one"):
         people.write_stream(sink, checkpoint=checkpoint)
     joined = stream.join(people, on="customer")
+    failing = joined.where(F.col("city").cast("int") > 0, errors="dead_letter")
+    for frame_of in (joined.changelog, failing.dead_letters):
+        with pytest.raises(dt.PlanError, match="customers is static, so its rows must be kept"):
+            frame_of()
     named = {"customers": spark.createDataFrame([("ann", "Oslo")], "name string, city string")}
     with pytest.raises(dt.PlanError, match="names 'customers', which is no table of"):
         joined.write_stream(sink, checkpoint=checkpoint, initial=named)

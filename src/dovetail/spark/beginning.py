@@ -23,8 +23,9 @@ from dovetail.files import files_of
 from dovetail.physical.line import Plan
 from dovetail.physical.stage import Stage
 from dovetail.plan.fingerprint import origins_of
-from dovetail.plan.nodes import Derived
-from dovetail.plan.views import parts_of
+from dovetail.plan.foreign_key_join import ForeignKeyJoin
+from dovetail.plan.nodes import Derived, Node
+from dovetail.plan.views import View, parts_of
 from dovetail.refusals import reaching, refused
 from dovetail.sessions import is_remote
 from dovetail.spark import seed, succession
@@ -58,7 +59,7 @@ def prepared(
     cannot be gone on with: before anything is written.
     """
     if initial is None:
-        initial, emits = {}, any(node.begins for node in run.nodes)
+        initial, emits = {}, any(map(_says_by_itself, run.nodes))
     if isinstance(initial, Mapping) and not emits:
         return _apart(run, seed.rows_of(run.operator, run.nodes, initial))
     if is_remote(run.session):
@@ -81,6 +82,17 @@ def prepared(
         left = _with_state(run, stored, plan, emits=emits)
     left["emits"] = emits
     return _bind(run, plan, partitions, {BEGINNING: left})
+
+
+def _says_by_itself(node: Node) -> bool:
+    """Whether static tables may give results, or dead letters, though nothing else comes."""
+    failing = (
+        part
+        for part in node.walk()
+        if (isinstance(part, View) and part.letters is not None)
+        or (isinstance(part, ForeignKeyJoin) and part.fallible)
+    )
+    return node.begins or any(one.begins for part in failing for one in part.inputs)
 
 
 def finished(run: Run, bound: Mapping[str, Any]) -> dict[str, Any]:

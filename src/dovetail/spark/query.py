@@ -57,10 +57,10 @@ def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
     """The node's changelog: of streaming frames under the session's own settings, or of static ones
     as one batch.
     """
-    frames = [source.frame for source in node.origins]
-    if all(frame is not None and not frame.isStreaming for frame in frames):
+    if at_rest(node):
         return static_changelog(node, emit=emit, buckets=buckets)
     session = streaming_session(node)
+    refuse_static("changelog", node)
     if session.conf.get(PROVIDER) != ROCKSDB:
         raise ConfigurationError(
             node.name,
@@ -72,6 +72,12 @@ def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
     plan = plan_of([node], buckets=count, emit=emit)
     streaming = Streaming(bucket_labels(count), partitions, timers=False)
     return rows_of(plan, session, streaming, packed=False)
+
+
+def at_rest(node: Node) -> bool:
+    """Whether all its inputs are frames that do not stream."""
+    frames = [source.frame for source in node.origins]
+    return all(frame is not None and not frame.isStreaming for frame in frames)
 
 
 def start(
@@ -174,6 +180,17 @@ def streaming_session(*nodes: Node) -> SparkSession:
             )
     refuse_alike(*nodes)
     return session_of(nodes[0])
+
+
+def refuse_static(operator: str, node: Node) -> None:
+    """Refuse a static table beside streaming frames where no checkpoint keeps its rows."""
+    for source in node.origins:
+        if source.static:
+            raise PlanError(
+                operator,
+                f"{source.name} is static, so its rows must be kept in a query's checkpoint",
+                "Use write_stream, or dt.run, where dt.dead_letters is a result",
+            )
 
 
 def trigger_of(operator: str, processing_time: Span | None, available_now: bool) -> dict[str, Any]:
