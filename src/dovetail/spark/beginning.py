@@ -39,6 +39,7 @@ from dovetail.spark.checkpoint import (
     refuse_repartitioning,
     refuse_unfit,
 )
+from dovetail.spark.closing import refuse_ended
 from dovetail.spark.failures import explaining
 from dovetail.spark.running import STARTING, Run, settings, writer_of
 from dovetail.spark.seed import Seeding
@@ -150,6 +151,7 @@ def _standing(run: Run, checkpoint: str) -> Stored:
     with reaching(run.operator, "initial=", checkpoint):
         bound = CheckpointFile(run.session, checkpoint).at_rest(run.operator)
     refuse_repartitioning(bound, run.title)
+    refuse_ended(run.session, checkpoint, bound, run.title)
     stored = Stored.of(run.operator, run.session, checkpoint, None)
     if stored.batch is not None:
         return stored

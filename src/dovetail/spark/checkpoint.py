@@ -33,6 +33,8 @@ BEGINNING = "beginning"
 """Of a binding what is left to do before the query can start (``spark.beginning``)."""
 SEEDED = "seeded"
 """In a binding where the first micro-batch takes over the state of another checkpoint."""
+CLOSING = "closing"
+"""In a binding where the query's last micro-batch is planned, or was (``spark.closing``)."""
 REPARTITIONING = "repartitioning"
 """Of a binding the number of partitions to which its state is being dealt."""
 
