@@ -111,6 +111,7 @@ def start(
     refuse_strange_workers(session)
     if close_at_end:
         closing.refuse_remote(operator, session)
+        outcomes = [one.across_runs() for one in outcomes]
     run = Run(operator, nodes, outcomes, fspath(checkpoint), emit, buckets, partitions)
     with reaching(operator, "checkpoint=", run.checkpoint):
         bound = run.file.read(run.title)
