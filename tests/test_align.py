@@ -149,8 +149,8 @@ def test_rows_at_the_other_sides_time_pass() -> None:
 
 
 def test_spark(spark: SparkSession, tmp_path: Path) -> None:
-    """The slow side's files hold a tenth of the rows of the other's; the query runs on until the
-    clock lets the last rows through.
+    """The slow side's files hold a tenth of the rows of the other's. A query over what is there
+    ends by itself; then it runs on until the clock lets the last rows through.
     """
     records = history(3, count=40)
     left, right, joined = JOINS["stream-table"](None)
@@ -158,11 +158,13 @@ def test_spark(spark: SparkSession, tmp_path: Path) -> None:
     live = seen([c for r in records for c in feed(driver, (left, right), [r])])
     written = time.time()
     files = pa.schema([*SCHEMA.items(), ("t", pa.timestamp("us", "UTC"))])
-    for number, batch in enumerate(throttled(records, "R")):
+    batches = throttled(records, "R")
+
+    def write(number: int) -> None:
         for side in "LR":
             rows = [
                 {"k": k, "v": v, "t": datetime.fromtimestamp(s, timezone.utc)}
-                for own, k, v, s in batch
+                for own, k, v, s in batches[number]
                 if own == side
             ]
             (tmp_path / side).mkdir(exist_ok=True)
@@ -172,6 +174,9 @@ def test_spark(spark: SparkSession, tmp_path: Path) -> None:
             # Spark reads files by their time, which has a millisecond at best.
             os.utime(path, (written + number, written + number))
 
+    for number in range(len(batches) - 1):
+        write(number)
+
     def frame(side: str) -> Any:
         reader = spark.readStream.schema("k string, v string, t timestamp")
         return reader.option("maxFilesPerTrigger", 1).parquet(str(tmp_path / side))
@@ -179,11 +184,14 @@ def test_spark(spark: SparkSession, tmp_path: Path) -> None:
     clicks = dt.Stream.from_changelog(frame("L"), key="k", timestamp="t", name="L")
     users = dt.Table.from_changelog(frame("R"), key="k", timestamp="t", name="R")
     aligned = clicks.join(users, how="left", align="5 s", select=SELECT)
-    query = aligned.write_stream(
-        dt.to_parquet(str(tmp_path / "out")),
-        checkpoint=str(tmp_path / "checkpoint"),
-        buckets=1,
-    )
+
+    def start(**trigger: Any) -> Any:
+        sink, checkpoint = dt.to_parquet(tmp_path / "out"), tmp_path / "checkpoint"
+        return aligned.write_stream(sink, checkpoint=checkpoint, buckets=1, **trigger)
+
+    assert start(availableNow=True).awaitTermination(120)
+    write(len(batches) - 1)
+    query = start()
     told: list[Any] = []
     try:
         until = time.monotonic() + 120

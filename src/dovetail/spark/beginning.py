@@ -41,7 +41,7 @@ from dovetail.spark.checkpoint import (
 )
 from dovetail.spark.closing import refuse_ended
 from dovetail.spark.failures import explaining
-from dovetail.spark.running import STARTING, Run, settings, writer_of
+from dovetail.spark.running import STARTING, Run, settings, to_end, writer_of
 from dovetail.spark.seed import Seeding
 from dovetail.spark.stored import Stored
 
@@ -123,7 +123,7 @@ def _apart(run: Run, rows: Mapping[Any, DataFrame]) -> dict[str, Any]:
     count, partitions = apart.numbers()
     plan = apart.plan(count)
     begun = seed.read(run.session, run.checkpoint, sources)
-    seeding = Seeding(bucket_labels(count), partitions, timers=False, sources=begun)
+    seeding = Seeding(bucket_labels(count), partitions, timers=True, sources=begun)
     apart.file.write(binding_of(run.nodes, plan, partitions=partitions))
     _complete(apart, plan, seeding)
     return _bind(run, plan, partitions, {SEEDED: True})
@@ -138,7 +138,7 @@ def _bind(run: Run, plan: Plan, partitions: int, more: Mapping[str, Any]) -> dic
 
 def _complete(run: Run, plan: Plan, seeding: Seeding) -> None:
     """Run the query of what there is, to its end."""
-    used = settings(seeding.partitions) | run.file.settings() | seed.SETTINGS
+    used = settings(seeding.partitions) | run.file.settings() | seed.SETTINGS | to_end(plan)
     with STARTING, lake.setting(run.session, used):
         writer = writer_of(run.outcomes, plan, seeding, run.checkpoint)
         with refused(run.title, "Spark does not start its query", _REMEDY):
@@ -218,7 +218,7 @@ def _seeding(run: Run, plan: Plan, partitions: int, left: Mapping[str, Any]) -> 
     made = Seeding(
         bucket_labels(plan.buckets),
         partitions,
-        timers=False,
+        timers=True,
         silent=not left["emits"],
         sources=begun,
         results=results,

@@ -87,9 +87,7 @@ def plan_end(run: Run) -> bool:
 
 
 def _closing_batch(session: SparkSession, checkpoint: str, bound: Mapping[str, Any]) -> int | None:
-    """The number of the last micro-batch, None where it is not planned. (``dt.rewind`` removes it,
-    and leaves the binding as it is.)
-    """
+    """The number of the last micro-batch, None where it is not planned (yet, or any longer)."""
     if CLOSING not in bound:
         return None
     files, root = files_of(session), checkpoint.rstrip("/")

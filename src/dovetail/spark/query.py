@@ -42,6 +42,7 @@ from dovetail.spark.running import (
     Run,
     rows_of,
     settings,
+    to_end,
     writer_of,
 )
 from dovetail.spark.session import refuse_strange_workers
@@ -155,12 +156,14 @@ def _started(
         plan = run.plan(count)
         refuse_other_stages(bound, plan, run.title)
     refuse_unreachable(run.session, plan)
-    with STARTING, lake.setting(run.session, settings(partitions) | run.file.settings()):
+    used = settings(partitions) | run.file.settings()
+    if trigger in (ALL, ONCE):
+        used |= to_end(plan)
+    with STARTING, lake.setting(run.session, used):
         _refuse_running(run.operator, run.session, name)
-        timers = trigger not in (ALL, ONCE)
         blobs = beginning.taken_over(run) if bound is not None and SEEDED in bound else {}
         labels = bucket_labels(count)
-        streaming = Streaming(labels, partitions, timers, initial=blobs, closing=closes)
+        streaming = Streaming(labels, partitions, timers=True, initial=blobs, closing=closes)
         writer = writer_of(run.outcomes, plan, streaming, run.checkpoint).trigger(**trigger)
         if name is not None:
             writer = writer.queryName(name)

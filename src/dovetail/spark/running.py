@@ -59,6 +59,15 @@ def settings(partitions: Positive) -> dict[str, str]:
     }
 
 
+def to_end(plan: Plan) -> dict[str, str]:
+    """Further settings of a query that is to end by itself. Where rows wait for another source, its
+    stages have timers, as those of one that runs on: Spark refuses state that is read now with them
+    and now without. For timers it would run micro-batches without rows, and without end.
+    """
+    waits = any(stage.fragment.align_us is not None for stage in plan.stages)
+    return {"spark.sql.streaming.noDataMicroBatches.enabled": "false"} if waits else {}
+
+
 @dataclass(frozen=True)
 class Run:
     """What a call asks for: ``nodes``, the results, in the order in which a checkpoint knows them,
