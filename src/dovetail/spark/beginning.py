@@ -41,7 +41,7 @@ from dovetail.spark.checkpoint import (
 )
 from dovetail.spark.closing import refuse_ended
 from dovetail.spark.failures import explaining
-from dovetail.spark.running import STARTING, Run, settings, to_end, writer_of
+from dovetail.spark.running import STARTING, TO_END, Run, settings, waits, writer_of
 from dovetail.spark.seed import Seeding
 from dovetail.spark.stored import Stored
 
@@ -138,7 +138,8 @@ def _bind(run: Run, plan: Plan, partitions: int, more: Mapping[str, Any]) -> dic
 
 def _complete(run: Run, plan: Plan, seeding: Seeding) -> None:
     """Run the query of what there is, to its end."""
-    used = settings(seeding.partitions) | run.file.settings() | seed.SETTINGS | to_end(plan)
+    used = settings(seeding.partitions) | run.file.settings() | seed.SETTINGS
+    used |= TO_END if waits(plan) else {}
     with STARTING, lake.setting(run.session, used):
         writer = writer_of(run.outcomes, plan, seeding, run.checkpoint)
         with refused(run.title, "Spark does not start its query", _REMEDY):

@@ -1,16 +1,14 @@
 """The end of a query's input (``close_at_end=True``): a last micro-batch, in which all inputs have
 ended and so nothing waits any longer.
 
-It has no rows, so Spark would not plan it. Therefore it is planned in the checkpoint as if Spark
-had done so and then been stopped: its offsets are those of the one before. They carry a mark, by
-which every later start knows that the input ends here, or has ended. The query that runs the
-micro-batch tells every stage that its inputs have ended (``frames.Streaming``).
+It has no rows, so it is planned in the checkpoint (``planning``), with a mark, by which every later
+start knows that the input ends here, or has ended. The query that runs the micro-batch tells every
+stage that its inputs have ended (``frames.Streaming``).
 """
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +16,7 @@ from dovetail.errors import CheckpointError, ConfigurationError
 from dovetail.files import files_of
 from dovetail.sessions import is_remote
 from dovetail.spark.checkpoint import CLOSING
+from dovetail.spark.planning import plan_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,23 +66,10 @@ def is_closing(run: Run, bound: Mapping[str, Any], *, asked: bool) -> bool:
 
 def plan_end(run: Run) -> bool:
     """Plan the last micro-batch; False where there has been none, so that nothing waits."""
-    files, root = files_of(run.session), run.checkpoint.rstrip("/")
-    batches = files.numbers(f"{root}/offsets")
-    if not batches:
-        return False
     bound = run.file.read(run.title)
-    assert bound is not None
-    if CLOSING not in bound:
+    if bound is not None and CLOSING not in bound:
         run.file.write({**bound, CLOSING: True})
-    last = max(batches)
-    text = files.text(f"{root}/offsets/{last}")
-    assert text is not None
-    version, said, *offsets = text.splitlines()
-    ran = json.loads(said)
-    ran["batchTimestampMs"] = max(ran["batchTimestampMs"], time.time_ns() // 1_000_000)
-    ran["conf"] = {**ran["conf"], MARK: "true"}
-    files.put(f"{root}/offsets/{last + 1}", "\n".join([version, json.dumps(ran), *offsets]))
-    return True
+    return plan_batch(run.session, run.checkpoint, MARK)
 
 
 def _closing_batch(session: SparkSession, checkpoint: str, bound: Mapping[str, Any]) -> int | None:

@@ -262,7 +262,7 @@ class Streaming(Frames):
     """In a streaming query.
 
     ``timers``: rows that wait for another source are let through when their time has come even if
-    no data does. A query with timers runs micro-batches without end (but see ``running.to_end``).
+    no data does. A query with timers runs micro-batches without end (but see ``running.TO_END``).
     ``initial``: by the fingerprint of a stage the blobs that its buckets begin with (``bucket``,
     ``name``, ``blob``), taken over by the query's first micro-batch; ``silent``: whether nothing is
     emitted; ``closing``: whether all inputs have ended, in a micro-batch without rows;

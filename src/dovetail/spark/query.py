@@ -33,16 +33,18 @@ from dovetail.spark.failures import explaining
 from dovetail.spark.followed import followed
 from dovetail.spark.frames import Streaming, session_of
 from dovetail.spark.outcomes import Outcome, Sink
+from dovetail.spark.planning import wake
 from dovetail.spark.running import (
     BUCKETS_DEFAULT,
     PARTITIONS,
     PROVIDER,
     ROCKSDB,
     STARTING,
+    TO_END,
     Run,
     rows_of,
     settings,
-    to_end,
+    waits,
     writer_of,
 )
 from dovetail.spark.session import refuse_strange_workers
@@ -158,9 +160,11 @@ def _started(
     refuse_unreachable(run.session, plan)
     used = settings(partitions) | run.file.settings()
     if trigger in (ALL, ONCE):
-        used |= to_end(plan)
+        used |= TO_END if waits(plan) else {}
     with STARTING, lake.setting(run.session, used):
         _refuse_running(run.operator, run.session, name)
+        if bound is not None and trigger not in (ALL, ONCE) and waits(plan):
+            wake(run)
         blobs = beginning.taken_over(run) if bound is not None and SEEDED in bound else {}
         labels = bucket_labels(count)
         streaming = Streaming(labels, partitions, timers=True, initial=blobs, closing=closes)

@@ -40,6 +40,11 @@ PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 PARTITIONS = "spark.sql.shuffle.partitions"
 
+TO_END = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
+"""Further settings of a query that is to end by itself though its stages have timers, for which
+Spark would run micro-batches without end. (They have them all the same: Spark refuses state that is
+read now with timers and now without.)
+"""
 STARTING = Lock()
 """Held while a query starts: its session has the query's settings meanwhile."""
 _WARNED: WeakSet[SparkSession] = WeakSet()
@@ -59,13 +64,9 @@ def settings(partitions: Positive) -> dict[str, str]:
     }
 
 
-def to_end(plan: Plan) -> dict[str, str]:
-    """Further settings of a query that is to end by itself. Where rows wait for another source, its
-    stages have timers, as those of one that runs on: Spark refuses state that is read now with them
-    and now without. For timers it would run micro-batches without rows, and without end.
-    """
-    waits = any(stage.fragment.align_us is not None for stage in plan.stages)
-    return {"spark.sql.streaming.noDataMicroBatches.enabled": "false"} if waits else {}
+def waits(plan: Plan) -> bool:
+    """Whether rows may wait for another source, and so stages have timers."""
+    return any(stage.fragment.align_us is not None for stage in plan.stages)
 
 
 @dataclass(frozen=True)
