@@ -23,6 +23,8 @@ from pyspark.sql import DataFrame
 import dovetail as dt
 from dovetail import testing
 from dovetail.errors import CheckpointError, PlanError
+from dovetail.spark.closing import MARK, refuse_ended
+from dovetail.spark.planning import plan_batch
 from dovetail.testing import Change
 
 S = 1_000_000
@@ -269,3 +271,25 @@ def test_only_what_has_an_end_is_closed(spark: Any, tmp_path: Path) -> None:
     (topology, _), sink = read(spark.readStream, tmp_path), dt.to_foreach_batch(lambda *_: None)
     with pytest.raises(PlanError, match=r"^write_stream: close_at_end= is given without avail"):
         topology.write_stream(sink, checkpoint=tmp_path / "checkpoint", close_at_end=True)
+
+
+def test_a_checkpoint_that_has_read_nothing_has_not_ended(spark: Any, tmp_path: Path) -> None:
+    """Though it is marked, by a run that found nothing or was killed as it was to end it."""
+    bound = {"closing": True}
+    refuse_ended(spark, str(tmp_path), bound, "it")
+    assert not plan_batch(spark, str(tmp_path), MARK)
+    (tmp_path / "offsets").mkdir()
+    ran = {"batchWatermarkMs": 0, "batchTimestampMs": 5, "conf": {"a": "b"}}
+    (tmp_path / "offsets" / "0").write_text(f"v1\n{json.dumps(ran)}\n-\n3")
+    refuse_ended(spark, str(tmp_path), bound, "it")
+    assert not plan_batch(spark, str(tmp_path), MARK)
+    (tmp_path / "commits").mkdir()
+    (tmp_path / "commits" / "0").touch()
+    assert plan_batch(spark, str(tmp_path), MARK)
+    version, said, *offsets = (tmp_path / "offsets" / "1").read_text().splitlines()
+    assert (version, offsets) == ("v1", ["-", "3"])
+    assert json.loads(said)["conf"] == {"a": "b", MARK: "true"}
+    refuse_ended(spark, str(tmp_path), bound, "it")
+    (tmp_path / "commits" / "1").touch()
+    with pytest.raises(CheckpointError, match=r"^it: the query of .* has ended.*batch=0\)"):
+        refuse_ended(spark, str(tmp_path), bound, "it")

@@ -77,10 +77,10 @@ def _closing_batch(session: SparkSession, checkpoint: str, bound: Mapping[str, A
     if CLOSING not in bound:
         return None
     files, root = files_of(session), checkpoint.rstrip("/")
-    last = max(files.numbers(f"{root}/offsets"))
-    text = files.text(f"{root}/offsets/{last}")
-    assert text is not None
-    return last if MARK in json.loads(text.splitlines()[1])["conf"] else None
+    last = max(files.numbers(f"{root}/offsets"), default=None)
+    text = None if last is None else files.text(f"{root}/offsets/{last}")
+    marked = text is not None and MARK in json.loads(text.splitlines()[1])["conf"]
+    return last if marked else None
 
 
 def _is_done(session: SparkSession, checkpoint: str, batch: int) -> bool:
