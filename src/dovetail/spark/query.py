@@ -158,12 +158,13 @@ def _started(
         plan = run.plan(count)
         refuse_other_stages(bound, plan, run.title)
     refuse_unreachable(run.session, plan)
-    used = settings(partitions) | run.file.settings()
-    if trigger in (ALL, ONCE):
-        used |= TO_END if waits(plan) else {}
-    with STARTING, lake.setting(run.session, used):
+    used, ends = settings(partitions), trigger in (ALL, ONCE)
+    if ends and waits(plan):
+        used |= TO_END
+    # Of those that start at once each sees the session as it was.
+    with STARTING, lake.setting(run.session, used | run.file.settings()):
         _refuse_running(run.operator, run.session, name)
-        if bound is not None and trigger not in (ALL, ONCE) and waits(plan):
+        if bound is not None and not ends and waits(plan):
             wake(run)
         blobs = beginning.taken_over(run) if bound is not None and SEEDED in bound else {}
         labels = bucket_labels(count)
