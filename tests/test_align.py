@@ -149,8 +149,8 @@ def test_rows_at_the_other_sides_time_pass() -> None:
 
 
 def test_spark(spark: SparkSession, tmp_path: Path) -> None:
-    """The slow side's files hold a tenth of the rows of the other's; the query runs on until the
-    clock lets the last rows through.
+    """The slow side's files hold a tenth of the rows of the other's. A query over what is there
+    ends by itself; then it runs on, though nothing comes, until the clock lets the last rows pass.
     """
     records = history(3, count=40)
     left, right, joined = JOINS["stream-table"](None)
@@ -179,18 +179,23 @@ def test_spark(spark: SparkSession, tmp_path: Path) -> None:
     clicks = dt.Stream.from_changelog(frame("L"), key="k", timestamp="t", name="L")
     users = dt.Table.from_changelog(frame("R"), key="k", timestamp="t", name="R")
     aligned = clicks.join(users, how="left", align="5 s", select=SELECT)
-    query = aligned.write_stream(
-        dt.to_parquet(str(tmp_path / "out")),
-        checkpoint=str(tmp_path / "checkpoint"),
-        buckets=1,
-    )
+
+    def start(**trigger: Any) -> Any:
+        sink, checkpoint = dt.to_parquet(tmp_path / "out"), tmp_path / "checkpoint"
+        return aligned.write_stream(sink, checkpoint=checkpoint, buckets=1, **trigger)
+
+    def read_back() -> list[Any]:
+        return collected(spark.read.schema(aligned.schema).parquet(str(tmp_path / "out")))
+
+    assert start(availableNow=True).awaitTermination(120)
+    assert 0 < len(read_back()) < len(live)
+    query = start()
     told: list[Any] = []
     try:
         until = time.monotonic() + 120
         while len(told) < len(live) and time.monotonic() < until and query.isActive:
             time.sleep(1)
-            if (tmp_path / "out" / "_spark_metadata").exists():
-                told = collected(spark.read.schema(aligned.schema).parquet(str(tmp_path / "out")))
+            told = read_back()
     finally:
         query.stop()
     assert query.exception() is None

@@ -578,6 +578,7 @@ CALLS: dict[str, Call] = {
         name=NAME,
         initial=line("None", "path", wrong=({"orders": 1},)),
         emit_initial=FLAG,
+        close_at_end=FLAG,
     ),
     # Aggregates and windows.
     "aggregate": call(

@@ -272,7 +272,7 @@ class Stream(LooksUp):
         ``select``, ``errors``, ``name``: as in ``Table.join``. ``align``: let rows that are ahead
         of the other side's stream time wait, in state, until it has caught up or has brought
         nothing for so long by the clock; so that a replay gives what the live run gave. (With
-        ``availableNow=True`` they wait, at the end of the data, for the next run's.)
+        ``availableNow=True`` they wait for the next run's, unless ``close_at_end=True``.)
 
         Raises ``PlanError`` for arguments that do not fit. Source: KIP-77; KIP-914; Kafka Streams
         join design; spec/stream_table, spec/stream_stream.

@@ -72,6 +72,7 @@ def run(
     name: Text | None = None,
     initial: Initial | None = None,
     emit_initial: bool = False,
+    close_at_end: bool = False,
 ) -> StreamingQuery:
     """Start one query that keeps the sinks of several results up to date.
 
@@ -118,6 +119,7 @@ def run(
         name=name,
         initial=initial,
         emit_initial=emit_initial,
+        close_at_end=close_at_end,
     )
 
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 OfBatches: TypeAlias = Callable[[DataFrame, int], None]
 BATCH_TAG = "dovetail-batch-"
@@ -27,6 +30,14 @@ _PROBED = 1 << 16
 def is_remote(session: SparkSession) -> bool:
     """Whether the session is one of Spark Connect."""
     return not isinstance(session, SparkSession)
+
+
+def ended_by_itself(query: StreamingQuery) -> bool:
+    """Whether a classic session's query has come to its end by itself, having found that nothing is
+    left to read, rather than by being stopped, which Spark does not tell.
+    """
+    own: Any = query
+    return bool(own._jsq.streamingQuery().noNewData())  # noqa: SLF001
 
 
 def apart(session: SparkSession) -> SparkSession:

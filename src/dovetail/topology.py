@@ -360,6 +360,7 @@ class Topology(Planned):
         name: Text | None = None,
         initial: Initial | None = None,
         emit_initial: bool = False,
+        close_at_end: bool = False,
     ) -> StreamingQuery:
         """Start a query that keeps ``sink`` up to date; an ordinary ``StreamingQuery``.
 
@@ -378,6 +379,11 @@ class Topology(Planned):
         sink gets what comes of it, as a first micro-batch. On a checkpoint that has begun neither
         is looked at.
 
+        ``close_at_end``, with ``availableNow=True``: once all that there is has been read, a last
+        micro-batch ends all waiting: windows close, grace periods are over. Over all of its input
+        the result is then that of ``changelog()`` over static frames, however it was cut. The
+        query has ended for good: its checkpoint is refused when it is started again.
+
         Raises ``CheckpointError`` where the checkpoint is another topology's, ``PlanError`` where
         two inputs have one name and the same columns.
         """
@@ -392,6 +398,7 @@ class Topology(Planned):
             name=name,
             initial=initial,
             emit_initial=emit_initial,
+            close_at_end=close_at_end,
         )
 
     def dead_letters(self) -> DataFrame:

@@ -567,6 +567,18 @@ def upgraded(spark: SparkSession, folder: Path) -> str:
     return ""
 
 
+def closed(spark: SparkSession, folder: Path) -> str:
+    folder.mkdir()
+    read = spark.readStream.schema("id long, at timestamp").json(str(folder))
+    orders = dt.Table.from_changelog(read, key="id", timestamp="at")
+    ends = {"availableNow": True, "close_at_end": True}
+    try:
+        orders.write_stream(dt.to_memory("m"), checkpoint=folder / "checkpoint", **ends)
+    except dt.ConfigurationError as error:
+        return str(error)
+    return ""
+
+
 def test_what_is_lacking_is_said(delta_client: Client, tmp_path: Path) -> None:
     assert "Spark Connect does not show under which names" in delta_client.run(
         mapped_columns, tmp_path
@@ -575,6 +587,8 @@ def test_what_is_lacking_is_said(delta_client: Client, tmp_path: Path) -> None:
     assert refused.startswith("Spark Connect: it has no call that lists a folder. Do this in a ")
     refused = delta_client.run(upgraded, tmp_path / "upgraded")
     assert refused.startswith("upgrade: Spark Connect cannot write files into a checkpoint")
+    refused = delta_client.run(closed, tmp_path / "closed")
+    assert refused.startswith("write_stream: Spark Connect cannot write files into a checkpoint")
 
 
 def documented(spark: SparkSession, folder: Path, address: str) -> list[tuple[str, list[str]]]:

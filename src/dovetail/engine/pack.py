@@ -310,6 +310,15 @@ def whole(table: pa.Table | None, label: int, tag: Tag) -> pa.RecordBatch:
     return _tagged([label], tag, pa.array([payload], pa.binary()))
 
 
+def ended(reader: int, sources: int, labels: Sequence[int]) -> pa.RecordBatch:
+    """Rows of ``PACKED`` by which these buckets of a stage hear that all its sources have ended."""
+    beats = [
+        Tag(reader, b.source, b.partition, b.number, b.high_time_us) for b in Piece.ends(sources)
+    ]
+    made = [packed(None, labels, tag) for tag in beats]
+    return pa.Table.from_batches(made, PACKED).combine_chunks().to_batches()[0]
+
+
 def _tagged(labels: Sequence[int], tag: Tag, payloads: pa.Array) -> pa.RecordBatch:
     rows = len(labels)
     numbers = (tag.reader, tag.source, tag.partition, tag.number)

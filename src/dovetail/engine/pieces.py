@@ -29,7 +29,7 @@ from dovetail.columns import (
 )
 from dovetail.engine.stock import Stored
 from dovetail.laws.arrival import NEVER, LogRuns, Stairs, clocks, order_by_log, order_by_run
-from dovetail.operators.job import Batch
+from dovetail.operators.job import END_OF_TIME, Batch
 from dovetail.physical.source import SourceSpec
 
 RUNS = pa.schema(
@@ -59,6 +59,11 @@ class Piece:
     rows: Stored | None
     runs: pa.Table | None = None
     stairs: pa.Table | None = None
+
+    @classmethod
+    def ends(cls, sources: int) -> list[Piece]:
+        """That so many sources have ended."""
+        return [cls.beat(number, END_OF_TIME) for number in range(sources)]
 
     @classmethod
     def beat(cls, source: int, time_us: int) -> Piece:
@@ -180,5 +185,6 @@ def _stairs(heard: Sequence[Piece]) -> Stairs:
 
 
 def high_time_us(pieces: Sequence[Piece]) -> int:
-    """The largest time that a bucket has heard of in a batch."""
-    return max((piece.high_time_us for piece in pieces), default=NO_TIME)
+    """The largest time that a bucket has heard of in a batch; that the input has ended is none."""
+    times = (piece.high_time_us for piece in pieces)
+    return max((time for time in times if time != END_OF_TIME), default=NO_TIME)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from os import fspath
 from typing import TYPE_CHECKING, Annotated, ClassVar, NoReturn, TypeAlias
@@ -56,16 +56,39 @@ class MemorySink:
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """A view of all micro-batches, in this process."""
+        return self.kept(session, node, {})
+
+    def kept(self, session: SparkSession, node: Node, written: dict[int, pa.Table]) -> WriteBatch:
+        """A view of what is ``written``, by its micro-batch, and of what will be."""
         schema = changelog_schema(node)
-        written: dict[int, pa.Table] = {}
 
         def write(batch: DataFrame, number: int) -> None:
             written[number] = batch.toArrow()
             rows = pa.concat_tables(written.values())
             session.createDataFrame(rows, schema).createOrReplaceTempView(self.name)
 
-        session.createDataFrame([], schema).createOrReplaceTempView(self.name)
+        if not written:
+            session.createDataFrame([], schema).createOrReplaceTempView(self.name)
         return write
+
+    def across_runs(self) -> MemorySink:
+        """For two runs of a query: Spark's own table does not outlast the first."""
+        return _LastingMemorySink(self.name)
+
+
+@dataclass(frozen=True)
+class _LastingMemorySink(MemorySink):
+    written: dict[int, pa.Table] = field(default_factory=dict, compare=False)
+
+    def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
+        """The configured writer."""
+        session = changes.sparkSession
+        write = self.batches(session, node, checkpoint)
+        return changes.writeStream.foreachBatch(numbered(session, write))
+
+    def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
+        """The view, with what an earlier run has written."""
+        return self.kept(session, node, self.written)
 
 
 @dataclass(frozen=True)

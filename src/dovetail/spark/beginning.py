@@ -40,8 +40,9 @@ from dovetail.spark.checkpoint import (
     refuse_repartitioning,
     refuse_unfit,
 )
+from dovetail.spark.closing import refuse_ended
 from dovetail.spark.failures import explaining
-from dovetail.spark.running import STARTING, Run, settings, writer_of
+from dovetail.spark.running import STARTING, TO_END, Run, settings, waits, writer_of
 from dovetail.spark.seed import Seeding
 from dovetail.spark.stored import Stored, refuse_unreadable
 
@@ -138,7 +139,7 @@ def _apart(run: Run, rows: Mapping[Any, DataFrame]) -> dict[str, Any]:
     count, partitions = apart.numbers()
     plan = apart.plan(count)
     begun = seed.read(run.session, run.checkpoint, sources)
-    seeding = Seeding(bucket_labels(count), partitions, timers=False, sources=begun)
+    seeding = Seeding(bucket_labels(count), partitions, timers=True, sources=begun)
     apart.file.write(binding_of(run.nodes, plan, partitions=partitions))
     _complete(apart, plan, seeding)
     return _bind(run, plan, partitions, {SEEDED: True})
@@ -154,6 +155,7 @@ def _bind(run: Run, plan: Plan, partitions: int, more: Mapping[str, Any]) -> dic
 def _complete(run: Run, plan: Plan, seeding: Seeding) -> None:
     """Run the query of what there is, to its end."""
     used = settings(seeding.partitions) | run.file.settings() | seed.SETTINGS
+    used |= TO_END if waits(plan) else {}
     with STARTING, lake.setting(run.session, used):
         writer = writer_of(run.outcomes, plan, seeding, run.checkpoint)
         with refused(run.title, "Spark does not start its query", _REMEDY):
@@ -166,6 +168,7 @@ def _standing(run: Run, checkpoint: str) -> Stored:
     with reaching(run.operator, "initial=", checkpoint):
         bound = CheckpointFile(run.session, checkpoint).at_rest(run.operator)
     refuse_repartitioning(bound, run.title)
+    refuse_ended(run.session, checkpoint, bound, run.title)
     stored = Stored.of(run.operator, run.session, checkpoint, None)
     if stored.batch is not None:
         return stored
@@ -236,7 +239,7 @@ def _seeding(run: Run, plan: Plan, partitions: int, left: Mapping[str, Any]) -> 
     made = Seeding(
         bucket_labels(plan.buckets),
         partitions,
-        timers=False,
+        timers=True,
         silent=not left["emits"],
         sources=begun,
         results=results,

@@ -33,6 +33,8 @@ BEGINNING = "beginning"
 """Of a binding what is left to do before the query can start (``spark.beginning``)."""
 SEEDED = "seeded"
 """In a binding where the first micro-batch takes over the state of another checkpoint."""
+CLOSING = "closing"
+"""In a binding where the query's last micro-batch is planned, or was (``spark.closing``)."""
 REPARTITIONING = "repartitioning"
 """Of a binding the number of partitions to which its state is being dealt."""
 
@@ -177,11 +179,15 @@ class CheckpointFile:
             raise CheckpointError(
                 title, f"{self._root} has no micro-batch", "Name a query's checkpoint="
             )
-        text = self._files.text(f"{self._root}/metadata")
-        query = None if text is None else json.loads(text)["id"]
-        if any(str(one.id) == query for one in self._session.streams.active):
+        if self.is_running():
             raise CheckpointError(title, f"the query of {self._root} is running", "Stop it first")
         return binding
+
+    def is_running(self) -> bool:
+        """Whether its query runs in this session."""
+        text = self._files.text(f"{self._root}/metadata")
+        query = None if text is None else json.loads(text)["id"]
+        return any(str(one.id) == query for one in self._session.streams.active)
 
     def write(self, binding: Mapping[str, Any]) -> None:
         """Bind a checkpoint, at once: there is never a part of the file."""

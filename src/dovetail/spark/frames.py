@@ -35,6 +35,7 @@ from dovetail.engine.pack import (
     Packer,
     Packing,
     Tag,
+    ended,
     pack,
     whole,
 )
@@ -263,10 +264,11 @@ class Streaming(Frames):
     """In a streaming query.
 
     ``timers``: rows that wait for another source are let through when their time has come even if
-    no data does. A query with timers runs micro-batches without end, so it never stops by itself.
+    no data does. A query with timers runs micro-batches without end (but see ``running.TO_END``).
     ``initial``: by the fingerprint of a stage the blobs that its buckets begin with (``bucket``,
     ``name``, ``blob``), taken over by the query's first micro-batch; ``sources``: what is read in
     place of an entry, or of what it is a view of; ``silent``: whether nothing is emitted;
+    ``closing``: whether all inputs have ended, in a micro-batch without rows;
     ``stateful``: how many stages with state have been made.
     """
 
@@ -274,6 +276,7 @@ class Streaming(Frames):
     initial: Mapping[str, DataFrame] = field(default_factory=dict, kw_only=True)
     sources: Mapping[Entry, Source] = field(default_factory=dict, kw_only=True)
     silent: bool = field(default=False, kw_only=True)
+    closing: bool = field(default=False, kw_only=True)
     stateful: int = field(default=0, init=False)
 
     flat = True
@@ -293,6 +296,11 @@ class Streaming(Frames):
         self.stateful += 1
         fragment = step.stage.fragment
         timers = self.timers and fragment.align_us is not None
+        if self.closing:
+            # In partitions that are there without rows, too.
+            function = ending(step.number, len(fragment.sources), self.labels, self.partitions)
+            packed = packed.repartition(self.partitions, "bucket")
+            packed = packed.mapInArrow(function, PACKED_COLUMNS)
         if fragment.align_us is not None:
             # The time of the micro-batch, which is the same when a batch is run again. Only where
             # rows may wait: the projection copies every blob.
@@ -350,6 +358,21 @@ def packing(
             yield from others
 
     return pack_all
+
+
+def ending(reader: int, sources: int, labels: Sequence[int], partitions: int) -> task.BatchFunction:
+    """The function for ``mapInArrow`` that lets rows of ``PACKED`` pass and, spread over so many
+    partitions, tells every bucket of a stage that its sources have ended.
+    """
+
+    @task.mapping
+    def end_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        own = labels[task.partition() :: partitions]
+        if own:
+            yield ended(reader, sources, own)
+
+    return end_all
 
 
 def _union(inputs: Sequence[DataFrame]) -> DataFrame:

@@ -5,7 +5,7 @@ and kept while it is written, each result by its own sinks, all of them at the s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -63,6 +63,11 @@ class Outcome:
 
     node: Node
     sinks: tuple[Any, ...]
+
+    def across_runs(self) -> Outcome:
+        """The result, its sinks such that two runs of a query are one for them."""
+        sinks = (s.across_runs() if hasattr(s, "across_runs") else s for s in self.sinks)
+        return replace(self, sinks=tuple(sinks))
 
 
 @dataclass(frozen=True)

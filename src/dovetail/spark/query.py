@@ -18,7 +18,7 @@ from dovetail.plan.fingerprint import in_one_order, origins_of, refuse_alike
 from dovetail.plan.nodes import Node
 from dovetail.plan.spans import Span, microseconds
 from dovetail.refusals import reaching, refused
-from dovetail.spark import beginning, seed
+from dovetail.spark import beginning, closing, seed
 from dovetail.spark.buckets import bucket_labels
 from dovetail.spark.checkpoint import (
     BEGINNING,
@@ -30,17 +30,21 @@ from dovetail.spark.checkpoint import (
 )
 from dovetail.spark.delta_join import refuse_unreachable
 from dovetail.spark.failures import explaining
+from dovetail.spark.followed import followed
 from dovetail.spark.frames import Streaming, session_of
 from dovetail.spark.outcomes import Outcome, Sink
+from dovetail.spark.planning import wake
 from dovetail.spark.running import (
     BUCKETS_DEFAULT,
     PARTITIONS,
     PROVIDER,
     ROCKSDB,
     STARTING,
+    TO_END,
     Run,
     rows_of,
     settings,
+    waits,
     writer_of,
 )
 from dovetail.spark.session import refuse_strange_workers
@@ -49,6 +53,9 @@ from dovetail.spark.static import changelog as static_changelog
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
+ALL: Mapping[str, Any] = {"availableNow": True}
+ONCE: Mapping[str, Any] = {"once": True}
+"""Triggers: all that there is; the one micro-batch that is planned."""
 A_SINK = "what dt.to_parquet(...), dt.to_delta(...) or another of dovetail's sinks returns"
 ASink: TypeAlias = Annotated[Sink, Rule(A_SINK)]
 
@@ -92,18 +99,29 @@ def start(
     name: str | None,
     initial: Mapping[str, DataFrame] | str | PathLike[str] | None = None,
     emit_initial: bool = False,
+    close_at_end: bool = False,
 ) -> StreamingQuery:
     """Start the query of these results, bound to its checkpoint; ``operator``: the call;
     ``trigger``: as ``trigger_of`` gives it; ``initial``: by name the rows that tables begin with,
     or the checkpoint whose state they go on with, where this one has not begun; ``emit_initial``:
-    whether what is stored then is written.
+    whether what is stored then is written; ``close_at_end``: whether all waiting ends when all that
+    there is has been read.
     """
+    if close_at_end and trigger != ALL:
+        raise PlanError(
+            operator,
+            "close_at_end= is given without availableNow=True, so there is no end",
+            "Give both, or neither",
+        )
     if emit_initial and initial is None:
         raise PlanError(operator, "emit_initial= is given without initial=", "Give both")
     outcomes = _in_one_order(outcomes)
     nodes = [one.node for one in outcomes if not isinstance(one.node, DeadLetters)]
     session = streaming_session(*nodes)
     refuse_strange_workers(session)
+    if close_at_end:
+        closing.refuse_remote(operator, session)
+        outcomes = [one.across_runs() for one in outcomes]
     run = Run(operator, nodes, outcomes, fspath(checkpoint), emit, buckets, partitions)
     with reaching(operator, "checkpoint=", run.checkpoint):
         bound = run.file.read(run.title)
@@ -112,13 +130,31 @@ def start(
         bound = beginning.prepared(run, initial, emits=emit_initial)
     if bound is not None and BEGINNING in bound:
         bound = beginning.finished(run, bound)
-    return _started(run, bound, trigger, name)
+    if bound is not None and closing.is_closing(run, bound, asked=close_at_end):
+        return _started(run, bound, ONCE, name, closes=True)
+    query = _started(run, bound, trigger, name)
+    if not close_at_end:
+        return query
+
+    def close() -> StreamingQuery | None:
+        if not closing.plan_end(run):
+            return None
+        return _started(run, run.file.read(run.title), ONCE, name, closes=True)
+
+    return followed(query, close)
 
 
 def _started(
-    run: Run, bound: Mapping[str, Any] | None, trigger: Mapping[str, Any], name: str | None
+    run: Run,
+    bound: Mapping[str, Any] | None,
+    trigger: Mapping[str, Any],
+    name: str | None,
+    *,
+    closes: bool = False,
 ) -> StreamingQuery:
-    """``bound``: the binding of a checkpoint that has begun."""
+    """``bound``: the binding of a checkpoint that has begun; ``closes``: whether to run the last
+    micro-batch, which is planned.
+    """
     if bound is None:
         count, partitions = run.numbers()
         plan = run.plan(count)
@@ -130,13 +166,23 @@ def _started(
         plan = run.plan(count)
         refuse_other_stages(bound, plan, run.title)
     refuse_unreachable(run.session, plan)
-    with STARTING, lake.setting(run.session, settings(partitions) | run.file.settings()):
+    used, ends = settings(partitions), trigger in (ALL, ONCE)
+    if ends and waits(plan):
+        used |= TO_END
+    # Of those that start at once each sees the session as it was.
+    with STARTING, lake.setting(run.session, used | run.file.settings()):
         _refuse_running(run.operator, run.session, name)
-        timers = "availableNow" not in trigger
+        if bound is not None and not ends and waits(plan):
+            wake(run)
         blobs = beginning.taken_over(run) if bound is not None and SEEDED in bound else {}
         sources = seed.unchanging(run.session, run.checkpoint, origins_of(run.nodes))
         streaming = Streaming(
-            bucket_labels(count), partitions, timers, initial=blobs, sources=sources
+            bucket_labels(count),
+            partitions,
+            timers=True,
+            initial=blobs,
+            sources=sources,
+            closing=closes,
         )
         writer = writer_of(run.outcomes, plan, streaming, run.checkpoint).trigger(**trigger)
         if name is not None:
@@ -193,7 +239,9 @@ def refuse_static(operator: str, node: Node) -> None:
             )
 
 
-def trigger_of(operator: str, processing_time: Span | None, available_now: bool) -> dict[str, Any]:
+def trigger_of(
+    operator: str, processing_time: Span | None, available_now: bool
+) -> Mapping[str, Any]:
     """The arguments of Spark's ``trigger``."""
     if available_now:
         if processing_time is not None:
@@ -202,7 +250,7 @@ def trigger_of(operator: str, processing_time: Span | None, available_now: bool)
                 "processingTime= and availableNow= are both given",
                 "Give one, or neither to run as fast as data comes",
             )
-        return {"availableNow": True}
+        return ALL
     interval = "0 s" if processing_time is None else processing_time
     interval_us = microseconds(operator, "processingTime=", interval)
     return {"processingTime": f"{interval_us // 1000} milliseconds"}

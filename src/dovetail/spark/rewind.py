@@ -12,7 +12,7 @@ from uuid import uuid4
 from dovetail.arguments import Natural, Path, validated
 from dovetail.errors import CheckpointError
 from dovetail.files import Files, files_of
-from dovetail.spark.checkpoint import CheckpointFile
+from dovetail.spark.checkpoint import CLOSING, CheckpointFile
 from dovetail.spark.state_reader import Session
 
 _OF_VERSION = re.compile(r"(\d+)(_[^.]*)?\.(changelog|zip|delta|snapshot)")
@@ -37,7 +37,8 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
     Connect, which cannot delete the files.
     """
     root = fspath(checkpoint).rstrip("/")
-    CheckpointFile(spark, root).at_rest("rewind")
+    file = CheckpointFile(spark, root)
+    bound = file.at_rest("rewind")
     files = files_of(spark)
     numbers = files.numbers(f"{root}/commits")
     if batch not in numbers:
@@ -66,6 +67,8 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
         for number in sorted(files.numbers(folder), reverse=True):
             if number > batch:
                 files.remove(f"{folder}/{number}")
+    if CLOSING in bound:
+        file.write({name: value for name, value in bound.items() if name != CLOSING})
     return committed
 
 

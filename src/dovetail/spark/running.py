@@ -40,6 +40,11 @@ PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 PARTITIONS = "spark.sql.shuffle.partitions"
 
+TO_END = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
+"""Further settings of a query that is to end by itself though its stages have timers, for which
+Spark would run micro-batches without end. (They have them all the same: Spark refuses state that is
+read now with timers and now without.)
+"""
 STARTING = Lock()
 """Held while a query starts: its session has the query's settings meanwhile."""
 _WARNED: WeakSet[SparkSession] = WeakSet()
@@ -57,6 +62,11 @@ def settings(partitions: Positive) -> dict[str, str]:
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         PARTITIONS: str(partitions),
     }
+
+
+def waits(plan: Plan) -> bool:
+    """Whether rows may wait for another source, and so stages have timers."""
+    return any(stage.fragment.align_us is not None for stage in plan.stages)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from dovetail.engine import flow
 from dovetail.engine.fragment import process
 from dovetail.engine.pack import unpack_piece
 from dovetail.engine.pieces import Piece, high_time_us
-from dovetail.operators.job import END_OF_TIME
 from dovetail.physical.fragment import Emit, Fragment
 from dovetail.physical.line import Step
 from dovetail.physical.planner import plan_of
@@ -56,11 +55,13 @@ def _bucket(fragment: Fragment, emission: Emission, number: int) -> Any:
 
         own, others = parted(rows, number)
         pieces = [unpack_piece(row) for row in own.itertuples(index=False)]
-        high_us = high_time_us(pieces)
         # The end of the input ends all waiting.
-        pieces += [Piece.beat(number, END_OF_TIME) for number in range(len(fragment.sources))]
+        pieces += Piece.ends(len(fragment.sources))
         done = process(fragment, pieces, MemoryBlobs(), SegmentCache(), bucket=key[0])
-        frames = [*emission.frames(done, key[0], high_us), *([others] if len(others) else [])]
+        frames = [
+            *emission.frames(done, key[0], high_time_us(pieces)),
+            *([others] if len(others) else []),
+        ]
         return pd.concat(frames) if frames else pd.DataFrame()
 
     return run

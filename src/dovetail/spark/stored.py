@@ -36,6 +36,10 @@ MANIFESTS = f"name = '{manifests.NAME}' OR name LIKE '{manifests.PAGE}%'"
 """Which blobs are not segments."""
 
 
+_FIRST = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_LAST = datetime(9999, 12, 31, tzinfo=timezone.utc)
+
+
 class Operator(NamedTuple):
     """Spark's number of an operator with state, and in how many partitions it has it."""
 
@@ -259,8 +263,8 @@ def refuse_other_times(caller: str, table: str, kept: Kept, as_of: datetime) -> 
 
 
 def moment(us: int) -> datetime:
-    """A time in microseconds as Python has it."""
-    return datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=us)
+    """A time in microseconds as Python has it; the end of time is in the year 9999."""
+    return _FIRST + min(timedelta(microseconds=us), _LAST - _FIRST)
 
 
 def in_us(time: datetime) -> int:

@@ -18,6 +18,7 @@ from dovetail.columns import DELETED, EVENT_TIME, POSITION
 from dovetail.dsl import Table
 from dovetail.engine.local import Hash, Local
 from dovetail.errors import CheckpointError, DataError, PlanError
+from dovetail.operators.job import END_OF_TIME
 from dovetail.physical.fragment import Buckets, Emit
 from dovetail.physical.inputs import Arrival
 from dovetail.physical.planner import plan_of
@@ -107,7 +108,7 @@ class Driver:
         self._log: list[Fed] | None = []
         self._views: dict[Node, _View] = {}
         self._unread: list[list[Change]] = [[] for _ in plans]
-        self._inside_batch = False
+        self._inside_batch = self._ended = False
         self._sequence = self._now_us = self._batches = 0
         self.dropped = 0
 
@@ -212,6 +213,16 @@ class Driver:
         self._now_us += microseconds("advance_wall_clock", "span=", span)
         with self.batch() as changes:
             pass
+        return changes
+
+    def end_input(self) -> list[Change]:
+        """End all inputs, as at the end of a batch run and of a query with ``close_at_end=True``:
+        windows close, grace periods are over. Nothing can be piped in after that.
+        """
+        self._refuse_inside("end_input()")
+        with self._batch(END_OF_TIME) as changes:
+            pass
+        self._ended = True
         return changes
 
     @validated
@@ -395,6 +406,8 @@ class Driver:
     def _refuse_inside(self, call: str) -> None:
         if self._inside_batch:
             raise PlanError(call, "a batch is open", "Call it after the with block")
+        if self._ended:
+            raise PlanError(call, "the input has ended", "Call it before end_input()")
 
 
 def _in_order(results: Sequence[AResult]) -> list[Node]:

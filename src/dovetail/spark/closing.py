@@ -1,0 +1,87 @@
+"""The end of a query's input (``close_at_end=True``): a last micro-batch, in which all inputs have
+ended and so nothing waits any longer.
+
+It has no rows, so it is planned in the checkpoint (``planning``), with a mark, by which every later
+start knows that the input ends here, or has ended. The query that runs the micro-batch tells every
+stage that its inputs have ended (``frames.Streaming``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dovetail.errors import CheckpointError, ConfigurationError
+from dovetail.files import files_of
+from dovetail.sessions import is_remote
+from dovetail.spark.checkpoint import CLOSING
+from dovetail.spark.planning import plan_batch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dovetail.spark.running import Run
+
+MARK = "dovetail.closing"
+"""In what a micro-batch ran under, where it is the last one."""
+
+
+def refuse_remote(operator: str, session: SparkSession) -> None:
+    """Refuse to close a query of Spark Connect."""
+    if is_remote(session):
+        raise ConfigurationError(
+            operator,
+            "Spark Connect cannot write files into a checkpoint, as close_at_end= needs it",
+            "Leave it out, or run the query in a classic session",
+        )
+
+
+def refuse_ended(session: SparkSession, checkpoint: str, bound: Mapping[str, Any], by: str) -> None:
+    """Refuse a checkpoint whose input has ended; ``bound``: its binding; ``by``: as errors say."""
+    last = _closing_batch(session, checkpoint, bound)
+    if last is not None and _is_done(session, checkpoint, last):
+        raise CheckpointError(
+            by,
+            f"the query of {checkpoint} has ended, by close_at_end=True",
+            "Start with a new checkpoint, or go back to before its end: "
+            f"dt.rewind(spark, checkpoint, batch={last - 1})",
+        )
+
+
+def is_closing(run: Run, bound: Mapping[str, Any], *, asked: bool) -> bool:
+    """Whether the last micro-batch is planned, and not done; ``asked``: whether the call is to
+    close the query, without which that is an error.
+    """
+    refuse_ended(run.session, run.checkpoint, bound, run.title)
+    planned = _closing_batch(run.session, run.checkpoint, bound) is not None
+    if planned and not asked:
+        raise CheckpointError(
+            run.title,
+            f"the query of {run.checkpoint} was stopped while close_at_end=True ended it",
+            "Start it once more with availableNow=True, close_at_end=True, which does the rest",
+        )
+    return planned
+
+
+def plan_end(run: Run) -> bool:
+    """Plan the last micro-batch; False where there has been none, so that nothing waits."""
+    bound = run.file.read(run.title)
+    if bound is not None and CLOSING not in bound:
+        run.file.write({**bound, CLOSING: True})
+    return plan_batch(run.session, run.checkpoint, MARK)
+
+
+def _closing_batch(session: SparkSession, checkpoint: str, bound: Mapping[str, Any]) -> int | None:
+    """The number of the last micro-batch, None where it is not planned (yet, or any longer)."""
+    if CLOSING not in bound:
+        return None
+    files, root = files_of(session), checkpoint.rstrip("/")
+    last = max(files.numbers(f"{root}/offsets"), default=None)
+    text = None if last is None else files.text(f"{root}/offsets/{last}")
+    marked = text is not None and MARK in json.loads(text.splitlines()[1])["conf"]
+    return last if marked else None
+
+
+def _is_done(session: SparkSession, checkpoint: str, batch: int) -> bool:
+    return batch in files_of(session).numbers(f"{checkpoint.rstrip('/')}/commits")

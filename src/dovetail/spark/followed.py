@@ -1,0 +1,97 @@
+"""Two of Spark's queries as one for those who wait for it: where the first has read all that there
+is, a second one takes its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, Any
+
+from dovetail.sessions import ended_by_itself
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    _Query = StreamingQuery
+else:
+    _Query = object
+
+
+def followed(query: StreamingQuery, follow: Callable[[], StreamingQuery | None]) -> StreamingQuery:
+    """The query, and once it has come to its end by itself, the one that ``follow`` starts, if it
+    starts one. A query that fails, or is stopped, is not followed.
+    """
+    kind: Any = type(query)
+    made: Any = object.__new__(type("Query", (_Followed, kind), {}))
+    made.__dict__.update(query.__dict__)
+    made.begin(query, follow)
+    return made  # type: ignore[no-any-return]
+
+
+class _Followed(_Query):
+    """Is the first query, then the second."""
+
+    def begin(self, first: StreamingQuery, follow: Callable[[], StreamingQuery | None]) -> None:
+        """Wait for the first one's end, in a thread of its own."""
+        self._first, self._follow = first, follow
+        self._over, self._starting, self._stopped = Event(), Lock(), False
+        self._failure: BaseException | None = None
+        Thread(target=self._run, name="dovetail-query", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._first.awaitTermination()
+            last = None
+            with self._starting:
+                if not self._stopped and ended_by_itself(self._first):
+                    last = self._follow()
+                if last is not None:
+                    self.__dict__.update(last.__dict__)
+            if last is not None:
+                last.awaitTermination()
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._over.set()
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802
+        """As Spark's."""
+        return not self._over.is_set()
+
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
+        """As Spark's."""
+        if timeout is not None and timeout <= 0:
+            return super().awaitTermination(timeout)  # which refuses it
+        over = self._over.wait(timeout)
+        if self._failure is not None:
+            raise self._failure
+        return None if timeout is None else over
+
+    def processAllAvailable(self) -> None:  # noqa: N802
+        """As Spark's."""
+        self.awaitTermination()
+
+    def stop(self) -> None:
+        """As Spark's."""
+        with self._starting:
+            self._stopped = True
+            super().stop()
+        self._over.wait()
+
+    def exception(self) -> Any:
+        """As Spark's."""
+        return self._failure
+
+    @property
+    def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802
+        """As Spark's."""
+        own = super().recentProgress
+        return own if self.runId == self._first.runId else [*self._first.recentProgress, *own]
+
+    @property
+    def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802
+        """As Spark's."""
+        return super().lastProgress or self._first.lastProgress

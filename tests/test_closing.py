@@ -1,0 +1,295 @@
+"""The end of the input ends all waiting: what comes out of a query then, however its input was cut,
+is what comes out of a batch run over all of it; and then its checkpoint has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from itertools import accumulate, chain, product
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from bench.records import cut
+from bench.runners import write_file
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+
+import dovetail as dt
+from dovetail import testing
+from dovetail.errors import CheckpointError, PlanError
+from dovetail.spark.closing import MARK, refuse_ended
+from dovetail.spark.planning import plan_batch
+from dovetail.testing import Change
+
+S = 1_000_000
+SCHEMA = {"k": pa.string(), "v": pa.int64()}
+LEFT = testing.stream("left", key="k", schema=SCHEMA)
+RIGHT = testing.stream("right", key="k", schema=SCHEMA)
+TABLE = testing.table("table", key="k", schema=SCHEMA, versioned="1000 s")
+Records = list[tuple[Any, str, int, int]]
+"""Input, key, value, seconds."""
+
+
+def drawn(random_: random.Random) -> Records:
+    """Records whose times do not fall, of few keys."""
+    times = accumulate(random_.choices([0, 1, 2, 9], k=random_.choice([12, 60])))
+    return [
+        (random_.choice([LEFT, RIGHT, TABLE]), random_.choice("abcd"), number, time)
+        for number, time in enumerate(times)
+    ]
+
+
+def windows(size: int) -> dt.Table:
+    one, other = (
+        stream.group_by("k").window(dt.tumbling(f"{size} s", grace="30 s")).agg(n=dt.count())
+        for stream in (LEFT, RIGHT)
+    )
+    both = one.join(other, how="outer", select={"l": "left.n", "r": "right.n"})
+    return both.to_table(windows="on_close")
+
+
+def windows_wanted(size: int, records: Records) -> Counter[Any]:
+    """Each window, with how many records of both sides are in it."""
+    count = Counter((table, key, time // size) for table, key, _, time in records)
+    places = {(key, window) for table, key, window in count if table is not TABLE}
+    return Counter(
+        (key, window * size, count[LEFT, key, window] or None, count[RIGHT, key, window] or None)
+        for key, window in places
+    )
+
+
+def windows_found(changes: Iterable[Change]) -> Counter[Any]:
+    return Counter(
+        (c.key["k"], int(c.key["window_start"].timestamp()), c.values["l"], c.values["r"])
+        for c in changes
+        if c.values
+    )
+
+
+def unmatched(size: int) -> dt.Stream:
+    within = dt.within(before=f"{size} s", after=f"{size} s", grace="5 s")
+    return LEFT.join(RIGHT, how="outer", within=within, select={"l": "left.v", "r": "right.v"})
+
+
+def unmatched_wanted(size: int, records: Records) -> Counter[Any]:
+    """Each pair within the window, and each record that is in none."""
+    streams = [record for record in records if record[0] is not TABLE]
+    pairs = [
+        (one, other)
+        for one, other in product(streams, streams)
+        if (one[0], other[0]) == (LEFT, RIGHT)
+        and one[1] == other[1]
+        and abs(one[3] - other[3]) <= size
+    ]
+    alone = [record for record in streams if not any(record in pair for pair in pairs)]
+    return Counter(
+        [
+            *((one[2], other[2]) for one, other in pairs),
+            *((v, None) if side is LEFT else (None, v) for side, _, v, _ in alone),
+        ]
+    )
+
+
+def values_found(changes: Iterable[Change]) -> Counter[Any]:
+    return Counter(tuple(c.values.values()) for c in changes if c.values)
+
+
+def grace(size: int, **more: Any) -> dt.Stream:
+    return LEFT.join(
+        TABLE, how="left", on="k", grace=f"{size} s", select={"l": "left.v", "t": "right.v"}, **more
+    )
+
+
+def grace_wanted(_: int, records: Records) -> Counter[Any]:
+    """Each record of the stream with the table's row as of its time."""
+    rows = [r for r in records if r[0] is TABLE]
+    return Counter(
+        (v, max((row[2] for row in rows if row[1] == key and row[3] <= time), default=None))
+        for table, key, v, time in records
+        if table is LEFT
+    )
+
+
+KINDS: Mapping[str, tuple[Callable[..., Any], ...]] = {
+    "windows": (windows, windows_wanted, windows_found),
+    "unmatched": (unmatched, unmatched_wanted, values_found),
+    "grace": (grace, grace_wanted, values_found),
+}
+
+
+def told(topology: Any, batches: list[Records], *, restart: bool, buckets: int) -> list[Change]:
+    """All that a topology tells of records that come in these micro-batches, and at their end."""
+    driver, changes = testing.Driver(topology, buckets=buckets), list[Change]()
+    read = {node.name for node in topology.plan.origins}
+    for batch in batches:
+        if restart:
+            driver = testing.Driver.restore(topology, driver.snapshot())
+        with driver.batch() as now:
+            for table, key, value, time in batch:
+                if table.plan.name in read:
+                    driver.pipe(table, {"k": key, "v": value}, timestamp=time * S)
+        changes += now
+    return [*changes, *driver.end_input()]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("kind", KINDS)
+def test_at_the_end_all_comes_out_however_it_was_cut(kind: str, seed: int) -> None:
+    random_ = random.Random(seed)
+    build, wanted, found = KINDS[kind]
+    size, records = random_.choice([2, 10, 40]), drawn(random_)
+    topology = build(size)
+    whole = told(topology, [records], restart=False, buckets=1)
+    assert found(whole) == wanted(size, records)
+    assert told(topology, cut(records, 1), restart=True, buckets=1) == whole
+    spread = told(topology, cut(records, 7), restart=False, buckets=3)
+    assert found(spread) == wanted(size, records)
+
+
+def test_what_waits_for_another_side_comes_out_at_the_end() -> None:
+    driver = testing.Driver(grace(0, align="1 min"))
+    assert driver.pipe(LEFT, {"k": "a", "v": 1}, timestamp=5 * S) == []
+    assert [change.key for change in driver.end_input()] == [{"k": "a"}]
+
+
+def test_the_end_takes_no_row_away() -> None:
+    table = testing.table("plain", key="k", schema=SCHEMA)
+    driver = testing.Driver(table.expire(after="1 min"))
+    driver.pipe(table, {"k": "a", "v": 1}, timestamp=5 * S)
+    assert driver.end_input() == []
+
+
+def test_nothing_comes_after_the_end() -> None:
+    driver = testing.Driver(windows(2))
+    driver.end_input()
+    with pytest.raises(PlanError, match=r"the input has ended\. Call it before end_input\(\)"):
+        driver.pipe(LEFT, {"k": "a", "v": 1}, timestamp=1)
+
+
+def chained(left: dt.Stream, right: dt.Stream) -> tuple[dt.Stream, dt.Table]:
+    """A join, and in a second stage windows over its unmatched records."""
+    within = dt.within(before="2 s", after="2 s")
+    joined = left.join(right, how="left", within=within, select={"l": "left.v", "r": "right.v"})
+    counted = joined.where("r IS NULL").group_by("k").window(dt.tumbling("10 s", grace="10 s"))
+    totals = counted.agg(n=dt.count(), last=dt.max("l")).to_table(windows="on_close")
+    return joined, totals
+
+
+def read(reader: Any, folder: Path) -> tuple[dt.Stream, dt.Table]:
+    frames = {
+        name: reader.schema("k string, v long, at timestamp").parquet(str(folder / name))
+        for name in ("left", "right")
+    }
+    return chained(
+        *(
+            dt.Stream.from_changelog(frame, key="k", timestamp="at", name=name)
+            for name, frame in frames.items()
+        )
+    )
+
+
+def write(folder: Path, records: Records, number: int) -> None:
+    columns = SCHEMA | {"at": pa.timestamp("us", "UTC")}
+    for side in (LEFT, RIGHT):
+        rows = [{"k": k, "v": v, "at": at * S} for one, k, v, at in records if one is side]
+        write_file(folder / side.plan.name, rows, columns, number)
+
+
+def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in frame.drop("_position").collect()]
+
+
+def test_a_query_that_is_closed(spark: Any, tmp_path: Path) -> None:
+    """Stopped, and failing as it closes, it tells in the end what a batch run does."""
+    records = [r for r in drawn(random.Random(0)) if r[0] is not TABLE]
+    assert len(records) > 20
+    batches = cut(records, len(records) // 2 + 1)
+    for number, batch in enumerate(batches):
+        write(tmp_path, batch, number)
+    checkpoint = tmp_path / "checkpoint"
+    binding = checkpoint / "dovetail.json"
+    answers: list[dict[int, list[tuple[Any, ...]]]] = [{}, {}]
+    failing = [len(batches)]
+
+    def collect(result: int, changes: DataFrame, batch: int) -> None:
+        if batch in failing:
+            raise OSError(f"no room for {batch}")
+        answers[result][batch] = rows_of(changes)
+
+    def start(*, close: bool = True) -> Any:
+        reader = spark.readStream.option("maxFilesPerTrigger", 1)
+        results = enumerate(read(reader, tmp_path))
+        return dt.run(
+            {result: dt.to_foreach_batch(partial(collect, number)) for number, result in results},
+            checkpoint=checkpoint,
+            availableNow=True,
+            buckets=2,
+            close_at_end=close,
+        )
+
+    stopped = start()
+    spark.streams.get(stopped.id).stop()
+    stopped.awaitTermination()
+    assert not stopped.isActive
+    assert "closing" not in json.loads(binding.read_text())
+    query = start()
+    with pytest.raises(StreamingQueryException, match=f"no room for {len(batches)}"):
+        query.awaitTermination(120)
+    assert not query.isActive
+    assert len(query.recentProgress) >= len(batches)
+    assert "no room" in str(query.exception())
+    with pytest.raises(CheckpointError, match="was stopped while close_at_end=True ended it"):
+        start(close=False)
+    failing.clear()
+    query = start()
+    assert query.awaitTermination(120)
+    assert len(query.recentProgress) == 1
+    for result, told in zip(read(spark.read, tmp_path), answers, strict=True):
+        assert [*told] == [*range(len(batches) + 1)]
+        assert told[len(batches)]
+        batch_run = rows_of(result.changelog(buckets=2))
+        assert sorted(chain(*told.values()), key=str) == sorted(batch_run, key=str)
+    back = rf"has ended, by close_at_end=True.*batch={len(batches) - 1}\)"
+    for close in (False, True):
+        with pytest.raises(CheckpointError, match=back):
+            start(close=close)
+    with pytest.raises(CheckpointError, match=back):
+        dt.upgrade(spark, checkpoint, tmp_path / "new", [*read(spark.readStream, tmp_path)])
+    assert max(row.stream_time.year for row in dt.read_state(spark, checkpoint).collect()) == 9999
+    dt.rewind(spark, checkpoint, batch=len(batches) - 1)
+    assert "closing" not in json.loads(binding.read_text())
+
+
+def test_only_what_has_an_end_is_closed(spark: Any, tmp_path: Path) -> None:
+    write(tmp_path, [], 0)
+    (topology, _), sink = read(spark.readStream, tmp_path), dt.to_foreach_batch(lambda *_: None)
+    with pytest.raises(PlanError, match=r"^write_stream: close_at_end= is given without avail"):
+        topology.write_stream(sink, checkpoint=tmp_path / "checkpoint", close_at_end=True)
+
+
+def test_a_checkpoint_that_has_read_nothing_has_not_ended(spark: Any, tmp_path: Path) -> None:
+    """Though it is marked, by a run that found nothing or was killed as it was to end it."""
+    bound = {"closing": True}
+    refuse_ended(spark, str(tmp_path), bound, "it")
+    assert not plan_batch(spark, str(tmp_path), MARK)
+    (tmp_path / "offsets").mkdir()
+    ran = {"batchWatermarkMs": 0, "batchTimestampMs": 5, "conf": {"a": "b"}}
+    (tmp_path / "offsets" / "0").write_text(f"v1\n{json.dumps(ran)}\n-\n3")
+    refuse_ended(spark, str(tmp_path), bound, "it")
+    assert not plan_batch(spark, str(tmp_path), MARK)
+    (tmp_path / "commits").mkdir()
+    (tmp_path / "commits" / "0").touch()
+    assert plan_batch(spark, str(tmp_path), MARK)
+    version, said, *offsets = (tmp_path / "offsets" / "1").read_text().splitlines()
+    assert (version, offsets) == ("v1", ["-", "3"])
+    assert json.loads(said)["conf"] == {"a": "b", MARK: "true"}
+    refuse_ended(spark, str(tmp_path), bound, "it")
+    (tmp_path / "commits" / "1").touch()
+    with pytest.raises(CheckpointError, match=r"^it: the query of .* has ended.*batch=0\)"):
+        refuse_ended(spark, str(tmp_path), bound, "it")
