@@ -679,6 +679,8 @@ CALLS: dict[str, Call] = {
         compact_every=POSITIVE,
         retention=MAYBE_SPAN,
         log_retention=MAYBE_SPAN,
+        partition_by=line("None", "text", "column", "names", "span", "empty text", "empty list"),
+        evolve=FLAG,
     ),
     "to_postgres": call(
         lambda _: partial(dt.to_postgres, dsn="", table="t"),

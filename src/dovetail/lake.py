@@ -14,7 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DecimalType, IntegralType, StringType
+from pyspark.sql.types import DataType, DecimalType, IntegralType, StringType, StructField
 
 from dovetail.columns import CHANGE, key_name, quoted, value_name
 from dovetail.errors import ConfigurationError, DovetailWarning, PlanError
@@ -178,9 +178,18 @@ def exists(session: SparkSession, table: str) -> bool:
     return True
 
 
-def create(rows: DataFrame, table: str, properties: Mapping[str, str], *, replace: bool) -> None:
+def create(
+    rows: DataFrame,
+    table: str,
+    properties: Mapping[str, str],
+    *,
+    replace: bool,
+    partition_by: Sequence[str] = (),
+) -> None:
     """A table of these rows in one commit; ``replace``: in place of the one that is there."""
     writer = rows.writeTo(table).using("delta")
+    if partition_by:
+        writer = writer.partitionedBy(*(F.col(quoted(name)) for name in partition_by))
     for name, value in {_VECTORS: "true", **properties}.items():
         writer = writer.tableProperty(name, value)
     if replace:
@@ -216,6 +225,12 @@ def set_property(session: SparkSession, table: str, name: str, value: str) -> No
     """Set a property of the table: a commit without rows."""
     literal = value.replace("\\", "\\\\").replace("'", "\\'")
     session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{name}' = '{literal}')")
+
+
+def add_columns(session: SparkSession, table: str, fields: Sequence[StructField]) -> None:
+    """Add columns to the table, null in all its rows: a commit without rows."""
+    added = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in fields)
+    session.sql(f"ALTER TABLE {table} ADD COLUMNS ({added})")
 
 
 def compact(session: SparkSession, table: str) -> None:

@@ -168,6 +168,35 @@ def test_other_columns_are_refused_before_the_query_starts(
     assert place.stored() == OWN
 
 
+def test_columns_that_are_missing_are_added(place: Place) -> None:
+    """With the first micro-batch; what came before has nulls."""
+    place.there([(9, "y")], "id long, w string")
+    refused(place, "v is missing, w is not among the query's", existing="adopt")
+    refused(place, "w is not among the query's", existing="adopt", evolve=True)
+    shutil.rmtree(place.target)
+    place.there([(9,), (1,)], "id long")
+    place.run(existing="adopt", evolve=True)
+    assert place.stored() == [(1, "a"), (2, "b"), (9, None)]
+    place.come([(1, None), (3, "c")])
+    place.run()
+    assert place.stored() == [(2, "b"), (3, "c"), (9, None)]
+
+
+def test_a_table_is_laid_out_by_its_columns(place: Place) -> None:
+    with pytest.raises(dt.PlanError, match="partition_by= names an unknown column 'w'"):
+        place.run(partition_by="w")
+    place.run(partition_by="v")
+    place.come([(1, "b"), (2, None)])
+    place.run(partition_by="v")
+    assert place.stored() == [(1, "b")]
+    assert {path.parent.name for path in place.target.glob("*/*.parquet")} == {"v=a", "v=b"}
+    place.run(checkpoint="another", existing="replace", partition_by=["v"])
+    assert place.stored() == [(1, "b")]
+    assert place.spark.sql(f"DESCRIBE DETAIL delta.`{place.target}`").first()[
+        "partitionColumns"
+    ] == ["v"]
+
+
 @pytest.mark.parametrize(
     ("existing", "step"),
     [

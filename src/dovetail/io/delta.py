@@ -13,13 +13,10 @@ import pyarrow.compute as pc
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    BooleanType,
-    StructType,
-)
+from pyspark.sql.types import BooleanType, StructField, StructType
 
 from dovetail import lake, upsert
-from dovetail.arguments import Path, Positive, Text, validated
+from dovetail.arguments import ColumnNames, Path, Positive, Text, validated
 from dovetail.columns import (
     CHANGE,
     DELETE,
@@ -44,6 +41,7 @@ from dovetail.io.ownership import (
     standing,
 )
 from dovetail.io.sinks import WriteBatch
+from dovetail.plan.checks import known_field
 from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.plan.spans import Span, microseconds
 from dovetail.refusals import refused
@@ -75,6 +73,8 @@ class DeltaSink:
     compact_every: int | None = None
     retention_us: int | None = None
     log_retention_us: int | None = None
+    partition_by: tuple[str, ...] = ()
+    evolve: bool = False
 
     @property
     def properties(self) -> dict[str, str]:
@@ -134,12 +134,27 @@ class DeltaSink:
         """What errors call it."""
         return f"to_delta({self.path or self.table!r})"
 
+    def fit(self, session: SparkSession, table: str, schema: StructType, *, change: bool) -> None:
+        """Refuse a table that has other columns; ``change``: add those that may be added."""
+        present = lake.read(session, table).schema
+        new = refuse_columns(self.title, present, schema, evolve=self.evolve)
+        if new and change:
+            lake.add_columns(session, table, new)
+
+    def create(self, rows: DataFrame, table: str, *, replace: bool = False, **more: str) -> None:
+        """Make the table, of these rows; ``more``: further properties."""
+        for name in self.partition_by:
+            known_field(self.title, "partition_by=", name, rows.schema)
+        properties = {**more, **self.properties}
+        parts = self.partition_by
+        lake.create(rows, table, properties, replace=replace, partition_by=parts)
+
     def _prepare_appending(self, session: SparkSession, schema: StructType, table: str) -> None:
         refuse_existing(self.title, self.existing)
         if lake.exists(session, table):
-            refuse_columns(self.title, lake.read(session, table).schema, schema)
+            self.fit(session, table, schema, change=True)
         else:
-            lake.create(session.createDataFrame([], schema), table, {}, replace=False)
+            self.create(session.createDataFrame([], schema), table)
 
 
 @dataclass
@@ -170,8 +185,7 @@ class KeptTable:
         elif begun:
             refuse_gone(self.title)
         else:
-            empty = session.createDataFrame([], self.schema)
-            lake.create(empty, self.table, self.sink.properties, replace=False)
+            self.sink.create(session.createDataFrame([], self.schema), self.table)
 
     def take(self, batch: DataFrame, batch_id: int) -> None:
         """One micro-batch."""
@@ -193,6 +207,7 @@ class KeptTable:
                     self._replace(batch, query)
                 self._taken = True
                 return
+            self.sink.fit(session, self.table, self.schema, change=True)
             if found == "adopted":
                 lake.set_property(session, self.table, QUERY, query)
             self._taken = True
@@ -224,7 +239,7 @@ class KeptTable:
         owner = lake.property_of(session, self.table, QUERY)
         found = standing(self.title, self.sink.existing, owner=owner, query=query, begun=begun)
         if found != "replaced":
-            self._refuse_columns(session)
+            self.sink.fit(session, self.table, self.schema, change=False)
         refuse_rows(
             self.title,
             self.sink.existing,
@@ -233,16 +248,12 @@ class KeptTable:
         )
         return found
 
-    def _refuse_columns(self, session: SparkSession) -> None:
-        refuse_columns(self.title, lake.read(session, self.table).schema, self.schema)
-
     def _replace(self, batch: DataFrame, query: str) -> None:
         """The first micro-batch's rows in place of those that are there, in one commit."""
         places = _places(self.keys, self.schema.names)
         rows = last_changes(batch, self.keys).where(~F.col(DELETED))
         columns = [F.col(places[name]).alias(name) for name in self.schema.names]
-        properties = {QUERY: query, **self.sink.properties}
-        lake.create(rows.select(*columns), self.table, properties, replace=True)
+        self.sink.create(rows.select(*columns), self.table, replace=True, **{QUERY: query})
 
 
 def _append(location: str, owner: Owner, batch: DataFrame, number: int) -> None:
@@ -253,10 +264,15 @@ def _append(location: str, owner: Owner, batch: DataFrame, number: int) -> None:
     batch.write.format("delta").mode("append").options(**once).save(location)
 
 
-def refuse_columns(title: str, present: StructType, wanted: StructType) -> None:
-    """Raise ``TargetError`` where a table has not the columns that are to be written."""
+def refuse_columns(
+    title: str, present: StructType, wanted: StructType, *, evolve: bool = False
+) -> list[StructField]:
+    """Raise ``TargetError`` where a table has not the columns that are to be written; ``evolve``:
+    those that are missing are no problem, and returned.
+    """
     sides = [{f.name.lower(): f for f in schema} for schema in (present, wanted)]
-    problems = [f"{f.name} is missing" for name, f in sides[1].items() if name not in sides[0]]
+    missing = [f for name, f in sides[1].items() if name not in sides[0]]
+    problems = [] if evolve else [f"{f.name} is missing" for f in missing]
     problems += [
         f"{f.name} is not among the query's" for name, f in sides[0].items() if name not in sides[1]
     ]
@@ -270,8 +286,10 @@ def refuse_columns(title: str, present: StructType, wanted: StructType) -> None:
         raise TargetError(
             title,
             "the table has other columns: " + ", ".join(problems),
-            "ALTER the table, choose another one, or with a new checkpoint existing='replace'",
+            "ALTER the table (evolve=True adds columns), choose another one, or with a new "
+            "checkpoint existing='replace'",
         )
+    return missing
 
 
 def last_changes(changes: DataFrame, keys: list[str]) -> DataFrame:
@@ -372,6 +390,8 @@ def to_delta(
     compact_every: Positive | None = 25,
     retention: Span | None = "1 hour",
     log_retention: Span | None = "2 days",
+    partition_by: ColumnNames | None = None,
+    evolve: bool = False,
 ) -> DeltaSink:
     """A Delta table, at ``path`` or called ``table`` in a catalog, that equals the table after each
     micro-batch: its key, its values and ``_timestamp``, the event time of the row's last change.
@@ -393,6 +413,10 @@ def to_delta(
     removed with each compaction, on Spark Connect by whole days. None: Delta's own, 30 days. It is
     as long as ``retention`` at least.
 
+    ``partition_by``: the columns by whose values a table that is made here is laid out. ``evolve``:
+    columns of the query that the table lacks are added to it, null in the rows that it has; other
+    differences are refused all the same.
+
     A stream's records, and the points of a history (``late="history"``), are no such table: they
     are appended with all columns of the changelog, exactly once; neither applies to them.
 
@@ -409,7 +433,10 @@ def to_delta(
     files_us = None if retention is None else spans_us[0]
     log_us = None if log_retention is None else max(spans_us)  # as Delta demands
     place = None if path is None else fspath(path)
-    return DeltaSink(place, table, existing, compact_every, files_us, log_us)
+    parts = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
+    return DeltaSink(
+        place, table, existing, compact_every, files_us, log_us, partition_by=parts, evolve=evolve
+    )
 
 
 def _places(keys: list[str], columns: list[str]) -> dict[str, str]:
