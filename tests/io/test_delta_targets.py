@@ -182,6 +182,25 @@ def test_columns_that_are_missing_are_added(place: Place) -> None:
     assert place.stored() == [(2, "b"), (3, "c"), (9, None)]
 
 
+def test_a_table_with_a_streams_records_is_laid_out_and_gets_columns(place: Place) -> None:
+    frame = place.spark.readStream.schema("id long, v string, at timestamp")
+    stream = dt.Stream.from_changelog(
+        frame.parquet(str(place.directory / "in")), key="id", timestamp="at", name="s"
+    )
+    for select in (["v"], ["v", "w"]):
+        written = stream.select("v", w=F.upper("v")).select(*select)
+        written.write_stream(
+            dt.to_delta(place.target, partition_by="v", evolve=True),
+            checkpoint=place.directory / "-".join(select),
+            availableNow=True,
+        ).awaitTermination()
+    rows = place.spark.read.format("delta").load(str(place.target)).select("id", "v", "w")
+    assert sorted(map(tuple, rows.collect()), key=str) == [
+        *((1, "a", "A"), (1, "a", None), (2, "b", "B"), (2, "b", None)),
+    ]
+    assert {path.parent.name for path in place.target.glob("*/*.parquet")} == {"v=a", "v=b"}
+
+
 def test_a_table_is_laid_out_by_its_columns(place: Place) -> None:
     with pytest.raises(dt.PlanError, match="partition_by= names an unknown column 'w'"):
         place.run(partition_by="w")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -141,11 +142,12 @@ class DeltaSink:
         if new and change:
             lake.add_columns(session, table, new)
 
-    def create(self, rows: DataFrame, table: str, *, replace: bool = False, **more: str) -> None:
-        """Make the table, of these rows; ``more``: further properties."""
+    def create(
+        self, rows: DataFrame, table: str, properties: Mapping[str, str], *, replace: bool = False
+    ) -> None:
+        """Make the table, of these rows."""
         for name in self.partition_by:
             known_field(self.title, "partition_by=", name, rows.schema)
-        properties = {**more, **self.properties}
         parts = self.partition_by
         lake.create(rows, table, properties, replace=replace, partition_by=parts)
 
@@ -154,7 +156,7 @@ class DeltaSink:
         if lake.exists(session, table):
             self.fit(session, table, schema, change=True)
         else:
-            self.create(session.createDataFrame([], schema), table)
+            self.create(session.createDataFrame([], schema), table, {})
 
 
 @dataclass
@@ -185,7 +187,8 @@ class KeptTable:
         elif begun:
             refuse_gone(self.title)
         else:
-            self.sink.create(session.createDataFrame([], self.schema), self.table)
+            empty = session.createDataFrame([], self.schema)
+            self.sink.create(empty, self.table, self.sink.properties)
 
     def take(self, batch: DataFrame, batch_id: int) -> None:
         """One micro-batch."""
@@ -253,7 +256,8 @@ class KeptTable:
         places = _places(self.keys, self.schema.names)
         rows = last_changes(batch, self.keys).where(~F.col(DELETED))
         columns = [F.col(places[name]).alias(name) for name in self.schema.names]
-        self.sink.create(rows.select(*columns), self.table, replace=True, **{QUERY: query})
+        properties = {QUERY: query, **self.sink.properties}
+        self.sink.create(rows.select(*columns), self.table, properties, replace=True)
 
 
 def _append(location: str, owner: Owner, batch: DataFrame, number: int) -> None:
@@ -418,7 +422,8 @@ def to_delta(
     differences are refused all the same.
 
     A stream's records, and the points of a history (``late="history"``), are no such table: they
-    are appended with all columns of the changelog, exactly once; neither applies to them.
+    are appended with all columns of the changelog, exactly once; ``existing``,
+    ``compact_every`` and how long the log knows what do not apply to them.
 
     Raises ``TargetError`` where the table has other columns than the query.
     """
