@@ -5,6 +5,7 @@ Run as a script, this module is the process that a test watches.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -42,6 +43,9 @@ class Held(NamedTuple):
 
 
 def held(spark: SparkSession) -> Held:
+    # Spark removes the files of a shuffle once its plan is garbage, else half an hour later.
+    gc.collect()
+    spark.sparkContext._jvm.System.gc()  # type: ignore[union-attr]
     java = next(process for process in psutil.Process().children() if process.name() == "java")
     workers = java.children(recursive=True)
     context: Any = spark.sparkContext
