@@ -210,7 +210,8 @@ class KeptTable:
                     self._replace(batch, query)
                 self._taken = True
                 return
-            self.sink.fit(session, self.table, self.schema, change=True)
+            if self.sink.evolve:
+                self.sink.fit(session, self.table, self.schema, change=True)
             if found == "adopted":
                 lake.set_property(session, self.table, QUERY, query)
             self._taken = True

@@ -32,8 +32,7 @@ def dead_letters(node: Node) -> DataFrame:
     """Every record that a source keeps because it cannot be read, and every row that a view leaves
     out or on which the foreign key of a join fails.
     """
-    if not query.at_rest(node):
-        query.refuse_static("dead_letters", node)
+    query.refuse_static("dead_letters", node)
     sources = [source.with_unread for source in node.origins]
     unread = [_unread(frame) for frame in sources if frame is not None]
     nodes = dict.fromkeys(node.walk())

@@ -231,7 +231,7 @@ def streaming_session(*nodes: Node) -> SparkSession:
 def refuse_static(operator: str, node: Node) -> None:
     """Refuse a static table beside streaming frames where no checkpoint keeps its rows."""
     for source in node.origins:
-        if source.static:
+        if source.static and not at_rest(node):
             raise PlanError(
                 operator,
                 f"{source.name} is static, so its rows must be kept in a query's checkpoint",

@@ -103,14 +103,18 @@ def unchanging(
     """By static table what a query that has begun reads of it: nothing, from a folder of one empty
     file.
     """
-    path, found = f"{checkpoint.rstrip('/')}/{STATIC}", dict[Entry, Source]()
-    for source in sources:
-        if source.static:
-            none = empty(session, source)
-            none.select(TIMESTAMP).coalesce(1).write.mode("ignore").parquet(path)
-            frame = session.readStream.schema(none.schema).parquet(path)
-            found[source] = replace(source, frame=frame, timestamp=F.col(TIMESTAMP))
-    return found
+    static = [source for source in sources if source.static]
+    if not static:
+        return {}
+    path = f"{checkpoint.rstrip('/')}/{STATIC}"
+    nothing = empty(session, static[0]).select(TIMESTAMP)
+    nothing.coalesce(1).write.mode("ignore").parquet(path)
+    schemas = [empty(session, source).schema for source in static]
+    frames = [session.readStream.schema(schema).parquet(path) for schema in schemas]
+    return {
+        source: replace(source, frame=frame, timestamp=F.col(TIMESTAMP))
+        for source, frame in zip(static, frames, strict=True)
+    }
 
 
 def _rows(source: Source, frame: DataFrame) -> DataFrame:
