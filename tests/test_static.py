@@ -57,21 +57,27 @@ class Told:
 
 def test_a_stream_meets_rows_that_are_kept(spark: SparkSession, tmp_path: Path) -> None:
     """They are read once: what the frame has later, or is later, a query that has begun does not
-    see.
+    see. Tables with other columns lie beside each other.
     """
+    lands = spark.createDataFrame([("Oslo", "Norway", 1)], "city string, land string, n int")
+    countries = dt.Table.from_static(lands, key="city", name="countries")
 
     def joined(*rows: tuple[str, str]) -> dt.Stream:
         cities = customers(spark, *rows).where(F.col("city") != "Rome")
         orders = orders_of(spark, tmp_path, dt.Stream)
         stream: dt.Stream = orders.join(cities, on="customer", how="left", select=["city"])
-        return stream
+        return stream.join(countries, on="city", how="left", select=["city", "land"])
 
-    told, checkpoint = Told("id", "city"), tmp_path / "checkpoint"
+    told, checkpoint = Told("id", "city", "land"), tmp_path / "checkpoint"
     came(tmp_path, 1, (1, "ann", 1), (2, "bob", 2), (3, "cat", 3))
     first = joined(("ann", "Oslo"), ("bob", "Rome"))
-    assert told.run(first, checkpoint, buckets=1) == [[(1, "Oslo"), (2, None), (3, None)]]
+    assert told.run(first, checkpoint, buckets=1) == [
+        [(1, "Oslo", "Norway"), (2, None, None), (3, None, None)]
+    ]
     came(tmp_path, 2, (4, "ann", 1), (5, "cat", 2))
-    assert told.run(joined(("cat", "Bern")), checkpoint) == [[(4, "Oslo"), (5, None)]]
+    assert told.run(joined(("cat", "Bern")), checkpoint) == [
+        [(4, "Oslo", "Norway"), (5, None, None)]
+    ]
     found = dt.read_state(spark, checkpoint, "customers").select("name", "city")
     assert found.collect() == [("ann", "Oslo")]
 
