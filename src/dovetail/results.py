@@ -73,6 +73,7 @@ def run(
     initial: Initial | None = None,
     emit_initial: bool = False,
     close_at_end: bool = False,
+    idle: Span | None = None,
 ) -> StreamingQuery:
     """Start one query that keeps the sinks of several results up to date.
 
@@ -120,6 +121,7 @@ def run(
         initial=initial,
         emit_initial=emit_initial,
         close_at_end=close_at_end,
+        idle=idle,
     )
 
 

@@ -361,6 +361,7 @@ class Topology(Planned):
         initial: Initial | None = None,
         emit_initial: bool = False,
         close_at_end: bool = False,
+        idle: Span | None = None,
     ) -> StreamingQuery:
         """Start a query that keeps ``sink`` up to date; an ordinary ``StreamingQuery``.
 
@@ -384,6 +385,11 @@ class Topology(Planned):
         the result is then that of ``changelog()`` over static frames, however it was cut. The
         query has ended for good: its checkpoint is refused when it is started again.
 
+        ``idle``: once nothing has come for so long, by the wall clock, stream time goes on with
+        it, until something comes: windows close, grace periods end, rows expire. Each stage waits
+        for its own inputs, all of them. Given when a query starts for the first time, it may be
+        left out, or be another, later.
+
         Raises ``CheckpointError`` where the checkpoint is another topology's, ``PlanError`` where
         two inputs have one name and the same columns.
         """
@@ -399,6 +405,7 @@ class Topology(Planned):
             initial=initial,
             emit_initial=emit_initial,
             close_at_end=close_at_end,
+            idle=idle,
         )
 
     def dead_letters(self) -> DataFrame:

@@ -41,7 +41,6 @@ class Aligned:
 def align(
     fragment: Fragment,
     came: Sequence[Batch],
-    heard: Sequence[bool],
     manifest: Manifest,
     before: Manifest,
     now_us: int,
@@ -50,19 +49,16 @@ def align(
 ) -> Aligned:
     """Let through what need not wait.
 
-    ``came``: per source the rows of the batch; ``heard``: which sources brought something;
-    ``manifest``: the bucket's with the largest timestamps that have been read, of any bucket;
+    ``came``: per source the rows of the batch; ``manifest``: the bucket's with the largest
+    timestamps that have been read, of any bucket, and when sources last brought something;
     ``before``: as it was before the batch; ``now_us``: the batch's time by the wall clock.
     """
     assert fragment.align_us is not None
     read_us = [NO_TIME if time is None else time for time in manifest.read_us]
-    heard_us = tuple(
-        now_us if brought or known is None else known
-        for brought, known in zip(heard, before.heard_us, strict=True)
-    )
+    quiet_us = [now_us if last is None else now_us - last for last in manifest.heard_us]
     reached = [
-        None if now_us - last >= fragment.align_us and not brought else time
-        for time, last, brought in zip(read_us, heard_us, heard, strict=True)
+        None if quiet >= max(fragment.align_us, 1) else time
+        for time, quiet in zip(read_us, quiet_us, strict=True)
     ]
     batches, passed_us, stores = [], [], {}
     names = unique([source.name for source in fragment.sources])
@@ -87,7 +83,7 @@ def align(
         passed_us.append(None if upto_us == NO_TIME else upto_us)
     return Aligned(
         batches,
-        replace(manifest, stream_time_us=tuple(passed_us), heard_us=heard_us),
+        replace(manifest, stream_time_us=tuple(passed_us)),
         stores,
     )
 

@@ -11,14 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from time import time
+from time import time as wall_clock
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from dovetail.arrays.timeline import NO_TIME
 from dovetail.engine import feeds
+from dovetail.engine import idle as idling
 from dovetail.engine.align import align
 from dovetail.engine.blame import blamed, culprit, place_of
+from dovetail.engine.idle import Idle, Times
 from dovetail.engine.pieces import Piece, batch_of
 from dovetail.engine.slices import Slices
 from dovetail.engine.stock import Stock, table_of
@@ -37,15 +40,26 @@ SLICE_BYTES = 128 << 20
 @dataclass(frozen=True)
 class Processed:
     """What a micro-batch leaves: the changes (``Fragment.output_schema``) in their order, in tables
-    of one row or more; ``waiting``: whether rows wait for another source;
-    ``counts``: of rows that had no use, by metric.
+    of one row or more; ``again_us``: by when, by the wall clock, the bucket is to be looked after
+    though nothing comes, None for never; ``time``: what those that read the stage are told of its
+    stream time; ``counts``: of rows that had no use, by metric.
 
     State has advanced, and all is counted, when the last table has been asked for.
     """
 
     changes: Iterable[pa.Table]
-    waiting: bool = False
+    again_us: int | None = None
+    time: Time | None = None
     counts: Counter[str] = field(default_factory=Counter)
+
+
+class Time(NamedTuple):
+    """The stream time of a stage's results, less what it may hold back, where nothing comes, and
+    since when, by the wall clock, nothing has.
+    """
+
+    stream_us: int
+    heard_us: int
 
 
 def process(
@@ -55,14 +69,15 @@ def process(
     cache: SegmentCache,
     now_us: int = 0,
     bucket: int = 0,
+    idle: Idle | None = None,
 ) -> Processed:
     """Run one micro-batch of one bucket: state in ``blobs`` advances, the changes are returned.
 
     ``now_us``: the batch's time by the wall clock, for sources that are waited for; ``bucket``: its
-    number. What fails is shown as ``blame`` does.
+    number; ``idle``: what there is to do when nothing comes. What fails is shown as ``blame`` does.
     """
     with blamed(fragment.title, lambda _: place_of(fragment, bucket)):
-        return _process(fragment, pieces, blobs, cache, now_us, bucket)
+        return _process(fragment, pieces, blobs, cache, now_us, bucket, idle)
 
 
 def _process(
@@ -72,20 +87,37 @@ def _process(
     cache: SegmentCache,
     now_us: int,
     bucket: int,
+    idle: Idle | None,
 ) -> Processed:
     sources = fragment.sources
     before = manifests.load(blobs, fragment.topology, fragment.buckets, len(sources), cache.pages)
     read_us = _advance(before.read_us, pieces)
-    after = replace(before, stream_time_us=read_us, read_us=read_us)
+    after = replace(before, read_us=read_us, stream_time_us=_later(before.stream_time_us, read_us))
+    if idle is not None or fragment.align_us is not None:
+        told = frozenset[int]() if idle is None else idle.told
+        after = replace(after, heard_us=idling.heard(before.heard_us, pieces, now_us, told))
     stock = Stock([piece.rows for piece in pieces if piece.rows is not None])
     sliced = fragment.align_us is None and stock.nbytes > SLICE_BYTES
     pieces = _in_memory(pieces, stock if sliced else None)
     batches: Sequence[Batch] = [batch_of(source, pieces, n) for n, source in enumerate(sources)]
     held: Mapping[str, Runs] = {}
+    again_us, time = None, None
     if fragment.align_us is not None:
-        heard = [any(piece.source == number for piece in pieces) for number in range(len(sources))]
-        aligned = align(fragment, batches, heard, after, before, now_us, blobs, cache)
+        aligned = align(fragment, batches, after, before, now_us, blobs, cache)
         batches, after, held = aligned.batches, aligned.manifest, aligned.stores
+        if any(runs.runs for runs in held.values()):
+            again_us = now_us + fragment.align_us
+    if idle is not None:
+        pause = idling.pause(idle, after.heard_us, now_us)
+        moves = pause.moves and again_us is None
+        if not moves and not pieces and fragment.align_us is None:
+            return Processed((), pause.again_us)
+        time_us = NO_TIME
+        if moves:
+            after = replace(after, stream_time_us=idling.moved(idle, after, now_us))
+            time_us = idling.time_of(fragment, after.stream_time_us)
+        time = Time(time_us, pause.heard_us)
+        again_us = pause.again_us if again_us is None else min(again_us, pause.again_us)
     share = Share(
         fragment=fragment,
         sources=sources,
@@ -99,8 +131,8 @@ def _process(
     counts: Counter[str] = Counter()
     changes = _worked(shares, before, after, held, counts, bucket)
     first = next(changes, None)
-    waiting = any(runs.runs for runs in held.values())
-    return Processed(chain(() if first is None else (first,), changes), waiting, counts)
+    changes = chain(() if first is None else (first,), changes)
+    return Processed(changes, again_us, time, counts)
 
 
 def _worked(
@@ -135,7 +167,7 @@ def _worked(
                 )
                 share.cache.see(manifests.save(share.blobs, after))
                 runs = stores.values()
-                share.cache.settle((s for of in runs for s in of.segments), time())
+                share.cache.settle((s for of in runs for s in of.segments), wall_clock())
             yield from emitted
             yield from done.chunks
 
@@ -156,7 +188,13 @@ def _in_memory(pieces: Sequence[Piece], stock: Stock | None) -> Sequence[Piece]:
     return found
 
 
-def _advance(read_us: tuple[int | None, ...], pieces: Sequence[Piece]) -> tuple[int | None, ...]:
+def _later(*times: Times) -> Times:
+    """Of each input the latest of some times."""
+    each = ([time for time in own if time is not None] for own in zip(*times, strict=True))
+    return tuple(max(known, default=None) for known in each)
+
+
+def _advance(read_us: Times, pieces: Sequence[Piece]) -> Times:
     highest: list[int | None] = list(read_us)
     for piece in pieces:
         if piece.high_time_us == NO_TIME:

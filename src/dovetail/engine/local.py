@@ -35,7 +35,8 @@ from dovetail.columns import (
 from dovetail.engine import flow
 from dovetail.engine.arranged import stairs_of
 from dovetail.engine.flow import Flow
-from dovetail.engine.fragment import process
+from dovetail.engine.fragment import Time, process
+from dovetail.engine.idle import Idle
 from dovetail.engine.pack import DEAD_LETTERS, Letters, Packer, Tag, pack, packed, unpack_piece
 from dovetail.engine.pieces import Piece
 from dovetail.errors import PlanError
@@ -106,15 +107,21 @@ class Buckets:
         self.counts: Counter[str] = Counter()
         self._cache = SegmentCache()
 
-    def process(self, pieces: Pieces, now_us: int) -> Iterator[tuple[int, pa.Table]]:
-        """One micro-batch: the changes, each table with its bucket."""
+    def process(
+        self, pieces: Pieces, now_us: int, idle: Idle | None
+    ) -> Iterator[tuple[int, pa.Table | Time]]:
+        """One micro-batch: the changes, each table with its bucket, and after a bucket's what it
+        tells of its time.
+        """
         for number, blobs in enumerate(self.blobs):
             own = [piece for bucket, piece in pieces if bucket == number]
-            if own or self.fragment.align_us is not None:
-                done = process(self.fragment, own, blobs, self._cache, now_us, number)
+            if own or idle is not None or self.fragment.align_us is not None:
+                done = process(self.fragment, own, blobs, self._cache, now_us, number, idle)
                 for table in done.changes:
                     yield number, table
                 self.counts += done.counts
+                if done.time is not None:
+                    yield number, done.time
 
     def restore(self, counts: Counter[str], blobs: Sequence[dict[str, bytes]]) -> None:
         """Go back to what was counted and stored before."""
@@ -133,6 +140,7 @@ class Local:
 
     def __init__(self, plan: Plan, key_hash: Hash, expressions: Expressions | None = None) -> None:
         self.plan, self.hash, self._expressions = plan, key_hash, expressions
+        self.idle: Idle | None = None
         self.failed: Counter[str] = Counter()
         self.by_stage: dict[Stage, Buckets] = {}
         self.given: dict[Port, Pieces] = {}
@@ -145,6 +153,11 @@ class Local:
             if one.fragment.stateful:
                 self.by_stage[one] = Buckets(one.fragment)
         self._readings = [reading for step in walk(plan.ends) for reading in step.readings]
+
+    def go_on(self, idle: Idle) -> None:
+        """Have stream time go on when nothing comes."""
+        self.plan, self.idle = replace(self.plan, idles=True), idle
+        self._readings = [reading for step in walk(self.plan.ends) for reading in step.readings]
 
     @property
     def buckets(self) -> list[Buckets]:
@@ -367,7 +380,7 @@ class _MicroBatch(Flow[Made, Packed]):
         assert reading.port.hash_column is not None
         labels = range(stage.fragment.buckets)
         own, passing = self._own(step, inputs)
-        for number, (bucket, table) in enumerate(self._processed(stage, own)):
+        for number, (bucket, table) in enumerate(self._processed(step, own, passing)):
             time = STREAM_TIME if STREAM_TIME in table.schema.names else EVENT_TIME
             time_us, stairs = pc.max(table.column(time)).as_py(), stairs_of(table)
             tag = Tag(reading.reader, reading.number, bucket, number, time_us, stairs=stairs)
@@ -391,7 +404,7 @@ class _MicroBatch(Flow[Made, Packed]):
             assert isinstance(last.law, InOrder)
             tables = (piece.rows for _, piece in own if piece.rows is not None)
             return Made(merge(tables, last.law, last.output_schema.names, self._batch), passing)
-        return Made((table for _, table in self._processed(stage, own)), passing)
+        return Made((table for _, table in self._processed(step, own, passing)), passing)
 
     def _own(
         self, step: Step, inputs: list[Packed]
@@ -405,14 +418,23 @@ class _MicroBatch(Flow[Made, Packed]):
         return own, [one for one in sorted_ if one.reader != step.number]
 
     def _processed(
-        self, stage: Stage, own: Iterable[tuple[int, Piece]]
+        self, step: Step, own: Iterable[tuple[int, Piece]], passing: list[Parcel]
     ) -> Iterator[tuple[int, pa.Table]]:
+        """The changes of all buckets; what these tell of their time goes to what passes."""
         pieces: Pieces = []
+        stage, idle = step.stage, self._local.idle
         if self._beat_us is not None:
             beats = [Piece.beat(number, self._beat_us) for number in range(len(stage.ports))]
             pieces = [(b, beat) for b in range(stage.fragment.buckets) for beat in beats]
         pieces += own
-        return self._local.by_stage[stage].process(pieces, self._now_us)
+        idle = None if idle is None else replace(idle, told=step.told)
+        for bucket, made in self._local.by_stage[stage].process(pieces, self._now_us, idle):
+            if not isinstance(made, Time):
+                yield bucket, made
+                continue
+            for to in step.tells:
+                beat = Piece.beat(to.number, made.stream_us, heard_us=made.heard_us)
+                passing.append(Parcel(to.reader, bucket, beat))
 
 
 def _refuse_unrunnable(stage: Stage, views: Sequence[View], evaluates: bool) -> None:

@@ -32,6 +32,7 @@ PACKED = pa.schema(
     [
         *((name, pa.int32()) for name in ("bucket", "reader", "source", "partition", "number")),
         ("high_time_us", pa.int64()),
+        ("heard_us", pa.int64()),
         ("counts", pa.list_(pa.int64())),
         *((name, pa.binary()) for name in ("runs", "stairs", "payload")),
     ]
@@ -291,6 +292,7 @@ class Tag:
     counts: Sequence[int] = ()
     runs: pa.Table | None = None
     stairs: pa.Table | None = None
+    heard_us: int = NO_TIME
 
 
 def packed(
@@ -312,11 +314,18 @@ def whole(table: pa.Table | None, label: int, tag: Tag) -> pa.RecordBatch:
 
 def ended(reader: int, sources: int, labels: Sequence[int]) -> pa.RecordBatch:
     """Rows of ``PACKED`` by which these buckets of a stage hear that all its sources have ended."""
-    beats = [
-        Tag(reader, b.source, b.partition, b.number, b.high_time_us) for b in Piece.ends(sources)
-    ]
-    made = [packed(None, labels, tag) for tag in beats]
+    made = [packed(None, labels, _beating(reader, beat)) for beat in Piece.ends(sources)]
     return pa.Table.from_batches(made, PACKED).combine_chunks().to_batches()[0]
+
+
+def beat(reader: int, label: int, piece: Piece) -> pa.RecordBatch:
+    """A row of ``PACKED`` by which one bucket of a stage, known by its label, hears a heartbeat."""
+    return whole(None, label, _beating(reader, piece))
+
+
+def _beating(reader: int, beat: Piece) -> Tag:
+    place = (beat.source, beat.partition, beat.number)
+    return Tag(reader, *place, beat.high_time_us, heard_us=beat.heard_us)
 
 
 def _tagged(labels: Sequence[int], tag: Tag, payloads: pa.Array) -> pa.RecordBatch:
@@ -326,7 +335,7 @@ def _tagged(labels: Sequence[int], tag: Tag, payloads: pa.Array) -> pa.RecordBat
     columns = [
         pa.array(labels, pa.int32()),
         *(pa.array([number] * rows, pa.int32()) for number in numbers),
-        pa.array([tag.high_time_us] * rows, pa.int64()),
+        *(pa.array([time] * rows, pa.int64()) for time in (tag.high_time_us, tag.heard_us)),
         pa.array(counts, pa.list_(pa.int64())),
         *(_to_all(said, rows) for said in (tag.runs, tag.stairs)),
         payloads,
@@ -364,4 +373,5 @@ def unpack_piece(row: Any) -> Piece:
     """A row of ``PACKED`` as the stage reads it."""
     tables = (row.payload, row.runs, row.stairs)
     rows, runs, stairs = (None if blob is None else from_ipc(blob) for blob in tables)
-    return Piece(row.source, row.partition, row.number, row.high_time_us, rows, runs, stairs)
+    numbers = (row.source, row.partition, row.number)
+    return Piece(*numbers, row.high_time_us, rows, runs, stairs, row.heard_us)

@@ -46,6 +46,7 @@ STAIRS = pa.schema([(POSITION, pa.int64()), (STREAM_TIME, pa.int64())])
 class Piece:
     """Some rows of one source and input partition for one bucket, in order; ``number`` orders the
     pieces of a partition. A piece without rows is a heartbeat: it brings only the time.
+    ``heard_us``: where a stage says of itself since when nothing has come to it (``engine.idle``).
 
     ``high_time_us``: the largest timestamp of the piece in all buckets, ``NO_TIME`` for none;
     ``runs``: the piece's runs (``RUNS``) where it is not one; ``stairs``: how the source's stream
@@ -59,6 +60,7 @@ class Piece:
     rows: Stored | None
     runs: pa.Table | None = None
     stairs: pa.Table | None = None
+    heard_us: int = NO_TIME
 
     @classmethod
     def ends(cls, sources: int) -> list[Piece]:
@@ -66,9 +68,9 @@ class Piece:
         return [cls.beat(number, END_OF_TIME) for number in range(sources)]
 
     @classmethod
-    def beat(cls, source: int, time_us: int) -> Piece:
+    def beat(cls, source: int, time_us: int, *, heard_us: int = NO_TIME) -> Piece:
         """A heartbeat of no input partition."""
-        return cls(source, -1, 0, time_us, None)
+        return cls(source, -1, 0, time_us, None, heard_us=heard_us)
 
 
 def batch_of(source: SourceSpec, pieces: Sequence[Piece], number: int) -> Batch:

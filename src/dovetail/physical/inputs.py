@@ -91,12 +91,14 @@ class Input:
 class Arrival:
     """How the rows of a topology are put in order. ``origins``: its sources; ``timed``: whether
     anything in it goes by stream time, and ``expires``, tables' rows by that of their results;
+    ``streams``: whether any stream is made in it, of which tables' results may be the records;
     ``one_log``: all sources are read from one log, whatever they say of themselves.
     """
 
     origins: tuple[Source, ...]
     timed: bool
     expires: bool = False
+    streams: bool = False
     one_log: bool = False
 
     @classmethod
@@ -105,8 +107,14 @@ class Arrival:
         and in another in the next, that of their first use counts.
         """
         timed = any(node.timed for node in nodes)
-        expires = any(one.expires for node in nodes for one in node.walk())
-        return cls(_in_one_order([node.origins for node in nodes]), timed, expires, one_log)
+        made = [one for node in nodes for one in node.walk() if not isinstance(one, Source)]
+        return cls(
+            _in_one_order([node.origins for node in nodes]),
+            timed,
+            expires=any(one.expires for one in made),
+            streams=any(one.stream for one in made),
+            one_log=one_log,
+        )
 
     def shared_log(self, source: Entry) -> bool:
         """Whether its rows have a place in a log that all inputs share."""
@@ -119,8 +127,12 @@ class Arrival:
         base = source.base
         if isinstance(base, Source) or base.node.eventual:
             return ()
-        time = (STREAM_TIME,) if base.stream or self.expires else ()
-        return (*self._order(source), TIE, *time)
+        return (*self._order(source), TIE, *self._time)
+
+    @property
+    def _time(self) -> tuple[str, ...]:
+        """Where stages say of their rows what stream time it was."""
+        return (STREAM_TIME,) if self.expires or self.streams else ()
 
     def _order(self, source: Entry) -> tuple[str, ...]:
         """What orders an input's changes besides their place in a shared log, in which what expires
@@ -139,9 +151,8 @@ class Arrival:
 
     def first_feeds(self, source: Entry) -> tuple[str, ...]:
         """As ``feeds``, of the first of two stages of one node."""
-        time = (STREAM_TIME,) if self.expires else ()
         place = (SEQUENCE,) if self.shared_log(source) else ()
-        return (*place, *self._order(source), TIE, *time)
+        return (*place, *self._order(source), TIE, *self._time)
 
 
 def _in_one_order(orders: Sequence[Sequence[Source]]) -> tuple[Source, ...]:

@@ -11,7 +11,7 @@ passes on. A plan in which nothing is read twice is a tree as it is, and nothing
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -54,7 +54,8 @@ class Step:
     who reads its rows; ``result``: what results are addressed by that they are, None for none;
     ``letters``: the number of the dead letters where it may have some; ``unread``: whether those of
     its source's records that cannot be read are among them; ``passes``: whether rows for others
-    come by; ``before``: from where it takes what comes, in the order of its inputs.
+    come by; ``before``: from where it takes what comes, in the order of its inputs; ``tells``:
+    where stages tell others of their time, to which it does, and its ``told`` inputs.
     """
 
     origin: Entry | Stage
@@ -65,6 +66,8 @@ class Step:
     unread: bool
     passes: bool
     before: tuple[Step, ...]
+    tells: tuple[Reading, ...] = ()
+    told: frozenset[int] = frozenset()
 
     @property
     def stage(self) -> Stage:
@@ -92,7 +95,8 @@ class Result:
 @dataclass(frozen=True, eq=False)
 class Plan:
     """The stages that give ``results``, with all that feed them; ``dead_letters``: whether the rows
-    that they leave out because something fails on them are a result, too, the last.
+    that they leave out because something fails on them are a result, too, the last; ``idles``:
+    whether stages tell those that read them of their time (``engine.idle``).
 
     Stages are numbered in the order in which they run; then come the numbers by which their changes
     are addressed as results.
@@ -100,6 +104,7 @@ class Plan:
 
     results: tuple[Result, ...]
     dead_letters: bool = False
+    idles: bool = False
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
@@ -171,6 +176,8 @@ def _steps(plan: Plan) -> tuple[Step, ...]:
     sources = [origin for origin in readings if not isinstance(origin, Stage)]
     # The first that reads a source, of several views of it.
     keeping = {one.base: one for one in reversed(sources) if _keeps_unread(one.base)}
+    tells = _telling(readings) if plan.idles else {}
+    hearing = {(one.reader, one.number) for others in tells.values() for one in others}
     end = len(plan.stages)
     arriving: dict[int, list[tuple[Step, set[tuple[int, int]]]]] = defaultdict(list)
     origins: list[Entry | Stage] = [*sources, *plan.stages]
@@ -183,7 +190,8 @@ def _steps(plan: Plan) -> tuple[Step, ...]:
         comes = arriving[number]
         comes.sort(key=lambda one: _first_input(one[1], number))
         passed = {to for _, wanted in comes for to in wanted if to[0] != number}
-        wanted = passed | {(one.reader, one.number) for one in own}
+        telling = tells.get(origin, ())
+        wanted = passed | {(one.reader, one.number) for one in (*own, *telling)}
         wanted |= {(to, 0) for to in (result, failing) if to is not None}
         step = Step(
             origin,
@@ -192,11 +200,32 @@ def _steps(plan: Plan) -> tuple[Step, ...]:
             result,
             failing,
             unread,
-            bool(passed),
+            # Beside flat rows what it tells can only pass.
+            bool(passed) or any(one.port.hash_column is None for one in own if telling),
             tuple(s for s, _ in comes),
+            telling,
+            frozenset(place for reader, place in hearing if reader == number),
         )
         arriving[min((to for to, _ in wanted if to < end), default=end)].append((step, wanted))
     return tuple(step for step, _ in arriving[end])
+
+
+def _telling(
+    readings: Mapping[Entry | Stage, Sequence[Reading]],
+) -> dict[Entry | Stage, tuple[Reading, ...]]:
+    """Whom each stage with state tells of its time: those with state that read it, and that read
+    what others without state make of it.
+    """
+
+    def stateful(origin: Entry | Stage) -> Iterator[Reading]:
+        for one in readings.get(origin, ()):
+            if one.stage.fragment.stateful:
+                yield one
+            else:
+                yield from stateful(one.stage)
+
+    made = {origin: tuple(stateful(origin)) for origin in readings if isinstance(origin, Stage)}
+    return {stage: found for stage, found in made.items() if found and stage.fragment.stateful}
 
 
 def _keeps_unread(base: Entry) -> bool:

@@ -33,6 +33,7 @@ from dovetail.spark.buckets import bucket_labels
 from dovetail.spark.checkpoint import (
     BEGINNING,
     SEEDED,
+    TIMED,
     CheckpointFile,
     binding_of,
     leaves_of,
@@ -42,7 +43,7 @@ from dovetail.spark.checkpoint import (
 )
 from dovetail.spark.closing import refuse_ended
 from dovetail.spark.failures import explaining
-from dovetail.spark.running import STARTING, TO_END, Run, settings, waits, writer_of
+from dovetail.spark.running import STARTING, TO_END, Run, has_timers, settings, writer_of
 from dovetail.spark.seed import Seeding
 from dovetail.spark.stored import Stored, refuse_unreadable
 
@@ -104,7 +105,9 @@ def finished(run: Run, bound: Mapping[str, Any]) -> dict[str, Any]:
     if not run.file.has_committed():
         plan = run.plan(bound["buckets"])
         refuse_other_stages(bound, plan, run.title)
-        _complete(run, plan, _seeding(run, plan, bound["partitions"], left))
+        seeding = _seeding(run, plan, bound["partitions"], left)
+        seeding.timed = TIMED in bound
+        _complete(run, plan, seeding)
     _going_on(run.session, run.checkpoint, left)
     made = {name: value for name, value in bound.items() if name != BEGINNING}
     run.file.write(made)
@@ -146,7 +149,8 @@ def _apart(run: Run, rows: Mapping[Any, DataFrame]) -> dict[str, Any]:
 
 
 def _bind(run: Run, plan: Plan, partitions: int, more: Mapping[str, Any]) -> dict[str, Any]:
-    bound = binding_of(run.nodes, plan, partitions=partitions, **more)
+    timed = {} if run.idle is None else {TIMED: True}
+    bound = binding_of(run.nodes, plan, partitions=partitions, **timed, **more)
     with reaching(run.operator, "checkpoint=", run.checkpoint):
         run.file.write(bound)
     return bound
@@ -155,7 +159,7 @@ def _bind(run: Run, plan: Plan, partitions: int, more: Mapping[str, Any]) -> dic
 def _complete(run: Run, plan: Plan, seeding: Seeding) -> None:
     """Run the query of what there is, to its end."""
     used = settings(seeding.partitions) | run.file.settings() | seed.SETTINGS
-    used |= TO_END if waits(plan) else {}
+    used |= TO_END if has_timers(plan, timed=seeding.timed) else {}
     with STARTING, lake.setting(run.session, used):
         writer = writer_of(run.outcomes, plan, seeding, run.checkpoint)
         with refused(run.title, "Spark does not start its query", _REMEDY):

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail.arrays.hashing import spark_preimage
 from dovetail.engine.fragment import SLICE_BYTES, process
-from dovetail.engine.pack import PACKED, unpack_piece
+from dovetail.engine.idle import Idle
+from dovetail.engine.pack import PACKED, beat, unpack_piece
 from dovetail.engine.pieces import Piece, high_time_us
 from dovetail.engine.spool import Spool
 from dovetail.physical.fragment import Fragment
@@ -49,7 +50,9 @@ def _numbers(buckets: int) -> dict[int, int]:
 @dataclass(frozen=True)
 class Work:
     """What a stage does. ``number``: its own; ``passes``: whether rows for others come by;
-    ``timers``: whether rows that wait for another source ask for a timer.
+    ``timers``: whether a bucket that is to be looked after though nothing comes asks for it;
+    ``idle``: what it does then; ``tells``: the stages that it tells of its time, by their numbers
+    and their inputs'.
     """
 
     fragment: Fragment
@@ -57,6 +60,8 @@ class Work:
     number: int
     passes: bool
     timers: bool
+    idle: Idle | None = None
+    tells: tuple[tuple[int, int], ...] = ()
 
     def rows(
         self, label: int, rows: Iterator[pd.DataFrame], state: Any, handle: Any
@@ -70,7 +75,7 @@ class Work:
                 yield others
             for row in own.itertuples(index=False):
                 spool.add(unpack_piece(row), row.payload)
-                now_us = 0 if self.fragment.align_us is None else row.now_us
+                now_us = getattr(row, "now_us", 0)
         if spool.pieces:
             yield from self.batch(label, spool.pieces, now_us, state, handle)
 
@@ -79,11 +84,20 @@ class Work:
     ) -> Iterator[pd.DataFrame]:
         """One micro-batch of one bucket, known by its label, with Spark's ``state`` of it."""
         bucket, blobs = bucket_number(label, self.fragment.buckets), StoreBlobs(state)
-        done = process(self.fragment, pieces, blobs, segment_cache(), now_us, bucket)
-        if self.timers and done.waiting:
-            assert self.fragment.align_us is not None
-            handle.registerTimer((now_us + self.fragment.align_us) // 1000 + 1)
+        done = process(self.fragment, pieces, blobs, segment_cache(), now_us, bucket, self.idle)
+        if self.timers and done.again_us is not None:
+            _call_again(handle, now_us // 1000, done.again_us // 1000 + 1)
         yield from self.emission.frames(done, label, high_time_us(pieces))
+        if done.time is not None:
+            for reader, number in self.tells:
+                told = Piece.beat(number, done.time.stream_us, heard_us=done.time.heard_us)
+                yield beat(reader, label, told).to_pandas()
+
+
+def _call_again(handle: Any, now_ms: int, at_ms: int) -> None:
+    """Have a timer by then; one that comes earlier will do, for it asks again."""
+    if not any(now_ms < timer <= at_ms for timer in handle.listTimers()):
+        handle.registerTimer(at_ms)
 
 
 def parted(frame: pd.DataFrame, number: int) -> tuple[pd.DataFrame, pd.DataFrame]:

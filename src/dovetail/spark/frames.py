@@ -27,6 +27,7 @@ from pyspark.sql.types import (
 from dovetail.columns import FAILED, PASSING, UNREAD
 from dovetail.engine.blame import blamed
 from dovetail.engine.flow import Flow
+from dovetail.engine.idle import Idle
 from dovetail.engine.pack import (
     DEAD_LETTERS,
     PACKED,
@@ -264,7 +265,9 @@ class Streaming(Frames):
     """In a streaming query.
 
     ``timers``: rows that wait for another source are let through when their time has come even if
-    no data does. A query with timers runs micro-batches without end (but see ``running.TO_END``).
+    no data does, and so is what waits for stream time where ``idle`` has it go on. A query with
+    timers runs micro-batches without end (but see ``running.TO_END``). ``timed``: whether all
+    stages have timers, not only those that wait for a source.
     ``initial``: by the fingerprint of a stage the blobs that its buckets begin with (``bucket``,
     ``name``, ``blob``), taken over by the query's first micro-batch; ``sources``: what is read in
     place of an entry, or of what it is a view of; ``silent``: whether nothing is emitted;
@@ -277,6 +280,8 @@ class Streaming(Frames):
     sources: Mapping[Entry, Source] = field(default_factory=dict, kw_only=True)
     silent: bool = field(default=False, kw_only=True)
     closing: bool = field(default=False, kw_only=True)
+    timed: bool = field(default=False, kw_only=True)
+    idle: Idle | None = field(default=None, kw_only=True)
     stateful: int = field(default=0, init=False)
 
     flat = True
@@ -295,19 +300,23 @@ class Streaming(Frames):
         """By ``transformWithState``."""
         self.stateful += 1
         fragment = step.stage.fragment
-        timers = self.timers and fragment.align_us is not None
+        timers = self.timers and (self.timed or fragment.align_us is not None)
+        idle = None if self.idle is None else replace(self.idle, told=step.told)
         if self.closing:
             # In partitions that are there without rows, too.
             function = ending(step.number, len(fragment.sources), self.labels, self.partitions)
             packed = packed.repartition(self.partitions, "bucket")
             packed = packed.mapInArrow(function, PACKED_COLUMNS)
-        if fragment.align_us is not None:
+        if fragment.align_us is not None or idle is not None:
             # The time of the micro-batch, which is the same when a batch is run again. Only where
             # rows may wait: the projection copies every blob.
             packed = packed.withColumn("now_us", F.unix_micros(F.current_timestamp()))
         initial = self.initial.get(fragment.topology)
+        tells = tuple((to.reader, to.number) for to in step.tells)
         return packed.groupBy("bucket").transformWithStateInPandas(
-            BucketProcessor(Work(fragment, emission, step.number, step.passes, timers)),
+            BucketProcessor(
+                Work(fragment, emission, step.number, step.passes, timers, idle, tells)
+            ),
             emission.columns,
             "append",
             "processingTime" if timers else "none",

@@ -74,7 +74,7 @@ class BucketProcessor(StatefulProcessor):
         timerValues: Any,  # noqa: N803
         expiredTimerInfo: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
-        """Rows have waited for another source as long as they may."""
+        """Rows have waited for another source as long as they may, or for any."""
         from dovetail.spark import buckets
 
         now_us = 1000 * timerValues.getCurrentProcessingTimeInMs()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -10,8 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dovetail import lake
 from dovetail.arguments import Path, Rule
-from dovetail.errors import ConfigurationError, PlanError
+from dovetail.engine.idle import Idle, idle_us
+from dovetail.errors import CheckpointError, ConfigurationError, PlanError
 from dovetail.physical.fragment import Emit
+from dovetail.physical.line import Plan
 from dovetail.physical.planner import plan_of
 from dovetail.plan.dead_letters import DeadLetters
 from dovetail.plan.fingerprint import in_one_order, origins_of, refuse_alike
@@ -23,6 +27,8 @@ from dovetail.spark.buckets import bucket_labels
 from dovetail.spark.checkpoint import (
     BEGINNING,
     SEEDED,
+    STARTS,
+    TIMED,
     binding_of,
     refuse_other_stages,
     refuse_repartitioning,
@@ -42,9 +48,9 @@ from dovetail.spark.running import (
     STARTING,
     TO_END,
     Run,
+    has_timers,
     rows_of,
     settings,
-    waits,
     writer_of,
 )
 from dovetail.spark.session import refuse_strange_workers
@@ -56,6 +62,8 @@ if TYPE_CHECKING:
 ALL: Mapping[str, Any] = {"availableNow": True}
 ONCE: Mapping[str, Any] = {"once": True}
 """Triggers: all that there is; the one micro-batch that is planned."""
+_STARTS_KEPT = 20
+"""So many runs may begin before one of them does a micro-batch again that another had planned."""
 A_SINK = "what dt.to_parquet(...), dt.to_delta(...) or another of dovetail's sinks returns"
 ASink: TypeAlias = Annotated[Sink, Rule(A_SINK)]
 
@@ -100,19 +108,15 @@ def start(
     initial: Mapping[str, DataFrame] | str | PathLike[str] | None = None,
     emit_initial: bool = False,
     close_at_end: bool = False,
+    idle: Span | None = None,
 ) -> StreamingQuery:
     """Start the query of these results, bound to its checkpoint; ``operator``: the call;
     ``trigger``: as ``trigger_of`` gives it; ``initial``: by name the rows that tables begin with,
     or the checkpoint whose state they go on with, where this one has not begun; ``emit_initial``:
     whether what is stored then is written; ``close_at_end``: whether all waiting ends when all that
-    there is has been read.
+    there is has been read; ``idle``: after what time without anything stream time goes on.
     """
-    if close_at_end and trigger != ALL:
-        raise PlanError(
-            operator,
-            "close_at_end= is given without availableNow=True, so there is no end",
-            "Give both, or neither",
-        )
+    _refuse_ends(operator, trigger, close_at_end, idle)
     if emit_initial and initial is None:
         raise PlanError(operator, "emit_initial= is given without initial=", "Give both")
     outcomes = _in_one_order(outcomes)
@@ -122,7 +126,7 @@ def start(
     if close_at_end:
         closing.refuse_remote(operator, session)
         outcomes = [one.across_runs() for one in outcomes]
-    run = Run(operator, nodes, outcomes, fspath(checkpoint), emit, buckets, partitions)
+    run = Run(operator, nodes, outcomes, fspath(checkpoint), emit, buckets, partitions, idle)
     with reaching(operator, "checkpoint=", run.checkpoint):
         bound = run.file.read(run.title)
     static = any(source.static for source in origins_of(nodes))
@@ -142,6 +146,24 @@ def start(
         return _started(run, run.file.read(run.title), ONCE, name, closes=True)
 
     return followed(query, close)
+
+
+def _refuse_ends(
+    operator: str, trigger: Mapping[str, Any], close_at_end: bool, idle: Span | None
+) -> None:
+    """Refuse what does not go with whether a query ends by itself."""
+    if close_at_end and trigger != ALL:
+        raise PlanError(
+            operator,
+            "close_at_end= is given without availableNow=True, so there is no end",
+            "Give both, or neither",
+        )
+    if idle is not None and trigger == ALL:
+        raise PlanError(
+            operator,
+            "idle= is given with availableNow=True, which does not wait for what may come",
+            "Leave it out; close_at_end=True ends all waiting",
+        )
 
 
 def _started(
@@ -165,14 +187,19 @@ def _started(
         count, partitions = bound["buckets"], bound["partitions"]
         plan = run.plan(count)
         refuse_other_stages(bound, plan, run.title)
+    timed = run.idle is not None if bound is None else TIMED in bound
+    timers, ends = has_timers(plan, timed=timed), trigger in (ALL, ONCE)
+    idle = None
+    if run.idle is not None:
+        idle, plan = _idle(run, run.idle, bound, plan), replace(plan, idles=True)
     refuse_unreachable(run.session, plan)
-    used, ends = settings(partitions), trigger in (ALL, ONCE)
-    if ends and waits(plan):
-        used |= TO_END
+    used = settings(partitions) | (TO_END if ends and timers else {})
     # Of those that start at once each sees the session as it was.
     with STARTING, lake.setting(run.session, used | run.file.settings()):
         _refuse_running(run.operator, run.session, name)
-        if bound is not None and not ends and waits(plan):
+        if bound is not None and idle is not None:
+            run.file.write({**bound, STARTS: idle.starts_us})
+        if bound is not None and not ends and timers:
             wake(run)
         blobs = beginning.taken_over(run) if bound is not None and SEEDED in bound else {}
         sources = seed.unchanging(run.session, run.checkpoint, origins_of(run.nodes))
@@ -183,6 +210,8 @@ def _started(
             initial=blobs,
             sources=sources,
             closing=closes,
+            timed=timed,
+            idle=idle,
         )
         writer = writer_of(run.outcomes, plan, streaming, run.checkpoint).trigger(**trigger)
         if name is not None:
@@ -190,9 +219,22 @@ def _started(
         if bound is None:
             # Before Spark writes anything there, so that nothing is ever stored unbound.
             with reaching(run.operator, "checkpoint=", run.checkpoint):
-                run.file.write(binding_of(run.nodes, plan, partitions=partitions))
+                more = {} if idle is None else {TIMED: True, STARTS: idle.starts_us}
+                run.file.write(binding_of(run.nodes, plan, partitions=partitions, **more))
         with refused(run.title, "Spark does not start its query", "Mend what it names"):
             return explaining(writer.start(), run.title)
+
+
+def _idle(run: Run, span: Span, bound: Mapping[str, Any] | None, plan: Plan) -> Idle:
+    """What stages do when nothing comes; this run begins."""
+    if bound is not None and TIMED not in bound:
+        raise CheckpointError(
+            run.title,
+            f"idle= is given, and the query of {run.checkpoint} has begun without",
+            "Leave it out, or go on in a new checkpoint: initial= the former one, with idle=",
+        )
+    starts_us = [*({} if bound is None else bound).get(STARTS, []), time.time_ns() // 1000]
+    return Idle(idle_us(run.operator, span, plan), tuple(starts_us[-_STARTS_KEPT:]))
 
 
 def _in_one_order(outcomes: Sequence[Outcome]) -> list[Outcome]:

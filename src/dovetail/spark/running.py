@@ -24,6 +24,7 @@ from dovetail.physical.line import Plan
 from dovetail.physical.planner import plan_of
 from dovetail.plan.dead_letters import DeadLetters
 from dovetail.plan.nodes import Node
+from dovetail.plan.spans import Span
 from dovetail.sessions import cores
 from dovetail.spark import project
 from dovetail.spark.checkpoint import CheckpointFile
@@ -64,16 +65,19 @@ def settings(partitions: Positive) -> dict[str, str]:
     }
 
 
-def waits(plan: Plan) -> bool:
-    """Whether rows may wait for another source, and so stages have timers."""
-    return any(stage.fragment.align_us is not None for stage in plan.stages)
+def has_timers(plan: Plan, *, timed: bool) -> bool:
+    """Whether stages have timers: all of them, ``timed``, or those where rows may wait for another
+    source.
+    """
+    return timed or any(stage.fragment.align_us is not None for stage in plan.stages)
 
 
 @dataclass(frozen=True)
 class Run:
     """What a call asks for: ``nodes``, the results, in the order in which a checkpoint knows them,
     and ``outcomes``, where they go; none where they go nowhere. ``operator``: the call;
-    ``checkpoint``: the folder; ``buckets`` and ``partitions``: None where it leaves them open.
+    ``checkpoint``: the folder; ``buckets`` and ``partitions``: None where it leaves them open;
+    ``idle``: after what time without anything stream time goes on, None for never.
     """
 
     operator: str
@@ -83,6 +87,7 @@ class Run:
     emit: Emit
     buckets: int | None
     partitions: int | None
+    idle: Span | None = None
 
     @property
     def title(self) -> str:

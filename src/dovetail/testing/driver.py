@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from dovetail.arguments import validated
 from dovetail.arrays.hashing import stable_hash
 from dovetail.columns import DELETED, EVENT_TIME, POSITION
 from dovetail.dsl import Table
+from dovetail.engine.idle import Idle, idle_us
 from dovetail.engine.local import Hash, Local
 from dovetail.errors import CheckpointError, DataError, PlanError
 from dovetail.operators.job import END_OF_TIME
@@ -46,7 +48,7 @@ Fed: TypeAlias = "tuple[list[tuple[Source, pa.Table]], int, int | None]"
 _SNAPSHOT = pa.schema(
     [("stage", pa.int32()), ("bucket", pa.int32()), ("name", pa.string()), ("blob", pa.binary())]
 )
-_SNAPSHOT_VERSION = 3
+_SNAPSHOT_VERSION = 4
 
 
 class Driver:
@@ -59,7 +61,8 @@ class Driver:
     the key space is cut; the changes of a micro-batch come bucket by bucket, so with one, the
     default, they come in the order of the records that cause them. ``key_hash``: the function from
     key columns to int64 that places keys; tests give a constant one to make all keys collide.
-    ``spark``: the session that evaluates the topology's Spark expressions, if it has any.
+    ``spark``: the session that evaluates the topology's Spark expressions, if it has any; ``idle``:
+    as in ``Table.write_stream``, by the clock of ``advance_wall_clock``.
 
     Tables and streams of the topology that are read from frames are fed by hand, too, under their
     key and value columns; of the frames nothing is read, and ``timestamp=``, ``deleted=`` and
@@ -85,6 +88,7 @@ class Driver:
         buckets: Buckets = 1,
         key_hash: Hash | None = None,
         spark: SparkSession | None = None,
+        idle: Span | None = None,
     ) -> None:
         self._nodes: dict[Node, Node] = {}
         plans = _in_order([topology, *others])
@@ -103,6 +107,8 @@ class Driver:
         self._sources = {source: columns_of(source) for source in origins_of(nodes)}
         evaluator = None if spark is None else Evaluator(spark)
         self._root = Local(plan, stable_hash if key_hash is None else key_hash, evaluator)
+        if idle is not None:
+            self._root.go_on(Idle(idle_us("Driver", idle, plan), (0,)))
         self._spark = spark
         self._fed: list[tuple[Source, pa.Table]] = []
         self._log: list[Fed] | None = []
@@ -208,7 +214,9 @@ class Driver:
 
     @validated
     def advance_wall_clock(self, span: Span) -> list[Change]:
-        """Let time pass by the wall clock, then run a batch without rows, for ``align=``."""
+        """Let time pass by the wall clock, then run a batch without rows, for ``align=`` and
+        ``idle=``.
+        """
         self._refuse_inside("advance_wall_clock()")
         self._now_us += microseconds("advance_wall_clock", "span=", span)
         with self.batch() as changes:
@@ -302,7 +310,7 @@ class Driver:
             plan = as_table(node, "on_change") if node.windows else node
             topology, hash_ = Table(plan), self._root.hash
             self._views[node] = _View(topology, key_hash=hash_, spark=self._spark)
-        return self._views[node].rows(self._log)
+        return self._views[node].rows(self._log, self._root.idle)
 
     def snapshot(self) -> bytes:
         """The stored state after the last micro-batch, as a query's checkpoint would hold it."""
@@ -319,6 +327,7 @@ class Driver:
         header = {
             "buckets": self._root.plan.buckets,
             "batches": self._batches,
+            "now_us": self._now_us,
             "topology": fingerprint(*self._computed),
             "plan": describe(*self._computed),
         }
@@ -335,6 +344,7 @@ class Driver:
         emit: Emit = "change",
         key_hash: Hash | None = None,
         spark: SparkSession | None = None,
+        idle: Span | None = None,
     ) -> Driver:
         """A driver that goes on from a snapshot as a restarted query does, in any process.
 
@@ -365,8 +375,18 @@ class Driver:
         buckets = header["buckets"]
         first, *others = results
         assert isinstance(first, Topology)
-        driver = cls(first, *others, emit=emit, buckets=buckets, key_hash=key_hash, spark=spark)
-        driver._batches, driver._log = header["batches"], None
+        driver = cls(
+            first,
+            *others,
+            emit=emit,
+            buckets=buckets,
+            key_hash=key_hash,
+            spark=spark,
+            idle=idle,
+        )
+        driver._batches, driver._now_us, driver._log = header["batches"], header["now_us"], None
+        if driver._root.idle is not None:
+            driver._root.go_on(replace(driver._root.idle, starts_us=(driver._now_us,)))
         stages = driver._root.buckets
         for row in stored.to_pylist():
             stages[row["stage"]].blobs[row["bucket"]].put(row["name"], row["blob"])
@@ -444,8 +464,10 @@ class _View(Driver):
 
     _log: list[Fed]
 
-    def rows(self, log: Sequence[Fed]) -> dict[Any, dict[str, Any]]:
+    def rows(self, log: Sequence[Fed], idle: Idle | None) -> dict[Any, dict[str, Any]]:
         """The values by the key after all that is in the driver's log."""
+        if idle is not None and self._root.idle is None:
+            self._root.go_on(idle)
         for fed, now_us, beat_us in log[len(self._log) :]:
             self._fed, self._now_us = fed, now_us
             for source, rows in fed:
