@@ -200,6 +200,7 @@ NAMED = line("text", "column", "span")
 COLUMN = line("text", "column", "span", "empty text")
 SPAN = line("span", wrong=("soon", "-5 min", "5", "99999999999 days", "5 months"))
 MAYBE_SPAN = line("None", "span", wrong=SPAN.wrong)
+IDLE = line("None", wrong=(*SPAN.wrong, "1 min"), told="nothing waits for stream time")
 POSITIVE = line("None", "number")
 LISTS = ("empty list", "names", "list of None", "list of numbers")
 NATURAL = line("zero", "number")
@@ -579,6 +580,7 @@ CALLS: dict[str, Call] = {
         initial=line("None", "path", wrong=({"orders": 1},)),
         emit_initial=FLAG,
         close_at_end=FLAG,
+        idle=IDLE,
     ),
     # Aggregates and windows.
     "aggregate": call(
@@ -886,6 +888,7 @@ CALLS: dict[str, Call] = {
         buckets=line("number", wrong=(1 << 17,)),
         key_hash=line("None", "function", "class", wrong=(lambda: None,)),
         spark=line("None", "session"),
+        idle=IDLE,
     ),
     "Driver.__init__ (several)": call(
         lambda w: partial(testing.Driver, w.fed), others=line("table", told="nothing is joined")
@@ -930,6 +933,7 @@ CALLS: dict[str, Call] = {
         emit=EMIT,
         key_hash=line("None", "function", "class", wrong=(lambda: None,)),
         spark=line("None", "session"),
+        idle=IDLE,
     ),
 }
 WRITTEN = CALLS["Topology.write_stream"]
