@@ -6,8 +6,8 @@ came to it. So each says, to those that read it, since when nothing has come, an
 its own stream time, less what it may still hold back.
 
 The times are those of micro-batches, and those at which runs of the query began, before which
-nothing was waited for. So a micro-batch that is run again does what it did. All buckets of a stage
-hear the same, and go on in the same micro-batches.
+nothing was waited for. A micro-batch goes by the run that planned it, so that one that is run again
+does what it did. All buckets of a stage hear the same, and go on in the same micro-batches.
 """
 
 from __future__ import annotations
@@ -31,13 +31,17 @@ Times: TypeAlias = "tuple[int | None, ...]"
 
 @dataclass(frozen=True)
 class Idle:
-    """``span_us``: for how long nothing comes before stream time goes on; ``starts_us``: when the
-    query's runs began; ``told``: the inputs of a stage that other stages tell of.
+    """``runs``: of the query's runs when each began, and for how long nothing comes before stream
+    time goes on, None for ever; ``told``: the inputs of a stage that other stages tell of.
     """
 
-    span_us: int
-    starts_us: tuple[int, ...]
+    runs: tuple[tuple[int, int | None], ...]
     told: frozenset[int] = frozenset()
+
+    def run(self, now_us: int) -> tuple[int, int | None]:
+        """The run that planned a micro-batch."""
+        begun = (run for run in reversed(self.runs) if run[0] <= now_us)
+        return next(begun, (now_us, None))
 
 
 def idle_us(operator: str, span: Span, plan: Plan) -> int:
@@ -54,12 +58,12 @@ def idle_us(operator: str, span: Span, plan: Plan) -> int:
 @dataclass(frozen=True)
 class Pause:
     """How long nothing has come. ``heard_us``: by the wall clock, when something last did;
-    ``moves``: whether stream time goes on; ``again_us``: when to look again.
+    ``moves``: whether stream time goes on; ``again_us``: when to look again, None for never.
     """
 
     heard_us: int
     moves: bool
-    again_us: int
+    again_us: int | None
 
 
 def heard(known_us: Times, pieces: Sequence[Piece], now_us: int, told: frozenset[int]) -> Times:
@@ -78,9 +82,12 @@ def pause(idle: Idle, heard_us: Times, now_us: int) -> Pause:
     tenth, so that a long silence costs little.
     """
     last_us = max(_since(idle, heard_us, now_us))
-    quiet_us = now_us - last_us
-    moves = quiet_us >= idle.span_us
-    return Pause(last_us, moves, now_us + quiet_us // 10 if moves else last_us + idle.span_us)
+    quiet_us, (_, span_us) = now_us - last_us, idle.run(now_us)
+    if span_us is None:
+        return Pause(last_us, moves=False, again_us=None)
+    if quiet_us < span_us:
+        return Pause(last_us, moves=False, again_us=last_us + span_us)
+    return Pause(last_us, moves=True, again_us=now_us + quiet_us // 10)
 
 
 def moved(idle: Idle, manifest: Manifest, now_us: int) -> Times:
@@ -113,5 +120,5 @@ def time_of(fragment: Fragment, times: Times) -> int:
 
 def _since(idle: Idle, heard_us: Times, now_us: int) -> list[int]:
     """Since when nothing has come of each input in this run."""
-    start_us = max((start for start in idle.starts_us if start <= now_us), default=now_us)
+    start_us, _ = idle.run(now_us)
     return [max(start_us, time or start_us) for time in heard_us]

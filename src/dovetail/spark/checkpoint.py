@@ -37,10 +37,8 @@ CLOSING = "closing"
 """In a binding where the query's last micro-batch is planned, or was (``spark.closing``)."""
 TIMED = "timed"
 """In a binding where all stages have timers."""
-STARTS = "starts"
-"""Of a binding when the last runs began that were to go on when nothing comes, microseconds by the
-wall clock.
-"""
+RUNS = "runs"
+"""Of such a binding the last runs, as ``engine.idle`` knows them."""
 REPARTITIONING = "repartitioning"
 """Of a binding the number of partitions to which its state is being dealt."""
 

@@ -26,8 +26,8 @@ from dovetail.spark import beginning, closing, seed
 from dovetail.spark.buckets import bucket_labels
 from dovetail.spark.checkpoint import (
     BEGINNING,
+    RUNS,
     SEEDED,
-    STARTS,
     TIMED,
     binding_of,
     refuse_other_stages,
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 ALL: Mapping[str, Any] = {"availableNow": True}
 ONCE: Mapping[str, Any] = {"once": True}
 """Triggers: all that there is; the one micro-batch that is planned."""
-_STARTS_KEPT = 20
+_RUNS_KEPT = 20
 """So many runs may begin before one of them does a micro-batch again that another had planned."""
 A_SINK = "what dt.to_parquet(...), dt.to_delta(...) or another of dovetail's sinks returns"
 ASink: TypeAlias = Annotated[Sink, Rule(A_SINK)]
@@ -189,16 +189,16 @@ def _started(
         refuse_other_stages(bound, plan, run.title)
     timed = run.idle is not None if bound is None else TIMED in bound
     timers, ends = has_timers(plan, timed=timed), trigger in (ALL, ONCE)
-    idle = None
-    if run.idle is not None:
-        idle, plan = _idle(run, run.idle, bound, plan), replace(plan, idles=True)
+    idle = _idle(run, bound, plan, timed=timed)
+    if idle is not None:
+        plan = replace(plan, idles=True)
     refuse_unreachable(run.session, plan)
     used = settings(partitions) | (TO_END if ends and timers else {})
     # Of those that start at once each sees the session as it was.
     with STARTING, lake.setting(run.session, used | run.file.settings()):
         _refuse_running(run.operator, run.session, name)
         if bound is not None and idle is not None:
-            run.file.write({**bound, STARTS: idle.starts_us})
+            run.file.write({**bound, RUNS: idle.runs})
         if bound is not None and not ends and timers:
             wake(run)
         blobs = beginning.taken_over(run) if bound is not None and SEEDED in bound else {}
@@ -219,22 +219,25 @@ def _started(
         if bound is None:
             # Before Spark writes anything there, so that nothing is ever stored unbound.
             with reaching(run.operator, "checkpoint=", run.checkpoint):
-                more = {} if idle is None else {TIMED: True, STARTS: idle.starts_us}
+                more = {} if idle is None else {TIMED: True, RUNS: idle.runs}
                 run.file.write(binding_of(run.nodes, plan, partitions=partitions, **more))
         with refused(run.title, "Spark does not start its query", "Mend what it names"):
             return explaining(writer.start(), run.title)
 
 
-def _idle(run: Run, span: Span, bound: Mapping[str, Any] | None, plan: Plan) -> Idle:
-    """What stages do when nothing comes; this run begins."""
-    if bound is not None and TIMED not in bound:
+def _idle(run: Run, bound: Mapping[str, Any] | None, plan: Plan, *, timed: bool) -> Idle | None:
+    """What stages do when nothing comes, where they have timers; this run begins."""
+    if run.idle is not None and not timed:
         raise CheckpointError(
             run.title,
             f"idle= is given, and the query of {run.checkpoint} has begun without",
             "Leave it out, or go on in a new checkpoint: initial= the former one, with idle=",
         )
-    starts_us = [*({} if bound is None else bound).get(STARTS, []), time.time_ns() // 1000]
-    return Idle(idle_us(run.operator, span, plan), tuple(starts_us[-_STARTS_KEPT:]))
+    if not timed:
+        return None
+    span_us = None if run.idle is None else idle_us(run.operator, run.idle, plan)
+    before = [tuple(one) for one in (bound or {}).get(RUNS, [])]
+    return Idle((*before[1 - _RUNS_KEPT :], (time.time_ns() // 1000, span_us)))
 
 
 def _in_one_order(outcomes: Sequence[Outcome]) -> list[Outcome]:

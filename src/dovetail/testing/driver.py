@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -108,7 +107,7 @@ class Driver:
         evaluator = None if spark is None else Evaluator(spark)
         self._root = Local(plan, stable_hash if key_hash is None else key_hash, evaluator)
         if idle is not None:
-            self._root.go_on(Idle(idle_us("Driver", idle, plan), (0,)))
+            self._root.go_on(Idle(((0, idle_us("Driver", idle, plan)),)))
         self._spark = spark
         self._fed: list[tuple[Source, pa.Table]] = []
         self._log: list[Fed] | None = []
@@ -386,7 +385,8 @@ class Driver:
         )
         driver._batches, driver._now_us, driver._log = header["batches"], header["now_us"], None
         if driver._root.idle is not None:
-            driver._root.go_on(replace(driver._root.idle, starts_us=(driver._now_us,)))
+            ((_, span_us),) = driver._root.idle.runs
+            driver._root.go_on(Idle(((driver._now_us, span_us),)))
         stages = driver._root.buckets
         for row in stored.to_pylist():
             stages[row["stage"]].blobs[row["bucket"]].put(row["name"], row["blob"])
