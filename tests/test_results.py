@@ -102,6 +102,13 @@ def views(t: Tables) -> dict[str, Any]:
         "selected": there,
         "cities": there.group_by("city").agg(n=dt.count()),
         "customers": located.group_by("customer").agg(n=dt.count()),
+        "amounts": located.rename({"amount": "much"}).group_by("much").agg(n=dt.count()),
+        "changed": located.to_stream().join(
+            there.materialize(),
+            on="id",
+            how="left",
+            select={"city": "left.city", "much": "right.much"},
+        ),
     }
 
 
@@ -179,6 +186,21 @@ def test_what_results_share_is_there_once() -> None:
     for result in results.values():
         own = plan_of([result.plan], buckets=2, emit="change")
         assert len(list(walk(own.ends))) == len(set(own.stages)) + len(result.plan.origins)
+
+
+def test_a_stage_that_is_read_as_views_is_there_once() -> None:
+    """Its rows go on to a relay for each view, which no state has."""
+    results = views(given())
+    plan = plan_of([r.plan for r in results.values()], buckets=2, emit="change")
+    topologies = [stage.fragment.topology for stage in plan.stages]
+    assert len(topologies) == len(set(topologies))
+    located = next(step for step in walk(plan.ends) if step.relays)
+    assert located.stage.node is results["located"].plan
+    relays = [plan.line[number] for number in located.relays]
+    assert [type(one).__name__ for one in relays] == ["Relay"] * len(relays)
+    assert located.relays == tuple(range(located.number + 1, located.number + 1 + len(relays)))
+    alone = plan_of([results["cities"].plan], buckets=2, emit="change")
+    assert not any(step.relays for step in walk(alone.ends))
 
 
 def test_a_plan_without_forks_passes_nothing_on() -> None:
@@ -403,7 +425,7 @@ def test_on_spark_each_result_is_exact_though_sinks_fail(
     progress = [p for p in query.recentProgress if p.numInputRows]
     inputs = [sum(1 for _ in read_back(tmp_path, batch)) for batch in (1, 2)]
     assert [p.numInputRows for p in progress] == inputs
-    assert {len(p.stateOperators) for p in progress} == {8}  # two more for the view
+    assert {len(p.stateOperators) for p in progress} == {6}  # the view's stage is the result's
     results = shared(on_spark(spark, tmp_path))
     with pytest.raises(dt.CheckpointError, match=r"of a query with 3 results.* and this one has 2"):
         dt.run(

@@ -399,7 +399,7 @@ def test_static_frames_leave_out_the_same(
 
 
 def test_a_foreign_key_that_several_views_read_fails_once(spark: SparkSession) -> None:
-    """Of each view there are stages of the join, and one of them tells."""
+    """Both read the one stage of the join."""
     inputs = given()
     items = testing.table("prices", key="n", schema={"n": NUMBER, "price": NUMBER})
     both = inputs["orders"].join(items, on=number(), how="left")

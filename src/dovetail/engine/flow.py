@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Generic, TypeVar
 
-from dovetail.physical.line import Plan, Step
+from dovetail.physical.line import Plan, Relay, Step
 from dovetail.physical.stage import Stage
 
 R = TypeVar("R")
@@ -28,8 +28,8 @@ class Flow(ABC, Generic[R, P]):
 
     @abstractmethod
     def packed(self, step: Step, rows: R) -> P:
-        """The changes of a stage, packed by key for each stage that reads them, and as a result if
-        they are one.
+        """The changes of a stage, or of a relay, packed by key for each stage that reads them; as
+        they are for relays, and as a result if they are one.
         """
 
     @abstractmethod
@@ -45,6 +45,10 @@ class Flow(ABC, Generic[R, P]):
     @abstractmethod
     def changes(self, step: Step, inputs: list[P]) -> R:
         """What a stage makes of its inputs, as the changelog of its node."""
+
+    @abstractmethod
+    def relayed(self, step: Step, inputs: list[P]) -> R:
+        """What comes for a relay, as the changelog of its stage's node."""
 
 
 def changes(plan: Plan, flow: Flow[R, P]) -> R:
@@ -64,11 +68,13 @@ def _inputs(step: Step, flow: Flow[R, P]) -> list[P]:
 
 
 def _leaving(step: Step, flow: Flow[R, P]) -> P:
-    if not isinstance(step.origin, Stage):
+    if not isinstance(step.origin, Stage | Relay):
         return flow.read(step)
+    if isinstance(step.origin, Relay):
+        return flow.packed(step, flow.relayed(step, _inputs(step, flow)))
     inputs = _inputs(step, flow)
     if step.moves is not None:
         return flow.partitioned(step, inputs)
-    if not step.readings:
+    if not step.is_read:
         return flow.emitted(step, inputs)
     return flow.packed(step, flow.changes(step, inputs))

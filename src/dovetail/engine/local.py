@@ -77,7 +77,7 @@ Packed: TypeAlias = "Iterable[Parcel]"
 
 
 class Made(NamedTuple):
-    """What leaves a stage: its changes, and what passed it."""
+    """What leaves a stage: its changes (``Local.changelog``), and what passed it."""
 
     changes: Iterator[pa.Table]
     passing: list[Parcel]
@@ -271,8 +271,7 @@ class Local:
         results = self.plan.results
         if self.plan.single:
             for table in flow.changes(self.plan, micro_batch).changes:
-                made = self.changelog(results[0].stage, table)
-                yield Rows(0, reduce(self._viewed, results[0].views, made))
+                yield Rows(0, reduce(self._viewed, results[0].views, table))
             return
         for parcel in chain(*flow.results(self.plan, micro_batch)):
             for number, (result, to) in enumerate(zip(results, self.plan.addresses, strict=False)):
@@ -365,13 +364,14 @@ class _MicroBatch(Flow[Made, Packed]):
 
     def packed(self, step: Step, rows: Made) -> Packed:
         """What a stage has made, packed for all that read it."""
-        tables = [self._local.changelog(step.stage, table) for table in rows.changes if len(table)]
+        tables = [*rows.changes]
         yield from rows.passing
         for reading in step.readings:
             pieces, _ = self._local.pieces(reading, tables)
             yield from (Parcel(reading.reader, *own) for own in pieces)
-        if step.result is not None:
-            yield from (Parcel(step.result, 0, table) for table in tables)
+        for to in (*step.relays, step.result):
+            if to is not None:
+                yield from (Parcel(to, 0, table) for table in tables)
 
     def partitioned(self, step: Step, inputs: list[Packed]) -> Packed:
         """The changes of all buckets, each as a piece for every bucket, as they are asked for."""
@@ -393,23 +393,31 @@ class _MicroBatch(Flow[Made, Packed]):
         made = self.changes(step, inputs)
         assert step.result is not None
         for table in made.changes:
-            yield Parcel(step.result, 0, self._local.changelog(step.stage, table))
+            yield Parcel(step.result, 0, table)
         yield from made.passing
 
     def changes(self, step: Step, inputs: list[Packed]) -> Made:
         """The changes, bucket by bucket."""
         stage, last = step.stage, step.stage.fragment.last
         own, passing = self._own(step, inputs)
-        if not stage.fragment.stateful:
+        if stage.fragment.stateful:
+            tables: Iterable[pa.Table] = (t for _, t in self._processed(step, own, passing))
+        else:
             assert isinstance(last.law, InOrder)
-            tables = (piece.rows for _, piece in own if piece.rows is not None)
-            return Made(merge(tables, last.law, last.output_schema.names, self._batch), passing)
-        return Made((table for _, table in self._processed(step, own, passing)), passing)
+            came = (piece.rows for _, piece in own if piece.rows is not None)
+            tables = merge(came, last.law, last.output_schema.names, self._batch)
+        made = (self._local.changelog(stage, table) for table in tables if len(table))
+        return Made(made, passing)
+
+    def relayed(self, step: Step, inputs: list[Packed]) -> Made:
+        """The tables that come, as they are."""
+        own, passing = self._own(step, inputs)
+        return Made((table for _, table in own), passing)
 
     def _own(
         self, step: Step, inputs: list[Packed]
-    ) -> tuple[Iterable[tuple[int, Piece]], list[Parcel]]:
-        """What comes for a stage, and what passes it."""
+    ) -> tuple[Iterable[tuple[int, Any]], list[Parcel]]:
+        """What comes for a stage or a relay, and what passes it."""
         parcels = chain(*inputs)
         if not step.passes:
             return ((one.bucket, one.content) for one in parcels), []

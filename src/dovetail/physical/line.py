@@ -6,6 +6,9 @@ leaves an operator goes to one other. So all who read it stand in one line: the 
 rows out of what comes and passes the others on, untouched. The line is the elimination tree of the
 graph of stages: each stage's rows go to the first of those that want any of them, or of what it
 passes on. A plan in which nothing is read twice is a tree as it is, and nothing passes anything on.
+
+A stage that is read through several views, or through one and is a result, makes its rows once all
+the same: those for a view go to a *relay*, right after it in the line, which makes the view.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dovetail.physical.stage import Port, Stage, stages
-from dovetail.plan.nodes import Entry, Node, Source
+from dovetail.plan.nodes import Derived, Entry, Node, Source
 from dovetail.plan.views import View, views_of
 
 
@@ -49,18 +52,28 @@ class Reading:
 
 
 @dataclass(frozen=True, eq=False)
+class Relay:
+    """Where the changes of a stage become those of a view."""
+
+    stage: Stage
+    view: View
+
+
+@dataclass(frozen=True, eq=False)
 class Step:
-    """A source, as what it is read, or a stage in its line. ``number``: a stage's; ``readings``:
-    who reads its rows; ``result``: what results are addressed by that they are, None for none;
+    """A source, as what it is read, a stage or a relay in its line. ``number``: its own, but a
+    source's; ``readings``: who reads its rows; ``relays``: the numbers of those to which a stage's
+    rows go; ``result``: what results are addressed by that they are, None for none;
     ``letters``: the number of the dead letters where it may have some; ``unread``: whether those of
     its source's records that cannot be read are among them; ``passes``: whether rows for others
     come by; ``before``: from where it takes what comes, in the order of its inputs; ``tells``:
     where stages tell others of their time, to which it does, and its ``told`` inputs.
     """
 
-    origin: Entry | Stage
+    origin: Entry | Stage | Relay
     number: int
     readings: tuple[Reading, ...]
+    relays: tuple[int, ...]
     result: int | None
     letters: int | None
     unread: bool
@@ -71,9 +84,27 @@ class Step:
 
     @property
     def stage(self) -> Stage:
-        """The stage that it is."""
+        """The stage that it is, or whose changes a relay has."""
+        if isinstance(self.origin, Relay):
+            return self.origin.stage
         assert isinstance(self.origin, Stage)
         return self.origin
+
+    @property
+    def is_read(self) -> bool:
+        """Whether stages read its rows, as they are or as views."""
+        return bool(self.readings or self.relays)
+
+    @property
+    def entry(self) -> Entry:
+        """As what its rows are read."""
+        if isinstance(self.origin, Relay):
+            return self.origin.view
+        if not isinstance(self.origin, Stage):
+            return self.origin
+        ports = (one.port for one in self.readings)
+        read = (port.input.source for port in ports if port.input is not None)
+        return next(read, Derived(self.origin.node))
 
     @property
     def moves(self) -> Reading | None:
@@ -98,8 +129,8 @@ class Plan:
     that they leave out because something fails on them are a result, too, the last; ``idles``:
     whether stages tell those that read them of their time (``engine.idle``).
 
-    Stages are numbered in the order in which they run; then come the numbers by which their changes
-    are addressed as results.
+    Stages and relays are numbered in the order in which they run; then come the numbers by which
+    stages' changes are addressed as results.
     """
 
     results: tuple[Result, ...]
@@ -116,8 +147,8 @@ class Plan:
         """What is read from outside, in the order in which Spark has it in the query's plan: a
         source as often as it is read.
         """
-        origins = (step.origin for step in walk(self.ends) if not isinstance(step.origin, Stage))
-        bases = [origin.base for origin in origins]
+        sources = (step for step in walk(self.ends) if not isinstance(step.origin, Stage | Relay))
+        bases = [step.entry.base for step in sources]
         return [base for base in bases if isinstance(base, Source)]
 
     @property
@@ -142,9 +173,24 @@ class Plan:
         """What the rows of each result are addressed to; of one stage it is one; the dead letters'
         comes last.
         """
-        count = len(self.stages)
-        found = [count + self.stages.index(result.stage) for result in self.results]
+        count = len(self.line)
+        found = [count + self.line.index(result.stage) for result in self.results]
         return [*found, *([2 * count] if self.dead_letters else [])]
+
+    @cached_property
+    def line(self) -> tuple[Stage | Relay, ...]:
+        """All stages, and after each its relays."""
+        read: dict[Stage, dict[Entry, None]] = defaultdict(dict)
+        for port in (port for stage in self.stages for port in stage.ports):
+            if isinstance(port.origin, Stage) and port.input is not None:
+                read[port.origin][port.input.source] = None
+        results = {result.stage for result in self.results}
+        made: list[Stage | Relay] = []
+        for stage in self.stages:
+            made.append(stage)
+            if stage in results or len(read[stage]) > 1:
+                made += [Relay(stage, entry) for entry in read[stage] if isinstance(entry, View)]
+        return tuple(made)
 
     @cached_property
     def ends(self) -> tuple[Step, ...]:
@@ -153,14 +199,17 @@ class Plan:
 
 
 def _steps(plan: Plan) -> tuple[Step, ...]:
-    readings: dict[Entry | Stage, list[Reading]] = defaultdict(list)
+    readings: dict[Entry | Stage | Relay, list[Reading]] = defaultdict(list)
     told: set[View] = set()
-    computed: set[tuple[Node, Entry | Stage]] = set()
-    for number, stage in enumerate(plan.stages):
+    computed: set[tuple[Node, Entry | Stage | Relay]] = set()
+    numbers: dict[Entry | Stage | Relay, int] = {one: n for n, one in enumerate(plan.line)}
+    relays: dict[tuple[Stage, Entry], Relay] = {
+        (one.stage, one.view): one for one in plan.line if isinstance(one, Relay)
+    }
+    for stage in plan.stages:
+        number = numbers[stage]
         for place, port in enumerate(stage.ports):
-            # What is read of a source is another frame for each view of it.
-            source = port.input is not None and isinstance(port.origin, Source)
-            origin = port.input.source if port.input is not None and source else port.origin
+            origin = _origin(port, relays)
             views = () if port.input is None else views_of(port.input.source)
             known = sum(view in told for view in views)
             told.update(views)
@@ -168,21 +217,21 @@ def _steps(plan: Plan) -> tuple[Step, ...]:
             if fails:
                 computed.add((stage.node, origin))
             readings[origin].append(Reading(stage, number, place, port, known, fails))
-    numbers: dict[Entry | Stage, int] = {one: number for number, one in enumerate(plan.stages)}
-    results: dict[Entry | Stage, int] = {
+    results: dict[Entry | Stage | Relay, int] = {
         one.stage: to for one, to in zip(plan.results, plan.addresses, strict=False)
     }
     letters = plan.addresses[-1] if plan.dead_letters else None
-    sources = [origin for origin in readings if not isinstance(origin, Stage)]
+    sources = [origin for origin in readings if not isinstance(origin, Stage | Relay)]
     # The first that reads a source, of several views of it.
     keeping = {one.base: one for one in reversed(sources) if _keeps_unread(one.base)}
     tells = _telling(readings) if plan.idles else {}
     hearing = {(one.reader, one.number) for others in tells.values() for one in others}
-    end = len(plan.stages)
+    end = len(plan.line)
     arriving: dict[int, list[tuple[Step, set[tuple[int, int]]]]] = defaultdict(list)
-    origins: list[Entry | Stage] = [*sources, *plan.stages]
+    origins: list[Entry | Stage | Relay] = [*sources, *plan.line]
     for origin in origins:
         own = readings[origin]
+        onward = tuple(numbers[one] for one in relays.values() if one.stage is origin)
         result, number = results.get(origin), numbers.get(origin, -1)
         unread = letters is not None and origin in keeping.values()
         fallible = unread or any(one.fails or one.tells for one in own)
@@ -190,18 +239,20 @@ def _steps(plan: Plan) -> tuple[Step, ...]:
         comes = arriving[number]
         comes.sort(key=lambda one: _first_input(one[1], number))
         passed = {to for _, wanted in comes for to in wanted if to[0] != number}
-        telling = tells.get(origin, ())
+        telling = tells.get(origin, ()) if isinstance(origin, Stage) else ()
         wanted = passed | {(one.reader, one.number) for one in (*own, *telling)}
-        wanted |= {(to, 0) for to in (result, failing) if to is not None}
+        wanted |= {(to, 0) for to in (*onward, result, failing) if to is not None}
         step = Step(
             origin,
             number,
             tuple(own),
+            onward,
             result,
             failing,
             unread,
             # Beside flat rows what it tells can only pass.
-            bool(passed) or any(one.port.hash_column is None for one in own if telling),
+            bool(passed or (onward and telling))
+            or any(one.port.hash_column is None for one in own if telling),
             tuple(s for s, _ in comes),
             telling,
             frozenset(place for reader, place in hearing if reader == number),
@@ -210,21 +261,36 @@ def _steps(plan: Plan) -> tuple[Step, ...]:
     return tuple(step for step, _ in arriving[end])
 
 
+def _origin(port: Port, relays: Mapping[tuple[Stage, Entry], Relay]) -> Entry | Stage | Relay:
+    """Where the rows of an input come from. What is read of a source is another frame for each view
+    of it.
+    """
+    if port.input is None:
+        return port.origin
+    if isinstance(port.origin, Stage):
+        return relays.get((port.origin, port.input.source), port.origin)
+    return port.input.source
+
+
 def _telling(
-    readings: Mapping[Entry | Stage, Sequence[Reading]],
-) -> dict[Entry | Stage, tuple[Reading, ...]]:
+    readings: Mapping[Entry | Stage | Relay, Sequence[Reading]],
+) -> dict[Stage, tuple[Reading, ...]]:
     """Whom each stage with state tells of its time: those with state that read it, and that read
     what others without state make of it.
     """
+    reading: dict[Stage, list[Reading]] = defaultdict(list)
+    for origin, own in readings.items():
+        if isinstance(origin, Stage | Relay):
+            reading[origin.stage if isinstance(origin, Relay) else origin] += own
 
-    def stateful(origin: Entry | Stage) -> Iterator[Reading]:
-        for one in readings.get(origin, ()):
+    def stateful(origin: Stage) -> Iterator[Reading]:
+        for one in reading.get(origin, ()):
             if one.stage.fragment.stateful:
                 yield one
             else:
                 yield from stateful(one.stage)
 
-    made = {origin: tuple(stateful(origin)) for origin in readings if isinstance(origin, Stage)}
+    made = {stage: tuple(stateful(stage)) for stage in reading}
     return {stage: found for stage, found in made.items() if found and stage.fragment.stateful}
 
 

@@ -58,12 +58,16 @@ class Output:
         return pa.table(list(columns.values()), schema=self.schema)
 
 
+def changelog_columns(stage: Stage) -> StructType:
+    """The changelog of a stage's node, with what feeds other stages."""
+    cause = [StructField(name, LongType()) for name in stage.fragment.feeds]
+    return StructType([*changelog_schema(stage.node), *cause])
+
+
 def output_of(stage: Stage) -> Output:
     """What a stage sends out."""
-    cause = [StructField(name, LongType()) for name in stage.fragment.feeds]
     if not stage.fragment.last.visible:
-        columns = StructType([*changelog_schema(stage.node), *cause])
-        return Output(columns, held_columns(stage))
+        return Output(changelog_columns(stage), held_columns(stage))
     keys = stage.node.key.fields if stage.node.has_own_key else stage.leaves[0].key_fields
     fields = [
         StructField(key_name(number), field.dataType, True) for number, field in enumerate(keys)
@@ -76,7 +80,7 @@ def output_of(stage: Stage) -> Output:
         StructField(EVENT_TIME, LongType()),
         StructField(POSITION, LongType()),
         StructField(VISIBLE, LongType()),
-        *cause,
+        *(StructField(name, LongType()) for name in stage.fragment.feeds),
     ]
     return Output(StructType(fields), None)
 

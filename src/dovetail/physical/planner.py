@@ -73,26 +73,26 @@ def plan_of(
 @dataclass(frozen=True)
 class _Planner:
     """``arrival``: of the whole topology; ``buckets``: how many share each key space; ``made``: the
-    stages that there are, by what they compute and how it is emitted.
+    stages that there are, by what they compute and how it is emitted; ``emits``: how nodes are that
+    are read as they are.
     """
 
     arrival: Arrival
     buckets: int
-    made: dict[tuple[Node, Entry | None], tuple[Stage, Emit]] = field(default_factory=dict)
+    made: dict[tuple[Node, Emit], Stage] = field(default_factory=dict)
+    emits: dict[Node, Emit] = field(default_factory=dict)
 
     def of(
         self, node: Node, emit: Emit, feeds: tuple[str, ...], entry: Entry | None = None
     ) -> Stage:
-        """The stage of a node, the same for all that read it; ``feeds``: as in ``Fragment``;
-        ``entry``: as what it is read. Of what is read as a view there is a stage for each view.
+        """The stage of a node, the same for all that read it, but for views that need each of its
+        changes where others do not; ``feeds``: as in ``Fragment``; ``entry``: as what it is read.
         """
-        key = (node, entry if isinstance(entry, View) else None)
-        if key not in self.made:
-            self.made[key] = self.stage(node, emit, feeds), emit
-        stage, made = self.made[key]
-        if made != emit:
+        if not isinstance(entry, View) and self.emits.setdefault(node, emit) != emit:
             chains.refuse_batch(node)
-        return stage
+        if (node, emit) not in self.made:
+            self.made[node, emit] = self.stage(node, emit, feeds)
+        return self.made[node, emit]
 
     def _port(
         self, input_: Input, source: SourceSpec, emit: Emit, by: tuple[str, ...] = ()

@@ -44,8 +44,7 @@ from dovetail.operators.in_order import merge
 from dovetail.physical.delta_join import DeltaJoin, Settle
 from dovetail.physical.line import Reading, Step
 from dovetail.physical.operators import InOrder
-from dovetail.physical.output import Output, output_of
-from dovetail.physical.stage import Stage
+from dovetail.physical.output import Output, changelog_columns, output_of
 from dovetail.plan.arrow import arrow_schema, in_timezone
 from dovetail.plan.nodes import Entry, Node, Source, changelog_schema
 from dovetail.plan.views import View
@@ -84,23 +83,28 @@ class Frames(Flow[DataFrame, DataFrame]):
 
     def read(self, step: Step) -> DataFrame:
         """Rows of ``PACKED``, from a source's frame that is read once."""
-        assert not isinstance(step.origin, Stage)
         told = step.readings[0].told
-        read = read_of(step.origin, None, unread=step.unread, told=told, metric=self._metric)
-        return self._packed(step, read, [], passes=False)
+        read = read_of(step.entry, None, unread=step.unread, told=told, metric=self._metric)
+        return self._packed(step, read, {}, passes=False)
 
     def packed(self, step: Step, rows: DataFrame) -> DataFrame:
         """Rows of ``PACKED``."""
-        names = changelog_schema(step.stage.node).names if step.result is not None else []
-        port = step.readings[0].port
-        assert port.input is not None
-        entry = port.input.source  # of all: of each view of a result there is a stage
-        read = read_of(entry, rows, told=step.readings[0].told, metric=self._metric)
-        return self._packed(step, read, names, passes=step.passes)
+        whole = dict.fromkeys(step.relays, changelog_columns(step.stage))
+        if step.result is not None:
+            whole[step.result] = changelog_schema(step.stage.node)
+        told = step.readings[0].told if step.readings else 0
+        read = read_of(step.entry, rows, told=told, metric=self._metric)
+        return self._packed(step, read, whole, passes=step.passes)
 
-    def _packed(self, step: Step, read: Read, names: Sequence[str], *, passes: bool) -> DataFrame:
-        """Rows of ``PACKED`` for each that reads a step's rows; ``names``: the columns of the
-        result.
+    def relayed(self, step: Step, inputs: list[DataFrame]) -> DataFrame:
+        """The changelog, and beside it in a column of their own the rows that pass."""
+        return unpacked(_union(inputs), Output(changelog_columns(step.stage), {}), step)
+
+    def _packed(
+        self, step: Step, read: Read, whole: Mapping[int, StructType], *, passes: bool
+    ) -> DataFrame:
+        """Rows of ``PACKED`` for each that reads a step's rows; ``whole``: to whom besides these
+        columns of them go as they are.
 
         What is dropped, for a null in the key or a stream's record without a value, is counted, as
         observed metric ``<name>.dropped``; what views leave out, and a foreign key that fails, as
@@ -110,12 +114,10 @@ class Frames(Flow[DataFrame, DataFrame]):
         wire, packings = Wire(read), list[Packing]()
         for reading in step.readings:
             packings += self._of(reading, wire, step.letters)
-        if names:
-            assert step.result is not None
-            columns = StructType([read.frame.schema[name] for name in names])
-            schema = arrow_schema(columns)
-            packings.append(Carrier(step.result, schema, self.labels, wire.own(names)))
-        title = step.readings[0].port.source.title
+        for to, columns in whole.items():
+            places = wire.own(columns.names)
+            packings.append(Carrier(to, arrow_schema(columns), self.labels, places))
+        title = step.readings[0].port.source.title if step.readings else step.stage.fragment.title
         place = wire.own([PASSING])[0] if passes else None
         unread = None
         if UNREAD in read.frame.columns:

@@ -105,7 +105,7 @@ class _End:
 
 def _ends(plan: Plan, nodes: Sequence[Node]) -> list[_End]:
     """``nodes``: the plan's results, the dead letters last if they are wanted."""
-    raw = {step.result for step in walk(plan.ends) if not step.readings}
+    raw = {step.result for step in walk(plan.ends) if not step.is_read}
     found = []
     for number, node in enumerate(nodes):
         place = plan.addresses[number]
