@@ -681,6 +681,7 @@ CALLS: dict[str, Call] = {
         log_retention=MAYBE_SPAN,
         partition_by=line("None", "text", "column", "names", "span", "empty text", "empty list"),
         evolve=FLAG,
+        history=FLAG,
     ),
     "to_postgres": call(
         lambda _: partial(dt.to_postgres, dsn="", table="t"),
