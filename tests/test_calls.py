@@ -697,6 +697,9 @@ CALLS: dict[str, Call] = {
         servers=TOPIC["servers"],
         key=line(wrong=("avro",)),
         value=line(wrong=("avro",)),
+        headers=line(
+            "None", "empty mapping", wrong=({"a": 1}, {"": "id"}, {"dovetail.change": "id"})
+        ),
         options=OPTIONS,
     ),
     "settings": call(lambda _: dt.settings, partitions=line("number")),

@@ -111,9 +111,9 @@ def read(spark: SparkSession, path: Path | str, key: str = "id") -> Versions:
 @pytest.mark.parametrize(
     ("seed", "few", "nulls", "key"),
     [
-        *((seed, True, seed % 2 == 0, "id") for seed in range(3)),
-        (3, False, False, "stored"),
-        (4, False, True, "a`b.c"),
+        (0, True, True, "id"),
+        (1, True, False, "a`b.c"),
+        (2, False, True, "stored"),
     ],
 )
 def test_versions_are_those_of_the_changelog_however_it_is_cut(
@@ -158,7 +158,7 @@ def test_versions_are_those_of_the_changelog_however_it_is_cut(
             rows, f"{declared}, _change string, _timestamp timestamp, _position long"
         )
 
-    cuts = [0, *sorted(rng.sample(range(1, 90), 4)), 90]
+    cuts = [0, *sorted(rng.sample(range(1, 90), 3)), 90]
     for number, (first, last) in enumerate(pairwise(cuts)):
         for _ in range(2):
             with lake.setting(own, delta_history.once("query", number)):
@@ -166,7 +166,7 @@ def test_versions_are_those_of_the_changelog_however_it_is_cut(
                     own, frame(first, last), table, schema, [key], nulls=nulls
                 )
         assert read(delta_spark, path, key) == model(changes[:last])
-    assert len(list(path.glob("_delta_log/*.json"))) == 6  # a commit for each, and the first
+    assert len(list(path.glob("_delta_log/*.json"))) == 5  # a commit for each, and the first
     whole = delta_history.new_versions(frame(0, 90), schema, [key])
     whole.write.format("delta").save(str(tmp_path / "whole"))
     assert read(delta_spark, tmp_path / "whole", key) == model(changes)
@@ -225,8 +225,15 @@ def place(delta_spark: SparkSession, tmp_path: Path) -> Place:
     return made
 
 
-@pytest.mark.parametrize("step", ["create", "set_property", "merge_versions"])
-@pytest.mark.parametrize("existing", ["refuse", "replace"])
+@pytest.mark.parametrize(
+    ("existing", "step"),
+    [
+        ("refuse", "create"),
+        ("refuse", "set_property"),
+        ("refuse", "merge_versions"),
+        ("replace", "create"),
+    ],
+)
 def test_a_query_that_is_killed_after_any_commit_has_the_versions_once(
     place: Place, monkeypatch: pytest.MonkeyPatch, existing: str, step: str
 ) -> None:
@@ -251,7 +258,7 @@ def test_a_query_that_is_killed_after_any_commit_has_the_versions_once(
             break
         deaths += 1
         assert deaths == len(calls) // 2 + 1, calls
-    assert deaths or (existing, step) == ("replace", "set_property")
+    assert deaths
     expected = model(place.changes)
     assert place.stored() == expected
     assert len({row[0] for row in expected}) == 3
