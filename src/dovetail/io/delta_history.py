@@ -13,7 +13,7 @@ than the first, do not move the time of what follows. So versions do not depend 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 
@@ -43,6 +43,7 @@ ADDED = (
     StructField(CURRENT, BooleanType(), False),
 )
 """The columns of a version beside the key and the values."""
+ADDED_NAMES = tuple(field.name for field in ADDED)
 
 _INSERT, _CLOSE, _DROP = "insert", "close", "drop"
 """What becomes of a version: it is new, or the table's current one, which ends or is left out."""
@@ -50,9 +51,8 @@ _INSERT, _CLOSE, _DROP = "insert", "close", "drop"
 
 def refuse_names(title: str, names: Sequence[str]) -> None:
     """Raise ``PlanError`` where a column has the name of one that is added."""
-    added = {field.name.lower() for field in ADDED}
     for name in names:
-        if name.lower() in added:
+        if name.lower() in ADDED_NAMES:
             raise PlanError(
                 title,
                 f"column {name!r} has a name that history=True gives to a column of its own",
@@ -93,47 +93,98 @@ def merge_versions(
     kept = keep(changes)
     try:
         count, few = upsert.measure(kept)
-        if count:
-            settings: AbstractContextManager[object] = upsert.for_many(session)
-            if few:
-                settings = upsert.for_few(session, table, details)
-            with settings, moved(kept, session) as source:
-                _merge(source, table, _places(schema, keys), keys, nulls=nulls)
+        if count == 0:
+            return
+        with moved(kept, session) as source:
+            own = _Merge(_placed(source, _places(schema, keys)), table, schema, keys, nulls)
+            if not few:
+                with upsert.for_many(session):
+                    own.merge()
+                return
+            with upsert.for_few(session, table, details) as properties:
+                where = None if upsert.has_floats(schema, keys) else own.having_keys()
+                if where is None or lake.records_changes(properties):
+                    own.merge()
+                else:
+                    own.replace(where)
     finally:
         release(kept)
 
 
-def _merge(
-    changes: DataFrame, table: str, places: Mapping[str, str], keys: Sequence[str], *, nulls: bool
-) -> None:
-    changes = _placed(changes, places)
-    own = [places[name] for name in keys]
-    asked = [part for place in own for part in lake.bounds(place, changes.schema[place].dataType)]
-    bounds = changes.agg(F.count("*").alias("count"), *asked).first()
-    assert bounds is not None
-    ranges = [lake.range_of(bounds, place) for place in own]
-    near = lake.within([F.col(quoted(name)) for name in keys], ranges)
-    pairs = [(F.col(quoted(name)), F.col(place)) for name, place in zip(keys, own, strict=True)]
-    same = reduce(and_, [a.eqNullSafe(b) if nulls else a == b for a, b in pairs])
+@dataclass(frozen=True)
+class _Merge:
+    """Changes, as ``_placed`` gives them, on their way into a table."""
 
-    stored = reduce(DataFrame.where, near, lake.read(changes.sparkSession, table))
-    ends = _ends(stored.join(changes.select(*own).distinct(), same), own)
-    made = keep(_versions(changes, places, keys, ends))
-    try:
-        assigned = {quoted(name): F.col(place) for name, place in places.items()}
-        touched = F.col(CURRENT) & (F.col(CHANGE) != _INSERT)
-        (
-            made.mergeInto(table, reduce(and_, [same, touched, *near]))
-            .whenMatched(F.col(CHANGE) == _DROP)
-            .delete()
-            .whenMatched()
-            .update({quoted(n): F.col(places[n]) for n in (VALID_TO, CURRENT)})
-            .whenNotMatched(F.col(CHANGE) == _INSERT)
-            .insert(assigned)
-            .merge()
-        )
-    finally:
-        release(made)
+    changes: DataFrame
+    table: str
+    schema: StructType
+    keys: Sequence[str]
+    nulls: bool
+
+    @property
+    def places(self) -> dict[str, str]:
+        return _places(self.schema, self.keys)
+
+    @property
+    def own(self) -> list[str]:
+        """The key's places."""
+        return [key_name(i) for i in range(len(self.keys))]
+
+    def having_keys(self) -> str | None:
+        """The condition, in SQL, that a row of the table has one of the keys; None if too long."""
+        found = self.changes.select(*self.own).distinct().toArrow()
+        types = {name: self.schema[name].dataType for name in self.keys}
+        keys = {n: (found[at], types[n]) for n, at in zip(self.keys, self.own, strict=True)}
+        where = upsert.having_keys(keys)
+        return where if len(where) <= upsert.CONDITION_CHARS_MAX else None
+
+    def replace(self, where: str) -> None:
+        """Put the versions in place of the current ones, found by one scan."""
+        stored = lake.read(self.changes.sparkSession, self.table).where(where)
+        placed = stored.select(*(F.col(quoted(n)).alias(at) for n, at in self.places.items()))
+        made = keep(self._versions(placed))
+        try:
+            rows = made.where(F.col(CHANGE) != _DROP)
+            columns = [F.col(at).alias(name) for name, at in self.places.items()]
+            lake.replace(rows.select(*columns), self.table, f"{where} AND {CURRENT}")
+        finally:
+            release(made)
+
+    def merge(self) -> None:
+        """One MERGE, of any number of versions."""
+        changes, places, own = self.changes, self.places, self.own
+        types = {place: changes.schema[place].dataType for place in own}
+        asked = [part for place, type_ in types.items() for part in lake.bounds(place, type_)]
+        bounds = changes.agg(F.count("*").alias("count"), *asked).first()
+        assert bounds is not None
+        keys = [F.col(quoted(name)) for name in self.keys]
+        near = lake.within(keys, [lake.range_of(bounds, place) for place in own])
+        pairs = [(key, F.col(place)) for key, place in zip(keys, own, strict=True)]
+        same = reduce(and_, [a.eqNullSafe(b) if self.nulls else a == b for a, b in pairs])
+
+        stored = reduce(DataFrame.where, near, lake.read(changes.sparkSession, self.table))
+        stored = stored.join(changes.select(*own).distinct(), same)
+        values = {n: F.col(quoted(n)).alias(at) for n, at in places.items() if n not in self.keys}
+        made = keep(self._versions(stored.select(*own, *values.values())))
+        try:
+            touched = F.col(CURRENT) & (F.col(CHANGE) != _INSERT)
+            (
+                made.mergeInto(self.table, reduce(and_, [same, touched, *near]))
+                .whenMatched(F.col(CHANGE) == _DROP)
+                .delete()
+                .whenMatched()
+                .update({quoted(n): F.col(places[n]) for n in (VALID_TO, CURRENT)})
+                .whenNotMatched(F.col(CHANGE) == _INSERT)
+                .insert({quoted(name): F.col(place) for name, place in places.items()})
+                .merge()
+            )
+        finally:
+            release(made)
+
+    def _versions(self, stored: DataFrame) -> DataFrame:
+        """What becomes of versions, by the changes and the table's versions of their keys."""
+        ends = _ends(stored, self.places, self.keys)
+        return _versions(self.changes, self.places, self.keys, ends)
 
 
 def _places(schema: StructType, keys: Sequence[str]) -> dict[str, str]:
@@ -149,15 +200,19 @@ def _placed(changes: DataFrame, places: Mapping[str, str]) -> DataFrame:
     return changes.select(*own, CHANGE, TIMESTAMP, POSITION)
 
 
-def _ends(stored: DataFrame, keys: Sequence[str]) -> DataFrame:
+def _ends(stored: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
     """Where the history of each key ends in a table, as a change that is before all others: an
-    upsert at the time since when the current version is valid, a delete where there is none; and
-    the ``floor``, where the version before it ended.
+    upsert with the current version, at the time since when it is valid, or a delete where there is
+    none; and the ``floor``, where the version before it ended.
     """
-    since = F.max(F.when(F.col(CURRENT), F.col(VALID_FROM)))
-    change = F.when(since.isNotNull(), UPSERT).otherwise(DELETE)
-    ends = stored.groupBy(*keys).agg(
-        change.alias(CHANGE), since.alias(TIMESTAMP), F.max(VALID_TO).alias("floor")
+    current, began = F.col(places[CURRENT]), F.col(places[VALID_FROM])
+    since = F.when(current, began)
+    values = [at for name, at in places.items() if name not in (*keys, *ADDED_NAMES)]
+    ends = stored.groupBy(*(places[name] for name in keys)).agg(
+        F.when(F.max(since).isNotNull(), UPSERT).otherwise(DELETE).alias(CHANGE),
+        F.max(since).alias(TIMESTAMP),
+        F.max(places[VALID_TO]).alias("floor"),
+        *(F.max_by(at, since).alias(at) for at in values),
     )
     return ends.withColumn("stored", F.lit(True))
 
