@@ -107,7 +107,8 @@ def test_the_producer_is_idempotent_and_in_no_transaction(
     """
     jvm: Any = kafka_spark._jvm
     options = jvm.PythonUtils.toScalaMap({"kafka.bootstrap.servers": kafka_servers})
-    options = jvm.org.apache.spark.sql.catalyst.util.CaseInsensitiveMap.apply(options)
+    maps = getattr(jvm.org.apache.spark.sql.catalyst.util, "CaseInsensitiveMap$")
+    options = getattr(maps, "MODULE$").apply(options)
     provider = jvm.org.apache.spark.sql.kafka010.KafkaSourceProvider
     given = dict(provider.kafkaParamsForProducer(options))
     assert {*given} == {"bootstrap.servers", "key.serializer", "value.serializer"}

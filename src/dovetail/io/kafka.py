@@ -296,8 +296,12 @@ def _headers(changes: DataFrame, headers: Headers) -> Column:
     """A record's headers, first those that all records have."""
 
     def each(values: Mapping[str, Column]) -> Column:
-        named = {F.lit(name): value.cast("binary") for name, value in values.items()}
-        return F.array(*(F.struct(n.alias("key"), v.alias("value")) for n, v in named.items()))
+        return F.array(
+            *(
+                F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
+                for name, value in values.items()
+            )
+        )
 
     event_time = F.unix_micros(TIMESTAMP).cast("string")
     own = each({TIMESTAMP_HEADER: event_time, CHANGE_HEADER: F.col(CHANGE)})
