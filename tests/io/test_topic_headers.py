@@ -109,8 +109,8 @@ def test_the_producer_is_idempotent_and_in_no_transaction(
     options = jvm.PythonUtils.toScalaMap({"kafka.bootstrap.servers": kafka_servers})
     maps = getattr(jvm.org.apache.spark.sql.catalyst.util, "CaseInsensitiveMap$")
     options = getattr(maps, "MODULE$").apply(options)
-    provider = jvm.org.apache.spark.sql.kafka010.KafkaSourceProvider
-    given = dict(provider.kafkaParamsForProducer(options))
+    provider = getattr(jvm.org.apache.spark.sql.kafka010, "KafkaSourceProvider$")
+    given = dict(getattr(provider, "MODULE$").kafkaParamsForProducer(options))
     assert {*given} == {"bootstrap.servers", "key.serializer", "value.serializer"}
     defaults = jvm.org.apache.kafka.clients.producer.ProducerConfig.configDef().defaultValues()
     assert (defaults.get("enable.idempotence"), defaults.get("acks")) == (True, "all")
