@@ -61,13 +61,15 @@ class Timed:
         return [1000 * n / ms for n, ms in zip(self.rows, self.batch_ms, strict=True)]
 
 
-def session(cores: int = 2) -> SparkSession:
-    """A session as users have it, with Kafka's jars where they are."""
+def session(cores: int = 2, *, packages: Sequence[str] = ()) -> SparkSession:
+    """A session as users have it, with Kafka's jars where they are, and packages from Maven."""
     kafka = CACHE / "jars" / "kafka"
     builder = SparkSession.builder.master(f"local[{cores}]").appName("dovetail benchmarks")
     builder = dt.configure(builder, jars=[kafka] if kafka.is_dir() else [], memory="6g")
     for key, value in dt.settings(partitions=cores).items():
         builder = builder.config(key, value)
+    if packages:
+        builder = builder.config("spark.jars.packages", ",".join(packages))
     builder = (
         builder.config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")

@@ -683,6 +683,7 @@ CALLS: dict[str, Call] = {
         log_retention=MAYBE_SPAN,
         partition_by=line("None", "text", "column", "names", "span", "empty text", "empty list"),
         evolve=FLAG,
+        history=FLAG,
     ),
     "to_postgres": call(
         lambda _: partial(dt.to_postgres, dsn="", table="t"),
@@ -698,6 +699,9 @@ CALLS: dict[str, Call] = {
         servers=TOPIC["servers"],
         key=line(wrong=("avro",)),
         value=line(wrong=("avro",)),
+        headers=line(
+            "None", "empty mapping", wrong=({"a": 1}, {"": "id"}, {"dovetail.change": "id"})
+        ),
         options=OPTIONS,
     ),
     "settings": call(lambda _: dt.settings, partitions=line("number")),

@@ -392,6 +392,34 @@ def test_delta_tables_are_kept(spark: SparkSession, delta_client: Client, tmp_pa
     assert all(found.values())
 
 
+def versions_in_delta(spark: SparkSession, folder: Path) -> list[str]:
+    """All versions of a table's rows, over a restart; of some keys Spark itself must merge them."""
+    found = []
+    for name, key in (("few", "carrier"), ("merged", "part")):
+        first_rows(folder / name)
+
+        def counted(spark: SparkSession, folder: Path, key: str = key) -> dt.Table:
+            named = flights(spark, folder).with_columns(part=F.col("late") / 4)
+            return named.group_by(key).agg(n=dt.count())
+
+        for again in (False, True):
+            sink = dt.to_delta(folder / name / "table", history=True)
+            run(spark, folder / name, sink, counted)
+            if not again:
+                then_rows(folder / name)
+        found += told(spark.read.format("delta").load(str(folder / name / "table")))
+    return found
+
+
+def test_versions_are_kept_in_delta(
+    spark: SparkSession, delta_client: Client, tmp_path: Path
+) -> None:
+    found = delta_client.run(versions_in_delta, tmp_path / "connect")
+    assert found == versions_in_delta(spark, tmp_path / "classic")
+    assert any("True" in row for row in found)
+    assert any("False" in row for row in found)
+
+
 def by_floats(spark: SparkSession, folder: Path) -> list[str]:
     """A table whose keys are floats, which Spark itself must merge."""
     first_rows(folder)
@@ -426,10 +454,11 @@ def test_a_delta_table_of_others_is_refused(delta_client: Client, tmp_path: Path
 
 
 def through_a_topic(spark: SparkSession, folder: Path, servers: str) -> list[str]:
-    """Written to a topic, and read from it as a table."""
+    """Written to a topic, and read from it as a table; and the records' headers."""
     first_rows(folder)
     topic = f"flights-{uuid4().hex}"
-    run(spark, folder, dt.to_topic(topic, servers=servers))
+    headers = {"who": "who", "half": F.col("late") / 2}
+    run(spark, folder, dt.to_topic(topic, servers=servers, headers=headers))
     key, value = ("id long", "late long, name string, who string")
     read = dt.Table.from_topic(
         spark,
@@ -439,7 +468,10 @@ def through_a_topic(spark: SparkSession, folder: Path, servers: str) -> list[str
         value=StructType.fromDDL(value),
     )
     run(spark, folder / "again", dt.to_parquet(folder / "out"), lambda *_: read)
-    return told(spark.read.parquet(str(folder / "out")).drop("_position"))
+    options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "includeHeaders": "true"}
+    records = spark.read.format("kafka").options(**options).load()
+    headed = records.selectExpr("transform(headers, h -> h.key || '=' || string(h.value))")
+    return told(spark.read.parquet(str(folder / "out")).drop("_position")) + told(headed)
 
 
 def test_topics_are_written_and_read(

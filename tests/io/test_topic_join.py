@@ -65,10 +65,11 @@ class Broker(NamedTuple):
         rows = self.spark.read.format("kafka").options(**options).load().orderBy("offset").collect()
         sequences: Written = defaultdict(list)
         for row in rows:
-            (header,) = row.headers
-            assert header.key == "dovetail.timestamp_us"
+            time, change = row.headers
+            assert (time.key, change.key) == ("dovetail.timestamp_us", "dovetail.change")
+            assert change.value == (b"delete" if row.value is None else b"upsert")
             key, value = (cell and cell.decode() for cell in (row.key, row.value))
-            sequences[key].append((value, int(header.value) // 1000))
+            sequences[key].append((value, int(time.value) // 1000))
         return dict(sequences)
 
     def table(self, topic: str, **arguments: Any) -> dt.Table:

@@ -1,4 +1,4 @@
-"""Look-ups by PEP 249 in real databases: DuckDB and, where its server is, MariaDB."""
+"""Look-ups by PEP 249 in real databases: DuckDB, SQLite by ADBC, MariaDB where its server is."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Store:
         with closing(module.connect(**arguments)) as connection:
             for statement in statements:
                 connection.cursor().execute(statement.format(**self.types))
-            connection.commit() if self.driver == "pymysql" else None
+            connection.commit() if self.driver != "duckdb" else None
 
     def source(self, table: str = "orders", **options: Any) -> Any:
         options = {"key": "id", "indexes": [dt.index("customer")], "retries": 0} | options
@@ -197,6 +197,32 @@ def test_a_connection_that_is_lost_is_made_anew(
         monkeypatch.setattr(DbapiReader, "_query", failing)
         assert ids(reader, "ann") == [1, 3]
         assert not failures
+
+
+def test_a_driver_of_adbc_is_one(tmp_path: Path) -> None:
+    """Its module for PEP 249, as it is."""
+    driver = "adbc_driver_sqlite.dbapi"
+    pytest.importorskip(driver)
+    store = Store(driver, {"uri": str(tmp_path / "shop.db")}, '"', {})
+    store.run(
+        "CREATE TABLE orders (id INTEGER PRIMARY KEY, customer TEXT COLLATE NOCASE, amount INT)",
+        "INSERT INTO orders VALUES (1, 'ann', 5), (2, 'bob', 6), (3, 'ann', 7), (4, NULL, 8), "
+        "(5, 'Ann', NULL)",
+    )
+    source = store.source(
+        keys_max=2, where={"amount": [5, 6, None]}, indexes=[dt.index("customer", "amount")]
+    )
+    with closing(source.open(SCHEMA)) as reader:
+        assert ids(reader, "ann", "eve", "it's ?", "bob") == [1, 2]
+        assert ids(reader, "Ann") == [5]
+        keys = pa.table({"customer": ["ann", "bob"], "amount": [7, 6]})
+        assert reader.rows(["customer", "amount"], keys).rows.to_pylist() == [
+            {"customer": "bob", "id": 2, "amount": 6}
+        ]
+        store.run("DELETE FROM orders WHERE id = 1")
+        assert ids(reader, "ann") == []
+    with pytest.raises(DataError, match="its columns are not those of the table"):
+        store.source("nowhere").open(SCHEMA).rows(["id"], pa.table({"id": [1]}))
 
 
 @pytest.mark.parametrize("style", ["qmark", "numeric", "named", "format"])

@@ -29,7 +29,8 @@ from dovetail.columns import (
     quoted,
     value_name,
 )
-from dovetail.errors import TargetError
+from dovetail.errors import PlanError, TargetError
+from dovetail.io import delta_history
 from dovetail.io.ownership import (
     Existing,
     Owner,
@@ -64,8 +65,8 @@ _SETTINGS = {
 
 @dataclass(frozen=True)
 class DeltaSink:
-    """Merges each micro-batch's last change per key into a Delta table; appends what is not a
-    table's current rows.
+    """Merges each micro-batch's last change per key into a Delta table, or with ``history`` the
+    versions that its changes make; appends what is not a table's current rows.
     """
 
     path: str | None
@@ -76,6 +77,7 @@ class DeltaSink:
     log_retention_us: int | None = None
     partition_by: tuple[str, ...] = ()
     evolve: bool = False
+    history: bool = False
 
     @property
     def properties(self) -> dict[str, str]:
@@ -123,8 +125,13 @@ class DeltaSink:
     def _kept(
         self, session: SparkSession, changes: StructType, node: Node, table: str, checkpoint: str
     ) -> KeptTable:
-        columns = [*node.key.names, *node.values.names, TIMESTAMP]
+        columns = [*node.key.names, *node.values.names]
         schema = StructType([changes[name] for name in columns])
+        if self.history:
+            delta_history.refuse_names(self.title, columns)
+            schema = StructType([*schema, *delta_history.ADDED])
+        else:
+            schema.add(changes[TIMESTAMP])
         owner = Owner(checkpoint)
         kept = KeptTable(self.title, table, schema, node.key.names, node.null_keys, self, owner)
         kept.prepare(session, *progress(session, checkpoint))
@@ -153,6 +160,12 @@ class DeltaSink:
 
     def _prepare_appending(self, session: SparkSession, schema: StructType, table: str) -> None:
         refuse_existing(self.title, self.existing)
+        if self.history:
+            raise PlanError(
+                self.title,
+                "history=True is for tables; records and histories are appended, which keeps all",
+                "Leave it out, or read the stream as a table by to_table()",
+            )
         if lake.exists(session, table):
             self.fit(session, table, schema, change=True)
         else:
@@ -207,7 +220,7 @@ class KeptTable:
             found = self._standing(session, query, begun=batch_id > 0)
             if found == "replaced":
                 with upsert.for_many(session):
-                    self._replace(batch, query)
+                    self._replace(batch, query, batch_id)
                 self._taken = True
                 return
             if self.sink.evolve:
@@ -219,7 +232,7 @@ class KeptTable:
             details = lake.details(session, self.table)
             if details["properties"].get(QUERY) != query:
                 refuse_taken(self.title)
-        merge_changes(session, batch, self.table, self.keys, nulls=self.nulls, details=details)
+        self._merge(session, batch, query, batch_id, details)
         every = self.sink.compact_every
         if every is not None and (batch_id + 1) % every == 0:
             with upsert.for_many(session):
@@ -227,6 +240,18 @@ class KeptTable:
             details = details or lake.details(session, self.table)
             lake.clean_log(session, details["location"])
         self._read_ahead(session)
+
+    def _merge(
+        self, session: SparkSession, batch: DataFrame, query: str, number: int, details: Row | None
+    ) -> None:
+        table, schema, keys, nulls = self.table, self.schema, self.keys, self.nulls
+        if not self.sink.history:
+            merge_changes(session, batch, table, keys, nulls=nulls, details=details)
+            return
+        with lake.setting(session, delta_history.once(query, number)):
+            delta_history.merge_versions(
+                session, batch, table, schema, keys, nulls=nulls, details=details
+            )
 
     def _read_ahead(self, session: SparkSession) -> None:
         """Read the table's log while Spark prepares the next micro-batch, which needs it."""
@@ -252,13 +277,19 @@ class KeptTable:
         )
         return found
 
-    def _replace(self, batch: DataFrame, query: str) -> None:
+    def _replace(self, batch: DataFrame, query: str, number: int) -> None:
         """The first micro-batch's rows in place of those that are there, in one commit."""
-        places = _places(self.keys, self.schema.names)
-        rows = last_changes(batch, self.keys).where(~F.col(DELETED))
-        columns = [F.col(places[name]).alias(name) for name in self.schema.names]
         properties = {QUERY: query, **self.sink.properties}
-        self.sink.create(rows.select(*columns), self.table, properties, replace=True)
+        if self.sink.history:
+            rows = delta_history.new_versions(batch, self.schema, self.keys)
+            once = delta_history.once(query, number)
+        else:
+            places = _places(self.keys, self.schema.names)
+            last = last_changes(batch, self.keys).where(~F.col(DELETED))
+            rows = last.select(*(F.col(places[name]).alias(name) for name in self.schema.names))
+            once = {}
+        with lake.setting(rows.sparkSession, once):
+            self.sink.create(rows, self.table, properties, replace=True)
 
 
 def _append(location: str, owner: Owner, batch: DataFrame, number: int) -> None:
@@ -397,6 +428,7 @@ def to_delta(
     log_retention: Span | None = "2 days",
     partition_by: ColumnNames | None = None,
     evolve: bool = False,
+    history: bool = False,
 ) -> DeltaSink:
     """A Delta table, at ``path`` or called ``table`` in a catalog, that equals the table after each
     micro-batch: its key, its values and ``_timestamp``, the event time of the row's last change.
@@ -422,6 +454,13 @@ def to_delta(
     columns of the query that the table lacks are added to it, null in the rows that it has; other
     differences are refused all the same.
 
+    ``history``: the table keeps all versions of its rows, as a slowly changing dimension of type 2.
+    In place of ``_timestamp`` each has ``_valid_from`` and ``_valid_to``, event times, and
+    ``_current``; where that is true, ``_valid_to`` is null. An upsert begins a version, the key's
+    next change ends it, a delete without another one. A change that is not later than the version
+    before it takes its place: versions of no length are left out, and ``_valid_from`` does not
+    decrease within a key. A batch is one commit; one that is repeated changes nothing.
+
     A stream's records, and the points of a history (``late="history"``), are no such table: they
     are appended with all columns of the changelog, exactly once; ``existing``,
     ``compact_every`` and how long the log knows what do not apply to them.
@@ -441,7 +480,9 @@ def to_delta(
     place = None if path is None else fspath(path)
     parts = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
     return DeltaSink(
-        place, table, existing, compact_every, files_us, log_us, partition_by=parts, evolve=evolve
+        *(place, table, existing, compact_every, files_us, log_us, parts),
+        evolve=evolve,
+        history=history,
     )
 
 

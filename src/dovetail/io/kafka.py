@@ -5,7 +5,8 @@ Functions on DataFrames over Spark's own Kafka connector. What ``write_topic`` w
 
 Event time travels in a header, ``dovetail.timestamp_us``: microseconds since 1970 in UTC, as
 decimal text. A record's own timestamp says when it was written: Spark's Kafka sink cannot set it,
-and it could not hold microseconds.
+and it could not hold microseconds. Another header, ``dovetail.change``, is ``upsert`` or
+``delete``.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, StructType
 
-from dovetail.arguments import Positive, Rule, validated
-from dovetail.columns import CHANGE, DELETE, PROBLEM, TIMESTAMP, UPSERT
+from dovetail.arguments import ColumnName, Positive, Rule, validated
+from dovetail.columns import CHANGE, DELETE, PROBLEM, TIMESTAMP, UPSERT, quoted
 from dovetail.errors import PlanError
 from dovetail.io.formats import Part, Place, ReadFormat, WriteFormat, format_of
 from dovetail.io.records import MALFORMED, TIMESTAMP_HEADER, Records
+from dovetail.plan.checks import known_field
+from dovetail.plan.expressions import field_of
 from dovetail.refusals import refused
 
 if TYPE_CHECKING:
@@ -49,6 +52,18 @@ Starting: TypeAlias = Annotated[
         "'earliest', 'latest' or Spark's JSON of offsets",
         re.compile(r"earliest|latest|\s*\{.*\}\s*", re.DOTALL).fullmatch,
     ),
+]
+CHANGE_HEADER: Final = "dovetail.change"
+_OWN_HEADERS: Final = "dovetail."
+Headers: TypeAlias = Mapping[
+    Annotated[
+        str,
+        Rule(
+            f"the name of a header, which does not begin with {_OWN_HEADERS!r}",
+            lambda name: name != "" and not name.startswith(_OWN_HEADERS),
+        ),
+    ],
+    ColumnName | Column,
 ]
 
 _SOURCE_DEFAULTS: Final = {
@@ -171,6 +186,7 @@ def write_topic(
     servers: str,
     key: WriteFormat = "json",
     value: WriteFormat = "json",
+    headers: Headers | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataStreamWriter:
     """The writer of a streaming changelog to a topic; it lacks a checkpoint, a trigger, a start.
@@ -190,6 +206,7 @@ def write_topic(
         value_columns=value_columns,
         key=key,
         value=value,
+        headers=headers,
         topic=topic,
     )
     sink = _sink_options(topic, servers, options)
@@ -205,6 +222,7 @@ def save_to_topic(
     servers: str,
     key: WriteFormat = "json",
     value: WriteFormat = "json",
+    headers: Headers | None = None,
     options: Mapping[str, str] | None = None,
 ) -> None:
     """Write the changelog of a micro-batch to a topic, as ``write_topic`` does."""
@@ -214,6 +232,7 @@ def save_to_topic(
         value_columns=value_columns,
         key=key,
         value=value,
+        headers=headers,
         topic=topic,
     )
     records.write.format("kafka").options(**_sink_options(topic, servers, options)).save()
@@ -233,16 +252,19 @@ def to_records(
     value_columns: Sequence[str],
     key: WriteFormat = "json",
     value: WriteFormat = "json",
+    headers: Headers | None = None,
     topic: str | None = None,
 ) -> DataFrame:
     """A changelog as Kafka records: ``key``, ``value`` and ``headers``, which Spark's sink takes.
 
     An upsert is a record with its value, a delete a tombstone; rows keep their order and partition.
-    ``_timestamp`` becomes the header ``dovetail.timestamp_us``.
+    ``_timestamp`` becomes the header ``dovetail.timestamp_us``, ``_change`` ``dovetail.change``.
 
     A null key is written as null, in JSON as ``{"k":null}``. ``"string"`` and ``"bytes"`` cannot
     tell an upsert of null from a delete: with them such an upsert fails the query.
 
+    :param headers: further headers, columns of the changelog or expressions over it: bytes as they
+        are, all else as text. One that is null is left out.
     :raises PlanError: a column is missing, or does not suit its format.
     """
     _require_columns(changes, (*key_columns, *value_columns, CHANGE, TIMESTAMP))
@@ -260,16 +282,47 @@ def to_records(
     unknown = F.concat(
         F.lit(f"a change is {UPSERT} or {DELETE}, not "), F.coalesce(change, F.lit("null"))
     )
-    event_time = F.unix_micros(TIMESTAMP).cast("string").cast("binary")
-    header = F.struct(F.lit(TIMESTAMP_HEADER).alias("key"), event_time.alias("value"))
     return changes.select(
         written("key", key, key_columns).alias("key"),
         F.when(change == UPSERT, upserted)
         .when(change == DELETE, tombstone)
         .otherwise(_failure(unknown))
         .alias("value"),
-        F.array(header).alias("headers"),
+        _headers(changes, headers or {}).alias("headers"),
     )
+
+
+def _headers(changes: DataFrame, headers: Headers) -> Column:
+    """A record's headers, first those that all records have."""
+
+    def each(values: Mapping[str, Column]) -> Column:
+        return F.array(
+            *(
+                F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
+                for name, value in values.items()
+            )
+        )
+
+    event_time = F.unix_micros(TIMESTAMP).cast("string")
+    own = each({TIMESTAMP_HEADER: event_time, CHANGE_HEADER: F.col(CHANGE)})
+    if not headers:
+        return own
+    given = each({name: _header(changes, name, item) for name, item in headers.items()})
+    return F.concat(own, F.filter(given, lambda header: header["value"].isNotNull()))
+
+
+def _header(changes: DataFrame, name: str, item: str | Column) -> Column:
+    """The value of one header, bytes or text."""
+    if isinstance(item, str):
+        known_field("write_topic", "headers=", item, changes.schema)
+        item = F.col(quoted(item))
+    argument, remedy = f"headers[{name!r}]", f"Known are {', '.join(changes.columns)}"
+    field = field_of("write_topic", argument, changes, item, remedy)
+    if isinstance(field.dataType, BinaryType):
+        return item
+    text = item.cast("string")
+    field_of("write_topic", argument, changes, text, "Make a text of it, by F.to_json for instance")
+    return text
 
 
 def _refuse_topic(operator: str, topic: str) -> None:

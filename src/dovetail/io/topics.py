@@ -11,6 +11,7 @@ from dovetail.errors import ConfigurationError, PlanError
 from dovetail.io.formats import WriteFormat
 from dovetail.io.kafka import (
     NEEDS_JAR,
+    Headers,
     Servers,
     Topic,
     save_to_topic,
@@ -34,6 +35,7 @@ class TopicSink:
     servers: str
     key: WriteFormat = "json"
     value: WriteFormat = "json"
+    headers: Headers = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -55,6 +57,7 @@ class TopicSink:
             value_columns=node.values.names,
             key=self.key,
             value=self.value,
+            headers=self.headers,
             topic=self.topic,
         )
         return lambda batch, _: save_to_topic(batch, **self._records(node))
@@ -67,6 +70,7 @@ class TopicSink:
             "servers": self.servers,
             "key": self.key,
             "value": self.value,
+            "headers": self.headers,
             "options": self.options,
         }
 
@@ -89,6 +93,7 @@ def to_topic(
     servers: Servers,
     key: WriteFormat = "json",
     value: WriteFormat = "json",
+    headers: Headers | None = None,
     options: Mapping[str, str] | None = None,
 ) -> TopicSink:
     """The changelog as a Kafka topic, best a compacted one: an upsert is a record with the key and
@@ -98,6 +103,11 @@ def to_topic(
     written again, whole and in order, so the topic's latest record per key is exact.
     ``key``, ``value``: ``"json"`` objects, ``"string"`` or ``"bytes"`` where there is one column,
     or a format: ``dt.avro(...)``, ``dt.protobuf(...)``. The event time travels in the header
-    ``dovetail.timestamp_us``.
+    ``dovetail.timestamp_us``, and ``dovetail.change`` is ``upsert`` or ``delete``.
+
+    ``headers``: further headers by their names, each a column of the changelog or a Spark
+    expression over it, such as ``{"tenant": "tenant", "source": F.lit("shop")}``. Bytes are written
+    as they are, all else as the text that Spark's cast makes of it. One that is null is left out,
+    as those of values are in a delete. Names that begin with ``dovetail.`` are refused.
     """
-    return TopicSink(topic, servers, key, value, dict(options or {}))
+    return TopicSink(topic, servers, key, value, dict(headers or {}), dict(options or {}))

@@ -1,0 +1,265 @@
+"""A Delta table with all versions of each row: a slowly changing dimension of type 2.
+
+The law. The changes of a key come in an order, that of the changelog, and each has an event time. A
+version begins with an upsert and ends with the key's next change. Both happen at the change's event
+time, or where the key's history already reaches further, there: time within a key never goes back.
+A version that ends where it begins is left out. So at each moment a key has one version at most,
+and the last one is current exactly where the table has a row.
+
+What is left out leaves no trace: an upsert, what replaces it and its delete, none of them later
+than the first, do not move the time of what follows. So versions do not depend on micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
+from pyspark.sql.window import Window
+
+from dovetail import lake, upsert
+from dovetail.columns import (
+    CHANGE,
+    DELETE,
+    POSITION,
+    TIMESTAMP,
+    UPSERT,
+    key_name,
+    quoted,
+    value_name,
+)
+from dovetail.errors import PlanError
+from dovetail.sessions import keep, moved, release
+
+VALID_FROM, VALID_TO, CURRENT = "_valid_from", "_valid_to", "_current"
+ADDED = (
+    StructField(VALID_FROM, TimestampType(), False),
+    StructField(VALID_TO, TimestampType(), True),
+    StructField(CURRENT, BooleanType(), False),
+)
+"""The columns of a version beside the key and the values."""
+ADDED_NAMES = tuple(field.name for field in ADDED)
+
+_INSERT, _CLOSE, _DROP = "insert", "close", "drop"
+"""What becomes of a version: it is new, or the table's current one, which ends or is left out."""
+
+
+def refuse_names(title: str, names: Sequence[str]) -> None:
+    """Raise ``PlanError`` where a column has the name of one that is added."""
+    for name in names:
+        if name.lower() in ADDED_NAMES:
+            raise PlanError(
+                title,
+                f"column {name!r} has a name that history=True gives to a column of its own",
+                "Rename it in select=, or by rename(...)",
+            )
+
+
+def once(query: str, number: int) -> dict[str, str]:
+    """Settings under which a commit is a query's micro-batch ``number``: the table's log has it, so
+    that a commit of the same number or a smaller one changes nothing.
+    """
+    setting = "spark.databricks.delta.write.txn"
+    return {f"{setting}AppId": f"dovetail-{query}", f"{setting}Version": str(number)}
+
+
+def new_versions(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
+    """The rows of a table of this schema that has the versions of these changes and no others."""
+    places = _places(schema, keys)
+    made = _versions(_placed(changes, places), places, keys)
+    return made.select(*(F.col(place).alias(name) for name, place in places.items()))
+
+
+def merge_versions(
+    session: SparkSession,
+    changes: DataFrame,
+    table: str,
+    schema: StructType,
+    keys: Sequence[str],
+    *,
+    nulls: bool,
+    details: Row | None = None,
+) -> None:
+    """Bring a table of versions, of this schema, to the state after ``changes``, in one commit.
+
+    Done twice it is wrong, so it is done under ``once``. ``session``: one of its own; ``nulls``:
+    keys may have nulls in them; ``details``: the table's, where they have just been read.
+    """
+    kept = keep(changes)
+    try:
+        count, few = upsert.measure(kept)
+        if count == 0:
+            return
+        with moved(kept, session) as source:
+            own = _Merge(_placed(source, _places(schema, keys)), table, schema, keys, nulls)
+            if not few:
+                with upsert.for_many(session):
+                    own.merge()
+                return
+            with upsert.for_few(session, table, details) as properties:
+                where = None if upsert.has_floats(schema, keys) else own.having_keys()
+                if where is None or lake.records_changes(properties):
+                    own.merge()
+                else:
+                    own.replace(where)
+    finally:
+        release(kept)
+
+
+@dataclass(frozen=True)
+class _Merge:
+    """Changes, as ``_placed`` gives them, on their way into a table."""
+
+    changes: DataFrame
+    table: str
+    schema: StructType
+    keys: Sequence[str]
+    nulls: bool
+
+    @property
+    def places(self) -> dict[str, str]:
+        return _places(self.schema, self.keys)
+
+    @property
+    def own(self) -> list[str]:
+        """The key's places."""
+        return [key_name(i) for i in range(len(self.keys))]
+
+    def having_keys(self) -> str | None:
+        """The condition, in SQL, that a row of the table has one of the keys; None if too long."""
+        found = self.changes.select(*self.own).distinct().toArrow()
+        types = {name: self.schema[name].dataType for name in self.keys}
+        keys = {n: (found[at], types[n]) for n, at in zip(self.keys, self.own, strict=True)}
+        where = upsert.having_keys(keys)
+        return where if len(where) <= upsert.CONDITION_CHARS_MAX else None
+
+    def replace(self, where: str) -> None:
+        """Put the versions in place of the current ones, found by one scan."""
+        stored = lake.read(self.changes.sparkSession, self.table).where(where)
+        placed = stored.select(*(F.col(quoted(n)).alias(at) for n, at in self.places.items()))
+        made = keep(self._versions(placed))
+        try:
+            rows = made.where(F.col(CHANGE) != _DROP)
+            columns = [F.col(at).alias(name) for name, at in self.places.items()]
+            lake.replace(rows.select(*columns), self.table, f"{where} AND {CURRENT}")
+        finally:
+            release(made)
+
+    def merge(self) -> None:
+        """One MERGE, of any number of versions."""
+        changes, places, own = self.changes, self.places, self.own
+        types = {place: changes.schema[place].dataType for place in own}
+        asked = [part for place, type_ in types.items() for part in lake.bounds(place, type_)]
+        bounds = changes.agg(F.count("*").alias("count"), *asked).first()
+        assert bounds is not None
+        keys = [F.col(quoted(name)) for name in self.keys]
+        near = lake.within(keys, [lake.range_of(bounds, place) for place in own])
+        pairs = [(key, F.col(place)) for key, place in zip(keys, own, strict=True)]
+        same = reduce(and_, [a.eqNullSafe(b) if self.nulls else a == b for a, b in pairs])
+
+        stored = reduce(DataFrame.where, near, lake.read(changes.sparkSession, self.table))
+        stored = stored.join(changes.select(*own).distinct(), same)
+        values = {n: F.col(quoted(n)).alias(at) for n, at in places.items() if n not in self.keys}
+        made = keep(self._versions(stored.select(*own, *values.values())))
+        try:
+            touched = F.col(CURRENT) & (F.col(CHANGE) != _INSERT)
+            (
+                made.mergeInto(self.table, reduce(and_, [same, touched, *near]))
+                .whenMatched(F.col(CHANGE) == _DROP)
+                .delete()
+                .whenMatched()
+                .update({quoted(n): F.col(places[n]) for n in (VALID_TO, CURRENT)})
+                .whenNotMatched(F.col(CHANGE) == _INSERT)
+                .insert({quoted(name): F.col(place) for name, place in places.items()})
+                .merge()
+            )
+        finally:
+            release(made)
+
+    def _versions(self, stored: DataFrame) -> DataFrame:
+        """What becomes of versions, by the changes and the table's versions of their keys."""
+        ends = _ends(stored, self.places, self.keys)
+        return _versions(self.changes, self.places, self.keys, ends)
+
+
+def _places(schema: StructType, keys: Sequence[str]) -> dict[str, str]:
+    """Under which name each column of the table is merged."""
+    places = {name: key_name(i) for i, name in enumerate(keys)}
+    values = [name for name in schema.names if name not in keys]
+    return places | {name: value_name(0, i) for i, name in enumerate(values)}
+
+
+def _placed(changes: DataFrame, places: Mapping[str, str]) -> DataFrame:
+    """A changelog's rows under these names."""
+    own = [F.col(quoted(n)).alias(at) for n, at in places.items() if n in changes.columns]
+    return changes.select(*own, CHANGE, TIMESTAMP, POSITION)
+
+
+def _ends(stored: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
+    """Where the history of each key ends in a table, as a change that is before all others: an
+    upsert with the current version, at the time since when it is valid, or a delete where there is
+    none; and the ``floor``, where the version before it ended.
+    """
+    current, began = F.col(places[CURRENT]), F.col(places[VALID_FROM])
+    since = F.when(current, began)
+    values = [at for name, at in places.items() if name not in (*keys, *ADDED_NAMES)]
+    ends = stored.groupBy(*(places[name] for name in keys)).agg(
+        F.when(F.max(since).isNotNull(), UPSERT).otherwise(DELETE).alias(CHANGE),
+        F.max(since).alias(TIMESTAMP),
+        F.max(places[VALID_TO]).alias("floor"),
+        *(F.max_by(at, since).alias(at) for at in values),
+    )
+    return ends.withColumn("stored", F.lit(True))
+
+
+def _versions(
+    changes: DataFrame,
+    places: Mapping[str, str],
+    keys: Sequence[str],
+    ends: DataFrame | None = None,
+) -> DataFrame:
+    """What becomes of versions by changes: all columns of the table, and in ``_change`` whether
+    one is to be inserted, closed or dropped. ``ends``: as ``_ends`` gives them.
+
+    An *episode* is an upsert with all that follows, up to the key's delete. A closed one of which
+    no change is later than the first has no version, and is no part of the key's history.
+    """
+    every = changes if ends is None else changes.unionByName(ends, allowMissingColumns=True)
+    for name, type_ in (("floor", "timestamp"), ("stored", "boolean")):
+        column = F.col(name) if name in every.columns else F.lit(None).cast(type_)
+        every = every.withColumn(name, column)
+    key = Window.partitionBy(*(places[name] for name in keys))
+    ordered = key.orderBy(F.col("stored").isNull(), POSITION)
+    so_far = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    opens = F.col(CHANGE) == UPSERT
+    opened = F.coalesce(F.lag(opens).over(ordered), F.lit(False))
+    rows = every.select("*", opened.alias("opened"), F.max("floor").over(key).alias("start")).where(
+        opens | F.col("opened")
+    )
+
+    begun = F.count_if(opens & ~F.col("opened")).over(so_far)
+    rows = rows.withColumn("episode", begun)
+    episode = Window.partitionBy(*(places[name] for name in keys), "episode")
+    first = F.min_by(TIMESTAMP, F.struct(F.col("stored").isNull(), POSITION)).over(episode)
+    later = F.max(TIMESTAMP).over(episode) > first
+    kept = later | F.every(opens).over(episode)
+    rows = rows.withColumn("kept", kept).where("kept OR stored")
+
+    time = F.max(F.when(F.col("kept"), F.col(TIMESTAMP))).over(so_far)
+    rows = rows.withColumn(VALID_FROM, F.greatest("start", time))
+    rows = rows.withColumn(VALID_TO, F.lead(VALID_FROM).over(ordered)).where(opens)
+    empty = ~F.col("kept") | F.coalesce(F.col(VALID_FROM) == F.col(VALID_TO), F.lit(False))
+    action = F.when(F.col("stored").isNull(), F.when(~empty, _INSERT))
+    action = action.when(empty, _DROP).otherwise(_CLOSE)
+    made = {
+        VALID_FROM: F.col(VALID_FROM),
+        VALID_TO: F.col(VALID_TO),
+        CURRENT: F.col(VALID_TO).isNull(),
+    }
+    columns = [made.get(name, F.col(place)).alias(place) for name, place in places.items()]
+    return rows.select(*columns, action.alias(CHANGE)).where(F.col(CHANGE).isNotNull())
