@@ -87,7 +87,7 @@ class Spans:
 
     ``pool``: the values, those stored before those of the batch; ``row``, ``since``: int64[m], a
     span's value in the pool, and where it is that it came into the group to stay until then;
-    ``value``: int64[m], a number per distinct value, in their order where their type has one;
+    ``value``: int64[m], a number per distinct value (or per group and value), in their order where their type has one;
     ``first``, ``end``: int64[m], the updates; ``count``: int64[m]; ``came``, ``went``,
     ``last``: bool[m], whether the value comes into its group with this span, whether it goes with
     it, whether the span is the last one of its value there; ``ordered``: whether the values have an
@@ -129,13 +129,13 @@ def spans(
     updates: Updates,
     stored: Sequence[Columns],
     values: pa.Array,
-    number: Callable[[pa.Array], Ints] | None = None,
+    number: Callable[[pa.Array, Ints], Ints] | None = None,
 ) -> Spans:
     """The spans of the stored values and of those of a batch. Nulls are no values.
 
     ``stored``: multisets, one row per group each, which are added up; without counts each value
-    counts once. ``values``: one per update; ``number``: a number per distinct one, from 0, in their
-    order, where that is not the one of their type (``classes``).
+    counts once. ``values``: one per update; ``number``: of values and their groups a number per
+    group and distinct one, from 0, in their order, where that is not the one of the type.
     """
     members = [elements(lists[0]) for lists in stored]
     update = np.flatnonzero(valid(values))
@@ -150,7 +150,7 @@ def spans(
     change = np.concatenate([*counts, updates.sign[update]])
     old = len(group) - len(update)
     first = np.concatenate([updates.bounds[group[:old]], update])
-    value = (number or classes)(pool)
+    value = classes(pool) if number is None else number(pool, group)
     place = group * (int(value.max(initial=0)) + 1) + value
     order = stable_argsort(place)
     group, value, first = group[order], value[order], first[order]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,7 +90,8 @@ class Top(Listing):
     def keys(self, values: Sequence[pa.Array]) -> list[Ints]:
         """The numbers of rows among all of these."""
         cuts = np.cumsum([len(array) for array in values])[:-1]
-        return np.split(self._numbers(pa.concat_arrays(list(values))), cuts)
+        rows = pa.concat_arrays(list(values))
+        return np.split(self._numbers(rows, np.zeros(len(rows), np.int64)), cuts)
 
     def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
         """The first rows after each update: those whose spans hold it."""
@@ -169,11 +170,11 @@ class Top(Listing):
         told = pc.struct_field(pool.take(pa.array(row)), 1)
         return lists_of(size, told, nullable=self.single)
 
-    def _numbers(self, rows: pa.Array) -> Ints:
-        """A number per distinct row, from 0, in their order."""
+    def _numbers(self, rows: pa.Array, group: Ints) -> Ints:
+        """A number per group and distinct row in it, from 0, in their order."""
         by, told = rows.flatten()
         (key,) = ordering.keyed([by]).keys
-        return _ranks([~key if self.descending else key, *_keys(told)])
+        return _ranks([group, ~key if self.descending else key, *_keys(told)])
 
 
 def _keys(values: pa.Array) -> Iterator[Ints]:
@@ -189,13 +190,36 @@ def _keys(values: pa.Array) -> Iterator[Ints]:
         yield np.where(has, key, 0)
 
 
-def _ranks(keys: Sequence[Ints]) -> Ints:
-    """A number per distinct combination of keys, from 0, in their order."""
-    rank = np.unique(keys[0], return_inverse=True)[1]
-    for key in keys[1:]:
-        minor = np.unique(key, return_inverse=True)[1]
-        rank = rank * (int(minor.max(initial=0)) + 1) + minor
-        rank = np.unique(rank, return_inverse=True)[1]
+def _ranks(keys: Iterable[Ints]) -> Ints:
+    """A number per distinct combination of keys, from 0, in their order.
+
+    A key is looked at where those before it are the same.
+
+    >>> _ranks([np.array([7, 5, 7, 7]), np.array([2, 9, 1, 2])]).tolist()
+    [2, 0, 1, 2]
+    """
+    first, *others = keys
+    rank = _dense(first)
+    for key in others:
+        tied = np.flatnonzero(np.bincount(rank)[rank] > 1)
+        if len(tied) == 0:
+            break
+        minor = _dense(key[tied])
+        both = rank[tied] * (int(minor.max()) + 1) + minor
+        found, among = np.unique(both, return_inverse=True)
+        major = found // (int(minor.max()) + 1)
+        many = np.ones(int(rank.max()) + 1, np.int64)
+        many[major] = np.bincount(major, minlength=len(many))[major]
+        begin = np.cumsum(many) - many
+        ordinal = np.arange(len(found)) - np.searchsorted(major, major)
+        rank = begin[rank]
+        rank[tied] += ordinal[among]
+    return rank
+
+
+def _dense(keys: Ints) -> Ints:
+    """A number per distinct key, from 0, in their order."""
+    rank: Ints = np.unique(keys, return_inverse=True)[1]
     return rank
 
 
