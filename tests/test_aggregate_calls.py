@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import random
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -14,7 +15,7 @@ import pyarrow.compute as pc
 import pytest
 from bench.models.aggregates import bits
 from pyspark import cloudpickle
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -39,6 +40,7 @@ from pyspark.sql.types import (
 )
 
 from dovetail.aggregates.aggregate import AggregateOverflowError, Updates, nulls
+from dovetail.dsl import Table
 from dovetail.errors import PlanError
 from dovetail.plan import aggregates as agg
 
@@ -93,6 +95,7 @@ CASES: dict[str, tuple[Callable[[str], agg.AggregateCall], Callable[[str], Colum
     ),
     "collect_list": (agg.collect_list, F.collect_list, list(COLUMNS)),
     "collect_set": (agg.collect_set, F.collect_set, COMPARED),
+    "count_distinct": (agg.count_distinct, F.count_distinct, COMPARED),
     "approx_count_distinct": (agg.approx_count_distinct, F.approx_count_distinct, COMPARED),
 }
 GRID = [(function, column) for function, (*_, columns) in CASES.items() for column in columns]
@@ -156,6 +159,60 @@ def test_as_spark_aggregates(answers: dict[str, Any], function: str, name: str) 
         assert bits(found) == bits(spark)
 
 
+BY = {
+    "text": (StringType(), ["", "a", "B", "b", "é", "z", "\U0001f600", "\uffee"]),
+    "decimal": (DecimalType(12, 2), [Decimal(n).scaleb(-2) for n in range(-4, 5)]),
+    "timestamp": (TimestampType(), [TIME.replace(hour=n) for n in range(9)]),
+    "double": (DoubleType(), [0.0, -0.0, NAN, INF, -INF, 1e308, -2.5]),
+    "float": (FloatType(), [0.0, -0.0, NAN, INF, -INF, 0.5, -2.5]),
+}
+
+
+def test_top_as_spark_ranks(spark: SparkSession) -> None:
+    """Of a static frame: the rows that Spark numbers by a window in order of the column, then of
+    the key; the values that its ``max_by`` and ``min_by`` tell; its distinct counts.
+    """
+    random_ = random.Random(3)
+    schema = StructType([StructField("id", LongType()), StructField("g", LongType())])
+    for name, (type_, _) in BY.items():
+        schema = schema.add(name, type_)
+    rows = [
+        (n, n % 7, *(random_.choice([None, *values]) for _, values in BY.values()))
+        for n in random_.sample(range(200), 150)
+    ]
+    frame = spark.createDataFrame(rows, schema)
+    calls: dict[str, agg.AggregateCall] = {}
+    asked: dict[str, Column] = {}
+    ranked = frame
+    for name in BY:
+        calls[f"{name} n"] = agg.count_distinct(name)
+        asked[f"{name} n"] = F.count_distinct(name)
+        for descending in (True, False):
+            own, n = f"{name} {descending}", random_.choice([1, 3, 6])
+            order = F.col(name).desc_nulls_last() if descending else F.col(name).asc_nulls_last()
+            window = Window.partitionBy("g").orderBy(order, "id")
+            ranked = ranked.withColumn(own, F.row_number().over(window))
+            first = F.when((F.col(own) <= n) & F.col(name).isNotNull(), F.struct(own, "id"))
+            calls[own] = agg.top(n, "id", by=name, descending=descending)
+            asked[own] = F.array_sort(F.collect_list(first))["id"]
+            by_values = F.max_by if descending else F.min_by
+            calls[f"{own} values"] = agg.top(n, name, by=name, descending=descending)
+            asked[f"{own} values"] = by_values(name, name, n)
+    table = Table.from_static(frame, key="id", name="rows")
+    found = table.group_by("g").agg(**calls).changelog(emit="batch").orderBy("g").collect()
+    expected = ranked.groupBy("g").agg(*(c.alias(n) for n, c in asked.items())).orderBy("g")
+    for own, other in zip(found, expected.collect(), strict=True):
+        for name in ("g", *calls):
+            assert zeros_alike(own[name]) == zeros_alike(other[name]), name
+
+
+def zeros_alike(value: Any) -> Any:
+    """Of rows with zeros ``max_by`` tells any first."""
+    if isinstance(value, list):
+        return [zeros_alike(element) for element in value]
+    return bits(value + 0.0 if isinstance(value, float) else value)
+
+
 @pytest.mark.parametrize("function", ["sum", "mean"])
 def test_decimals_round_as_in_spark(spark: SparkSession, function: str) -> None:
     """Random ones of many types; half of a last digit is rounded away from zero."""
@@ -202,6 +259,17 @@ SCHEMA = SCHEMA.add("lower", StringType("UTF8_LCASE"))
         (agg.last("long"), True, "last cannot take them back"),
         (agg.approx_count_distinct("long"), True, "approx_count_distinct cannot take them back"),
         (agg.approx_count_distinct("map"), False, "not one whose values can be compared"),
+        (
+            agg.top(2, "long", by="map"),
+            True,
+            "'map' is of type map<string,bigint>, not one with an",
+        ),
+        (agg.top(2, "array", by="long"), False, "not one with an order by value or bytes, which"),
+        (agg.top(2, ["long", "lower"], by="date"), True, "x=top(2, long, lower, by=date): column"),
+        (agg.top(2, ["long", "no"], by="date"), True, "names an unknown column 'no'"),
+        (agg.top(2, "long", by="no"), True, "names an unknown column 'no'"),
+        (agg.count_distinct("map"), True, "not one whose values can be compared"),
+        (agg.count_distinct("lower"), False, "not one whose values can be compared"),
         (agg.collect_list("map"), True, "not one whose values can be compared"),
         (agg.collect_set("map"), False, "not one whose values can be compared"),
         (agg.collect_set("variant"), False, "not one whose values can be compared"),

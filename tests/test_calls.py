@@ -609,9 +609,17 @@ CALLS: dict[str, Call] = {
             "max",
             "collect_list",
             "collect_set",
+            "count_distinct",
             "approx_count_distinct",
         )
     },
+    "top": call(
+        lambda _: partial(dt.top, n=2, column="n", by="n"),
+        n=line("number"),
+        column=line(*COLUMN.right, "names", wrong=(["n", "n"], ["n", "N"])),
+        by=COLUMN,
+        descending=FLAG,
+    ),
     "count": call(lambda _: dt.count, column=line("None", *COLUMN.right)),
     **{
         name: call(
@@ -628,6 +636,7 @@ CALLS: dict[str, Call] = {
         ignore_nulls=FLAG,
         functions=line("None"),
         returns=line("None"),
+        taken=line("None"),
     ),
     "tumbling": call(lambda _: partial(dt.tumbling, size="1 hour"), size=SPAN, lines=WINDOWS),
     "sliding": call(lambda _: partial(dt.sliding, size="1 hour"), size=SPAN, lines=WINDOWS),

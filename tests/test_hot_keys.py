@@ -51,6 +51,11 @@ AGGREGATES: dict[str, Callable[[], dict[str, Any]]] = {
         "latest": dt.last("v", ignore_nulls=True),
     },
     "collections": lambda: {"all": dt.collect_list("v"), "set": dt.collect_set("d")},
+    "first few": lambda: {
+        "top": dt.top(3, ["d", "v"], by="f"),
+        "lowest": dt.top(2, "v", by="d", descending=False),
+        "distinct": dt.count_distinct("f"),
+    },
     "sketch": lambda: {"about": dt.approx_count_distinct("v")},
     "of one's own": lambda: {"text": _text("v")},
 }

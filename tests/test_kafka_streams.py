@@ -49,7 +49,8 @@ def asked(name: str) -> list[Asked]:
     family, cases = known.family, []
     while len(cases) < CASES:
         if known.family is windows:
-            join = window_cases.views(random_, random_.choice(window_cases.FIXED), "windows")
+            kind = random_.choice(window_cases.FIXED)
+            join = window_cases.views(random_, kind, "windows", shows="")
             records = window_cases.records(random_, join)
         else:
             topology, records = known.draw(random_, random_.randint(1, 45))

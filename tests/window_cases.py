@@ -39,10 +39,20 @@ PLACED: dict[str, Topology] = {
 """Those that need fixed windows; a shift of 1 is replaced by a random one."""
 
 
-def views(random_: random.Random, kind: str, name: str, *, final: bool | None = None) -> View:
+def views(
+    random_: random.Random,
+    kind: str,
+    name: str,
+    *,
+    final: bool | None = None,
+    shows: str | None = None,
+) -> View:
     """A random view of this topology; ``kind`` is ``""`` where there are no windows."""
+    if shows is None:
+        shows = random_.choice(["", "top", "lowest", "distinct"])
+        shows += f" {random_.choice([1, 2, 2, 3, 9])}" * (shows in ("top", "lowest"))
     if not kind:
-        return View(name)
+        return View(name, shows=shows)
     advance = random_.choice([1, 2, 5])
     size = {"tumbling": advance, "hopping": advance * random_.randint(1, 4)}.get(
         kind, random_.choice([1, 3, 6])
@@ -64,7 +74,8 @@ def views(random_: random.Random, kind: str, name: str, *, final: bool | None = 
         made = [(s, Windows(w.kind, w.size, w.advance, w.grace, kept)) for s, w in made]
     if final is None:
         final = random_.random() < 0.4
-    return View(topology, tuple(made), final and has_windows(topology))
+    shown = shows if isinstance(topology, str) else ""
+    return View(topology, tuple(made), final and has_windows(topology), shown)
 
 
 def _shifted(topology: Topology, shift: int) -> Topology:
@@ -81,7 +92,9 @@ def _shifts(topology: Topology) -> list[int]:
 
 
 def records(random_: random.Random, view: View) -> list[Record]:
-    """Few keys, times that repeat, fall back and jump; values are distinct letters."""
+    """Few keys, times that repeat, fall back and jump; values are distinct letters; a few
+    where not all are shown.
+    """
     keys = random_.choice(["k", "ab", ["", "a", "ab", "é"]])
     windows = [w for _, w in view.windows]
     size = max([w.size for w in windows], default=5)
@@ -98,6 +111,8 @@ def records(random_: random.Random, view: View) -> list[Record]:
         name = random_.choice(inputs_of(view.topology))
         key = None if random_.random() < null_keys else random_.choice(keys)
         value: Any = next(letters)
+        if view.shows:
+            value = random_.choice("123") + random_.choice("ab")
         if random_.random() < nulls:
             value = None
         if name in GATHERED:

@@ -37,12 +37,14 @@ from dovetail.plan.aggregates import (
     collect_list,
     collect_set,
     count,
+    count_distinct,
     first,
     last,
     max,  # noqa: A004
     mean,
     min,  # noqa: A004
     sum,  # noqa: A004
+    top,
 )
 from dovetail.plan.delta import Delta, delta
 from dovetail.plan.look_up import cache
@@ -95,6 +97,7 @@ __all__ = [
     "collect_set",
     "configure",
     "count",
+    "count_distinct",
     "dbapi",
     "dead_letters",
     "debezium",
@@ -131,6 +134,7 @@ __all__ = [
     "to_parquet",
     "to_postgres",
     "to_topic",
+    "top",
     "tumbling",
     "upgrade",
     "within",

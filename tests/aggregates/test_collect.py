@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from bench.models.aggregates import (
+    COMPARED,
+    PAIR,
     Held,
     Update,
     bits,
@@ -30,19 +30,6 @@ from dovetail.aggregates.collect import CollectList, CollectSet
 from dovetail.aggregates.first_last import End
 from dovetail.aggregates.multiset import list_of
 from dovetail.arrays.ordering import is_ordered
-
-PAIR = pa.struct([("a", pa.int64()), ("b", pa.float64())])
-LIST = pa.list_(pa.field("element", pa.string()))
-FLOATS = st.sampled_from([0.0, -0.0, math.nan, 1.5])
-VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
-    pa.int64(): st.integers(0, 3),
-    pa.float64(): FLOATS,
-    pa.string(): st.sampled_from(["", "a", "b", "é"]),
-    pa.bool_(): st.booleans(),
-    pa.decimal128(38, 2): st.integers(0, 3).map(lambda n: Decimal(n).scaleb(-2)),
-    PAIR: st.fixed_dictionaries({"a": st.none() | st.integers(0, 1), "b": st.none() | FLOATS}),
-    LIST: st.lists(st.none() | st.sampled_from(["", "a"]), max_size=2),
-}
 
 
 class EndModel:
@@ -86,11 +73,11 @@ class SetModel:
 
 @pytest.mark.parametrize("ignore_nulls", [False, True])
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
-@pytest.mark.parametrize("type_", VALUES, ids=str)
+@pytest.mark.parametrize("type_", COMPARED, ids=str)
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_ends(data: st.DataObject, type_: pa.DataType, last: bool, ignore_nulls: bool) -> None:
-    values = st.none() | VALUES[type_]
+    values = st.none() | COMPARED[type_]
     script, right = (data.draw(scripts(values, retracts=False)) for _ in range(2))
     aggregate = End(type_, last, ignore_nulls)
     cut = data.draw(cuts(script))
@@ -99,11 +86,11 @@ def test_ends(data: st.DataObject, type_: pa.DataType, last: bool, ignore_nulls:
 
 
 @pytest.mark.parametrize("retracts", [False, True], ids=["grows", "changes"])
-@pytest.mark.parametrize("type_", VALUES, ids=str)
+@pytest.mark.parametrize("type_", COMPARED, ids=str)
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_collections(data: st.DataObject, type_: pa.DataType, retracts: bool) -> None:
-    values = st.none() | VALUES[type_]
+    values = st.none() | COMPARED[type_]
     script = data.draw(scripts(values, retracts=retracts))
     right = data.draw(scripts(values, retracts=retracts, size=8))
     cut = data.draw(cuts(script))

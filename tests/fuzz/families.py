@@ -245,7 +245,7 @@ def _draw_windows(random_: random.Random, count: int) -> tuple[Any, list[Record]
 
 def _read_view(told: Any) -> View:
     windows = tuple((name, Windows(**w)) for name, w in told["windows"])
-    return View(_read_joined(told["topology"]), windows, told["final"])
+    return View(_read_joined(told["topology"]), windows, told["final"], told.get("shows", ""))
 
 
 def _read_joined(told: Any) -> Any:

@@ -239,8 +239,20 @@ FAULTS = [
     Fault(
         "aggregates: of a long list's end too little is read",
         "aggregates.parts",
-        "between <= taken[self.group]",
-        "between < taken[self.group]",
+        "between < wanted[self.group]",
+        "between < wanted[self.group] - 1",
+    ),
+    Fault(
+        "aggregates: what follows a row that leaves the first ones is out of reach",
+        "aggregates.top",
+        "total[np.searchsorted(group, group)] < self.n",
+        "total[np.searchsorted(group, group)] < self.n - 1",
+    ),
+    Fault(
+        "aggregates: a distinct value that goes still counts",
+        "aggregates.distinct",
+        "change[found.first[own & found.went]] = -1",
+        "change[found.first[own & found.went]] = 0",
     ),
     Fault(
         "aggregates: a value that begins a part goes to the one before",

@@ -191,6 +191,13 @@ def _aggregate(function: str, column: str | None, types: Mapping[str, str]) -> s
         return f"sum({column})::bigint"
     if function == "sum" and types[column] == "int":
         return f"sum({column})::bigint"
+    if function == "count_distinct":
+        return f"count(distinct {column})"
+    if " " in function:
+        word, n, told = function.split()
+        order = f"{column} {'desc' if word == 'top' else 'asc'}, {told} asc nulls first"
+        rows = f"list({told} order by {order}) filter (where {column} is not null)"
+        return f"coalesce(list_slice({rows}, 1, {n}), [])"
     if function.startswith("collect"):
         distinct = "distinct " if function == "collect_set" else ""
         return f"coalesce(list({distinct}{column}) filter (where {column} is not null), [])"

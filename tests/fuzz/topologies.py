@@ -98,6 +98,8 @@ def _result(function: str, type_: str | None) -> str:
         return {"decimal": "sum", "float": "float", "quarter": "float"}.get(str(type_), "long")
     if function == "mean":
         return "mean"
+    if function == "count_distinct":
+        return "long"
     return str(type_) if function in ("min", "max") else "list"
 
 
@@ -170,9 +172,20 @@ def _asked(number: int, node: Node, made: list[Any]) -> Any:
 
 def _aggregates(number: int, node: Node) -> dict[str, Any]:
     return {
-        f"c{number}_{i}": getattr(dt, function)(*([] if column is None else [column]))
+        f"c{number}_{i}": _call(function, column)
         for i, (function, column) in enumerate(node["aggregates"])
     }
+
+
+def _call(function: str, column: str | None) -> dt.AggregateCall:
+    """``top 2 c``, ``lowest 2 c``: what c is in the rows with the highest values of the column."""
+    word, *words = function.split()
+    if words:
+        n, told = words
+        assert column is not None
+        return dt.top(int(n), told, by=column, descending=word == "top")
+    made: dt.AggregateCall = getattr(dt, function)(*([] if column is None else [column]))
+    return made
 
 
 def _group(number: int, node: Node, made: list[Any]) -> Any:
@@ -365,6 +378,9 @@ AGGREGATES = {
     "collect_set": tuple(t for t in TYPES if t != "float"),
     "collect_list": tuple(TYPES),
     "count": tuple(TYPES),
+    "count_distinct": tuple(TYPES),
+    "top": tuple(TYPES),
+    "lowest": tuple(TYPES),
 }
 
 
@@ -373,6 +389,11 @@ def _draw_aggregates(random_: random.Random, of: Shape) -> list[list[Any]]:
     for _ in range(random_.randint(0, 4)):
         function = random_.choice([*AGGREGATES, "min", "max"])
         columns = [name for name, type_ in of.columns if type_ in AGGREGATES[function]]
+        if function in ("top", "lowest"):
+            # DuckDB has no order of zeros of either sign.
+            told = [name for name, type_ in of.columns if type_ in TYPES and type_ != "float"]
+            function += f" {random_.choice([1, 2, 3, 40])} {random_.choice(told)}" if told else ""
+            columns = columns if told else []
         if columns:
             found.append([function, random_.choice(columns)])
     return found

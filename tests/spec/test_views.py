@@ -109,6 +109,9 @@ READERS: dict[str, Callable[[Any, Any, Any], Any]] = {
     },
     "count": lambda t, u, s: t.group_by("fk").agg(n=dt.count(), v=dt.sum("v")),
     "largest": lambda t, u, s: t.group_by("fk").agg(v=dt.max("v"), all=dt.collect_list("v")),
+    "first few": lambda t, u, s: t.group_by("fk").agg(
+        top=dt.top(2, "k", by="v"), distinct=dt.count_distinct("v")
+    ),
     "stream": lambda t, u, s: t.to_stream(),
     "windows": lambda t, u, s: (
         t.to_stream()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from bench import runners, truth_tables
 from bench.families import windows
+from bench.families.windows import SHOWS
 from bench.models.windows import View, has_windows, inputs_of
 from bench.records import cut, parts
 from bench.truth_tables import Column, TruthTable, per_column
@@ -29,7 +30,7 @@ def matter_of(view: View) -> str:
     """What is joined: ``L inner R``, ``L left T``, ``S left L`` and so on."""
     topology = view.topology
     if isinstance(topology, str):
-        return topology
+        return f"{topology} {view.shows.partition(' ')[0]}".strip()
     left, right = (inputs_of(side)[0] for side in (topology.left, topology.right))
     return f"{left} {topology.how} {right}" + " shift" * bool(topology.shift)
 
@@ -46,6 +47,9 @@ def wanted() -> set[tuple[str, str, str]]:
     found |= {("final", kind, "L left T") for kind in KINDS}
     found |= {("final", "tumbling", matter) for matter in ("L outer R", "L left R shift")}
     found |= {("batch", kind, "L") for kind in ("tumbling", "sliding", "session")}
+    found |= {(e, "", f"{m} {s}") for e, m, s in product(("change", "batch"), "GH", SHOWS)}
+    found |= {(e, "tumbling", f"L {s}") for e, s in product(("change", "final"), SHOWS)}
+    found |= {("change", kind, f"L {s}") for kind, s in product(KINDS[2:], SHOWS)}
     batch = ("L inner R", "L outer R", "L left T", "U left L")
     return found | {("batch", "tumbling", matter) for matter in batch}
 

@@ -266,6 +266,9 @@ def test_groups_have_their_results(part: int) -> None:
         most=dt.max("k"),
         all=dt.collect_list("v"),
         set=dt.collect_set("k"),
+        top=dt.top(3, ["k", "v"], by="v"),
+        lowest=dt.top(2, "k", by="v", descending=False),
+        distinct=dt.count_distinct("v"),
     )
     with forced("own", {"part": part}):
         for driver in drivers(grouped):

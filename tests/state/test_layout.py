@@ -23,6 +23,7 @@ COLUMNS = {
     "d": pa.decimal128(10, 2),
     "at": pa.timestamp("us"),
     "s": pa.struct([("a", pa.list_(pa.timestamp("us", "UTC")))]),
+    "s2": pa.struct([("a", pa.struct([("b", pa.decimal128(5, 1))]))]),
 }
 CALLS = {
     "count": dt.count(),
@@ -34,6 +35,9 @@ CALLS = {
     "max": dt.max("d"),
     "list": dt.collect_list("s"),
     "set": dt.collect_set("d"),
+    "top": dt.top(3, "s2", by="d"),
+    "lowest": dt.top(3, ["at", "s2"], by="x", descending=False),
+    "number": dt.count_distinct("s"),
 }
 OF_STREAMS = {
     "first": dt.first("s"),

@@ -8,8 +8,9 @@ The law of all aggregates: the answer does not depend on how the updates are cut
 for bit, nor on rows that have left again. So all sums are exact, those of floats too
 (``exact_floats``), and rounded only when a result is read.
 
-The kinds: ``sums`` (count, sum, mean), ``min_max``, ``first_last``, ``collect`` (collect_list,
-collect_set), ``hyperloglog`` (approx_count_distinct), ``user_defined``.
+The kinds: ``sums`` (count, sum, mean), ``min_max``, ``top``, ``first_last``, ``collect``
+(collect_list, collect_set), ``distinct`` (count_distinct), ``hyperloglog``
+(approx_count_distinct), ``user_defined``.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ class CollectSet(Listing):
         """The set after each update: the values whose spans hold it."""
         found = spans(updates, [initial], values[0])
         found = found.where((found.count > 0) & (found.first < found.end))
-        if not is_ordered(self.values):
+        if not self.ordered:
             found = found.where(np.argsort(found.since, kind="stable"))
         which, update = expand(found.first, found.end)
         which = which[stable_argsort(update)]

@@ -1,4 +1,5 @@
-"""Which values a group has, and how often: what min, max and collect_set need to take rows back.
+"""Which values a group has, and how often: what min, max, top, collect_set and count_distinct need
+to take rows back.
 
 A multiset is stored as a list of distinct values and a list of their counts. Within a batch each
 update of a value begins a span of updates during which the group has it so many times; nothing is
@@ -8,9 +9,9 @@ made for the values that a update leaves alone.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -33,17 +34,19 @@ from dovetail.arrays.ordering import canonical, is_ordered, keyed
 
 _LIST_END_MAX = int(np.iinfo(np.int32).max)
 
+Reads: TypeAlias = Literal["first", "last", "all", "none"]
+
 
 class Listing(Aggregate):
     """An aggregate whose accumulator lists its group's values, so that it grows with the group.
 
-    ``values``: their type; ``ordered``: whether they are listed in their own order, otherwise in
-    that of arrival: what comes is then last; ``reads``: what of the lists a result is made from.
-    Where that is an end it is the same of any part of a list that has the values which are updated
-    and, at that end, more values than updates take away.
+    Those columns of the accumulator that are lists come first, each as long as the first, which has
+    the values. ``ordered``: whether they are listed in their own order, otherwise in that of
+    arrival: what comes is then last; ``reads``: what of the lists a result is made from, of an end
+    so many values as ``reach`` says. What is made of some part of a list is the same as of all,
+    where the part has the values that are updated and, at that end, ``reach`` values more than
+    updates take away.
     """
-
-    values: pa.DataType
 
     @property
     @abstractmethod
@@ -52,8 +55,13 @@ class Listing(Aggregate):
 
     @property
     @abstractmethod
-    def reads(self) -> Literal["first", "last", "all"]:
+    def reads(self) -> Reads:
         """What of the lists a result is made from."""
+
+    @property
+    def reach(self) -> int:
+        """How many values of an end."""
+        return 1
 
     @abstractmethod
     def traced(self, updates: Updates, initial: Columns, values: Columns) -> Traced:
@@ -63,6 +71,14 @@ class Listing(Aggregate):
         """The lists after the last update."""
         return self.traced(updates, initial, values).columns
 
+    def listed(self, values: Columns) -> pa.Array:
+        """What is listed of each row, null for nothing."""
+        return values[0]
+
+    def keys(self, values: Sequence[pa.Array]) -> list[Ints]:
+        """Some listed values as int64 keys, which compare as they do."""
+        return keyed(values).keys
+
 
 @dataclass(frozen=True)
 class Spans:
@@ -71,9 +87,10 @@ class Spans:
 
     ``pool``: the values, those stored before those of the batch; ``row``, ``since``: int64[m], a
     span's value in the pool, and where it is that it came into the group to stay until then;
-    ``value``: int64[m], a number per distinct value, in their order where their type has one;
-    ``first``, ``end``: int64[m], the updates; ``count``: int64[m]; ``last``: bool[m], whether the
-    span is the last one of its value in its group.
+    ``value``: int64[m], a number per distinct value, or per group and value, in their order where
+    they are ``ordered``; ``first``, ``end``: int64[m], the updates; ``count``: int64[m]; ``came``,
+    ``went``, ``last``: bool[m], whether the value comes into its group with this span, whether it
+    goes with it, whether the span is the last one of its value there.
     """
 
     pool: pa.Array
@@ -84,7 +101,10 @@ class Spans:
     first: Ints
     end: Ints
     count: Ints
+    came: Mask
+    went: Mask
     last: Mask
+    ordered: bool
 
     def where(self, kept: Mask | Ints) -> Spans:
         """Some of the spans."""
@@ -97,15 +117,24 @@ class Spans:
             self.first[kept],
             self.end[kept],
             self.count[kept],
+            self.came[kept],
+            self.went[kept],
             self.last[kept],
+            self.ordered,
         )
 
 
-def spans(updates: Updates, stored: Sequence[Columns], values: pa.Array) -> Spans:
+def spans(
+    updates: Updates,
+    stored: Sequence[Columns],
+    values: pa.Array,
+    number: Callable[[pa.Array, Ints], Ints] | None = None,
+) -> Spans:
     """The spans of the stored values and of those of a batch. Nulls are no values.
 
     ``stored``: multisets, one row per group each, which are added up; without counts each value
-    counts once. ``values``: one per update.
+    counts once. ``values``: one per update; ``number``: of values and their groups a number per
+    group and distinct one, from 0, in their order, where that is not the one of the type.
     """
     members = [elements(lists[0]) for lists in stored]
     update = np.flatnonzero(valid(values))
@@ -120,23 +149,25 @@ def spans(updates: Updates, stored: Sequence[Columns], values: pa.Array) -> Span
     change = np.concatenate([*counts, updates.sign[update]])
     old = len(group) - len(update)
     first = np.concatenate([updates.bounds[group[:old]], update])
-    value = classes(pool)
+    value = classes(pool) if number is None else number(pool, group)
     place = group * (int(value.max(initial=0)) + 1) + value
     order = stable_argsort(place)
     group, value, first = group[order], value[order], first[order]
     new, count = _counts(place[order], change[order])
     last = np.append(new[1:], True)[: len(new)]
     end = np.where(last, updates.bounds[group + 1], np.append(first[1:], 0)[: len(first)])
-    came = (count > 0) & (new | (np.append(0, count)[:-1] <= 0))
+    had = ~new & (np.append(0, count)[:-1] > 0)
+    came, went = (count > 0) & ~had, (count <= 0) & had
     at = np.where(came, np.arange(len(order)), 0)
     since = order[np.maximum.accumulate(at)] if len(at) else order
-    return Spans(pool, order, since, group, value, first, end, count, last)
+    ordered = number is not None or is_ordered(pool.type)
+    return Spans(pool, order, since, group, value, first, end, count, came, went, last, ordered)
 
 
 def stored_lists(found: Spans, groups: int) -> Traced:
     """The multisets after the last update, values in the order of the type or else of arrival."""
     kept = found.where(found.last & (found.count > 0))
-    if not is_ordered(found.pool.type):
+    if not found.ordered:
         kept = kept.where(np.lexsort((kept.since, kept.group)))
     size = np.bincount(kept.group, minlength=groups)
     values = found.pool.take(pa.array(kept.row))
@@ -169,12 +200,14 @@ def sizes(lists: pa.Array) -> Ints:
     return numbers(pc.list_value_length(lists))
 
 
-def list_of(element: pa.DataType) -> pa.DataType:
-    """The type of a list of values that are not null, as Spark has it."""
-    return pa.list_(pa.field("element", element, nullable=False))
+def list_of(element: pa.DataType, *, nullable: bool = False) -> pa.DataType:
+    """The type of a list of values, as Spark has it; of such that are not null unless it says
+    ``nullable``.
+    """
+    return pa.list_(pa.field("element", element, nullable=nullable))
 
 
-def lists_of(size: Ints, values: pa.Array) -> pa.Array:
+def lists_of(size: Ints, values: pa.Array, *, nullable: bool = False) -> pa.Array:
     """Lists of these sizes, whose elements lie one after the other."""
     end = np.cumsum(size)
     if len(end) and end[-1] > _LIST_END_MAX:
@@ -183,7 +216,9 @@ def lists_of(size: Ints, values: pa.Array) -> pa.Array:
             "Emit once per batch instead of every change, or read fewer rows at a time",
         )
     offsets = np.append(0, end).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), values, type=list_of(values.type))
+    return pa.ListArray.from_arrays(
+        pa.array(offsets), values, type=list_of(values.type, nullable=nullable)
+    )
 
 
 def _counts(place: Ints, change: Ints) -> tuple[Mask, Ints]:

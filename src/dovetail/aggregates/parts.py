@@ -66,16 +66,16 @@ class Layout:
         last: Ints = self.start[group + 1] - 1
         return last
 
-    def at_end(self, end: Literal["first", "last"], taken: Ints) -> Mask:
-        """The parts at one end of their lists that have more than ``taken`` values together, or are
-        the whole list: bool[p].
+    def at_end(self, end: Literal["first", "last"], wanted: Ints) -> Mask:
+        """The parts at one end of their lists that have ``wanted`` values together, or are the
+        whole list: bool[p]. ``wanted``: int64[groups].
         """
         rows = np.append(0, np.cumsum(self.size))
         if end == "first":
             between = rows[:-1] - rows[self.start[self.group]]
         else:
             between = rows[self.start[self.group + 1]] - rows[1:]
-        found: Mask = between <= taken[self.group]
+        found: Mask = between < wanted[self.group]
         return found
 
 

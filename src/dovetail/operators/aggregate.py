@@ -207,8 +207,8 @@ class Groups:
         before = Before.of(law, events, store)
         initial, reads = list(before.state), []
         for part in parts:
-            came = values[part.column][0]
-            read = part.read(events, before.known, initial[part.column], updates, came)
+            stored, came = initial[part.column], values[part.column]
+            read = part.read(events, before.known, stored, updates, came)
             initial[part.column] = read.initial
             reads.append(read)
         made: list[Traced] = aggregated(law, "traced", updates, initial, values)

@@ -2,10 +2,10 @@
 what it updates.
 
 An accumulator that lists its group's values (``aggregates.multiset.Listing``) lies in the group's
-row while it is short. Of a longer one that row has null. The list lies in parts then, each a row of
-a store of its own, and another store is their index. A batch that updates few of a group's values
-reads the parts that they belong to, all if the result needs them, and writes those that have
-changed. One that updates many reads the whole list and cuts it anew.
+row while it is short. Of a longer list that row has null. The list lies in parts then, each a row
+of a store of its own, and another store is their index. A batch that updates few of a group's
+values reads the parts that they belong to, and those that the result needs, and writes those that
+have changed. One that updates many reads the whole list and cuts it anew.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow as pa
 from dovetail.aggregates.aggregate import Columns, Traced, Updates, valid
 from dovetail.aggregates.multiset import Listing, lists_of, sizes
 from dovetail.aggregates.parts import Layout, cut, is_long
-from dovetail.arrays.ordering import keyed
+from dovetail.aggregates.scans import replaced
 from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline
 from dovetail.columns import DELETED, EVENT_TIME, HASH
 from dovetail.laws.foreign_key_join import combined, combined_range
@@ -38,11 +38,11 @@ _PART, _SIZE, _FIRST = "_part", "_size", "_first"
 class Read:
     """What a batch has of one column's lists.
 
-    ``initial``: a row per group, of those ``apart`` some parts only; ``apart``: bool[groups], which
-    are worked on by parts; ``layout``: all parts of the groups that have any; ``number``: int64[p],
-    their numbers; ``read``: bool[p], which are in ``initial``; ``home``: the part to which each
-    stored element belongs, then each value of the batch that is not null, ABSENT in groups that are
-    not apart.
+    ``initial``: the accumulators, a row per group, of those ``apart`` some parts only; ``apart``:
+    bool[groups], which are worked on by parts; ``layout``: all parts of the groups that have any;
+    ``number``: int64[p], their numbers; ``read``: bool[p], which are in ``initial``; ``home``: the
+    part to which each stored element belongs, then each value of the batch that is not null, ABSENT
+    in groups that are not apart.
     """
 
     initial: Columns
@@ -85,8 +85,9 @@ class Parts:
         """
         own = [(HASH, pa.int64()), (EVENT_TIME, pa.int64()), (DELETED, pa.bool_()), *key]
         own.append((_PART, pa.int64()))
-        first = [(_FIRST, kernel.values)] * kernel.ordered
-        state = [(f"_a{number}", type_) for number, type_ in enumerate(kernel.state)]
+        first = [(_FIRST, kernel.state[0].value_type)] * kernel.ordered
+        lists = [type_ for type_ in kernel.state if pa.types.is_list(type_)]
+        state = [(f"_a{number}", type_) for number, type_ in enumerate(lists)]
         self.column, self.kernel = column, kernel
         self._names = tuple(runs)
         held = ([(_SIZE, pa.int64()), *first], state)
@@ -101,13 +102,15 @@ class Parts:
         return dict(zip(self._names, (self.index.runs, self.lists.runs), strict=True))
 
     def whole(self, groups: Groups, stored: Columns) -> Columns:
-        """The whole lists of groups that are stored; ``stored``: those in their rows."""
+        """The whole accumulators of groups that are stored; ``stored``: those in their rows."""
         large = np.flatnonzero(~valid(stored[0]))
         if not len(large):
             return stored
         group, rows = self._parts(groups, large)
         number, size = (rows.column(name).to_numpy() for name in (_PART, _SIZE))
-        place = keyed([whole(rows.column(_FIRST))]).keys[0] if self.kernel.ordered else number
+        place = number
+        if self.kernel.ordered:
+            (place,) = self.kernel.keys([whole(rows.column(_FIRST))])
         order = np.lexsort((place, group))
         layout = Layout.of(group[order], size[order], len(groups.hash))
         lists = self._fetch(groups, layout.group, number[order])
@@ -124,10 +127,10 @@ class Parts:
         return large[found.query], found.located.fetch(np.arange(len(found.query)), columns)
 
     def read(
-        self, events: Timeline, known: Mask, stored: Columns, updates: Updates, values: pa.Array
+        self, events: Timeline, known: Mask, stored: Columns, updates: Updates, values: Columns
     ) -> Read:
         """What the updates by ``values`` need. ``known``: which groups are stored; ``stored``: the
-        lists in their rows.
+        accumulators in their rows.
         """
         large = np.flatnonzero(known & ~valid(stored[0]))
         if not len(large):
@@ -141,20 +144,25 @@ class Parts:
         layout = Layout.of(group[order], size[order], updates.groups)
         taken = np.bincount(updates.group[updates.retracted], minlength=updates.groups)
         apart = layout.apart(np.diff(updates.bounds), taken)
-        update = np.flatnonzero(valid(values))
+        listed = self.kernel.listed(values)
+        update = np.flatnonzero(valid(listed))
         sought = np.flatnonzero(apart[updates.group[update]])
         asking = updates.group[update[sought]]
         if self.kernel.ordered:
-            keys = keyed([whole(part_rows.column(_FIRST)), values.take(pa.array(update[sought]))])
-            order = np.lexsort((keys.keys[0], group))
+            first, came = self.kernel.keys(
+                [whole(part_rows.column(_FIRST)), listed.take(pa.array(update[sought]))]
+            )
+            order = np.lexsort((first, group))
             layout = Layout.of(group[order], size[order], updates.groups)
-            homes = layout.homes(keys.keys[0][order], asking, keys.keys[1])
+            homes = layout.homes(first[order], asking, came)
         else:
             homes = layout.last(asking)
 
         read = np.ones(len(order), np.bool_)
         if self.kernel.reads != "all":
-            read = ~apart[layout.group] | layout.at_end(self.kernel.reads, taken)
+            read = ~apart[layout.group]
+            if self.kernel.reads != "none":
+                read |= layout.at_end(self.kernel.reads, taken + self.kernel.reach)
             read[homes] = True
         part = np.flatnonzero(read)
         lists = self._fetch(events, layout.group[part], number[order[part]])
@@ -178,8 +186,8 @@ class Parts:
         return [whole(column) for column in parts.columns]
 
     def keep(self, read: Read, events: Timeline, made: Traced, time_us: Ints) -> Columns:
-        """Store what has changed in long lists; the lists that stay in their groups' rows, null for
-        the others. ``time_us``: the groups' times.
+        """Store what has changed in long lists; what stays in the groups' rows, of those with a
+        long list null for it. ``time_us``: the groups' times.
         """
         size = sizes(made.columns[0])
         large = read.apart | is_long(size)
@@ -214,11 +222,12 @@ class Parts:
             np.append(group, layout.group[gone]),
             np.append(number, read.number[gone]),
             length,
-            [column.flatten().take(pa.array(element)) for column in made.columns],
+            [column.flatten().take(pa.array(element)) for column in self._lists(made.columns)],
             time_us,
         )
         kept = pa.array(groups, mask=large)
-        return [column.take(kept) for column in made.columns]
+        lists = self._lists(made.columns)
+        return [*(column.take(kept) for column in lists), *made.columns[len(lists) :]]
 
     def _store(
         self,
@@ -249,6 +258,10 @@ class Parts:
             rows = [*own, *(column.take(row) for column in columns)]
             store.store(pa.table(rows, schema=store.schema))
 
+    def _lists(self, accumulators: Columns) -> Columns:
+        """Those columns of them that are lists."""
+        return accumulators[: len(self.lists.value_columns)]
+
 
 def parts_of(job: Job, law: Aggregation) -> list[Parts]:
     """Those of all columns that may have them."""
@@ -264,18 +277,11 @@ def parts_of(job: Job, law: Aggregation) -> list[Parts]:
 def _spliced(
     stored: Columns, large: Ints, layout: Layout, part: Ints, lists: Columns
 ) -> list[pa.Array]:
-    """The stored lists, those of the ``large`` groups put together from these parts."""
+    """The stored accumulators, the lists of the ``large`` groups put together from these parts."""
     size = np.zeros(len(stored[0]), np.int64)
     np.add.at(size, layout.group[part], layout.size[part])
     joined = [lists_of(size[large], column.flatten()) for column in lists]
-    if len(large) == len(size):
-        return joined
-    index = np.arange(len(size))
-    index[large] = len(size) + np.arange(len(large))
-    return [
-        pa.concat_arrays([own, long]).take(pa.array(index))
-        for own, long in zip(stored, joined, strict=True)
-    ]
+    return [*replaced(stored[: len(lists)], large, joined), *stored[len(lists) :]]
 
 
 def _homes_of_stored(lists: pa.Array, layout: Layout, apart: Mask, part: Ints) -> Ints:

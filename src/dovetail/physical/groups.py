@@ -93,9 +93,16 @@ class Aggregation(Law):
 
     @property
     def listed(self) -> list[int]:
-        """The columns whose lists may lie in parts: of groups whose rows may leave."""
-        columns = enumerate(self.columns) if self.retracts else ()
-        return [number for number, column in columns if isinstance(column.kernel, Listing)]
+        """The columns whose lists may lie in parts, of groups that are no windows: where rows may
+        leave, or results are not made from the lists.
+        """
+        columns = enumerate(self.columns) if self.windows is None else ()
+        return [
+            number
+            for number, column in columns
+            if isinstance(column.kernel, Listing)
+            and (self.retracts or column.kernel.reads == "none")
+        ]
 
     def lists(self, column: int) -> tuple[str, str]:
         """The stores of a column's long lists: their index, and their parts."""

@@ -2,47 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
-from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
     ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
     DataType,
-    DateType,
-    DayTimeIntervalType,
     DecimalType,
     DoubleType,
-    FloatType,
-    IntegerType,
     LongType,
-    MapType,
-    ShortType,
-    StringType,
     StructField,
     StructType,
-    TimestampNTZType,
-    TimestampType,
-    VariantType,
 )
 
 from dovetail.aggregates.aggregate import Aggregate
 from dovetail.aggregates.collect import CollectList, CollectSet
+from dovetail.aggregates.distinct import CountDistinct
 from dovetail.aggregates.first_last import End
 from dovetail.aggregates.hyperloglog import ApproxCountDistinct
 from dovetail.aggregates.min_max import ChangingExtreme, Extreme
 from dovetail.aggregates.sums import Count, ExactMean, ExactSum, FloatMean, FloatSum
+from dovetail.aggregates.top import Top
 from dovetail.aggregates.user_defined import Functions, State, UserDefined
-from dovetail.arguments import Rule, Text, validated, validated_fields
+from dovetail.arguments import Positive, Rule, Text, validated, validated_fields
 from dovetail.errors import PlanError
-from dovetail.plan.arrow import arrow_schema
-from dovetail.plan.checks import known_field
+from dovetail.plan.aggregate_types import (
+    FLOATS,
+    INTEGERS,
+    Type,
+    arrow_of,
+    arrow_type,
+    has_no_equality,
+    is_ordered,
+    is_told,
+    spark_of,
+)
+from dovetail.plan.checks import known_field, refuse_duplicates
 
 _Column: TypeAlias = Annotated[
     str,
@@ -50,11 +47,23 @@ _Column: TypeAlias = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class Taken:
+    """The rows that ``top`` takes: so many, from the highest down if ``descending``, and of each a
+    ``single`` column or several, as a struct.
+    """
+
+    n: int
+    descending: bool
+    single: bool
+
+
 @validated_fields
 @dataclass(frozen=True)
 class AggregateCall:
     """An aggregate of a group's rows: a ``function`` of some ``columns``, by their names; one that
-    a user defines has ``functions`` and the Spark type that it ``returns``.
+    a user defines has ``functions`` and the Spark type that it ``returns``; ``top`` has the column
+    that rows are ordered by before those that it tells of them, and ``taken``.
     """
 
     function: Text
@@ -62,9 +71,13 @@ class AggregateCall:
     ignore_nulls: bool = False
     functions: Functions | None = None
     returns: DataType | None = None
+    taken: Taken | None = None
 
     def __str__(self) -> str:
-        return f"{self.function}({', '.join(self.columns)})"
+        if self.taken is None:
+            return f"{self.function}({', '.join(self.columns)})"
+        by, *told = self.columns
+        return f"{self.function}({self.taken.n}, {', '.join(told)}, by={by})"
 
 
 AnAggregate: TypeAlias = Annotated[AggregateCall, Rule('an aggregate, such as dt.sum("amount")')]
@@ -106,6 +119,33 @@ def max(column: _Column) -> AggregateCall:  # noqa: A001
 
 
 @validated
+def top(
+    n: Positive,
+    column: _Column | Sequence[_Column],
+    *,
+    by: _Column,
+    descending: bool = True,
+) -> AggregateCall:
+    """What ``column`` has in the ``n`` rows of a group with the highest values of the column
+    ``by``, or with the lowest if not ``descending``, in this order: an array of the column or, of
+    several, of structs of them.
+
+    Rows in which ``by`` is null are left out; others count each, equal ones too. NaN is higher than
+    any number, and -0.0 is 0.0. Rows with the same value of ``by`` are in ascending order of
+    ``column``, of several column by column, nulls first: where the primary key is the first of
+    them, in its order. So the result depends on the rows that are there alone.
+    """
+    single = isinstance(column, str)
+    columns = (column,) if isinstance(column, str) else tuple(column)
+    if not columns:
+        raise PlanError(
+            "top", "column= names no column", 'Name at least one, as in top(3, "id", …)'
+        )
+    refuse_duplicates("top", columns, "Name it once in column=")
+    return AggregateCall("top", (by, *columns), taken=Taken(n, descending, single))
+
+
+@validated
 def first(column: _Column, *, ignore_nulls: bool = False) -> AggregateCall:
     """The column's value in the first row, in order of arrival, or in the first where it is not
     null. Only of groups that only grow, as a stream's do.
@@ -138,17 +178,19 @@ def collect_set(column: _Column) -> AggregateCall:
 
 
 @validated
+def count_distinct(column: _Column) -> AggregateCall:
+    """How many distinct values that are not null the column has: exactly. -0.0 is 0.0, and all NaNs
+    are one value.
+    """
+    return AggregateCall("count_distinct", (column,))
+
+
+@validated
 def approx_count_distinct(column: _Column) -> AggregateCall:
     """About how many distinct values that are not null the column has, with a standard error of
     5 %. Only of groups that only grow, as a stream's do.
     """
     return AggregateCall("approx_count_distinct", (column,))
-
-
-Type: TypeAlias = Annotated[
-    Text | DataType | pa.DataType,
-    Rule("a Spark type such as LongType(), its text such as 'bigint', or an Arrow type"),
-]
 
 
 @validated
@@ -192,9 +234,9 @@ def aggregate(
         raise PlanError(
             "aggregate", "state= names no columns", 'Give names and types, as in {"total": "long"}'
         )
-    columns = {name: _arrow_of(f"state= {name!r}", type_) for name, type_ in state.items()}
-    spark = _spark_of("returns=", returns)
-    result = _arrow(spark)
+    columns = {name: arrow_of(f"state= {name!r}", type_) for name, type_ in state.items()}
+    spark = spark_of("returns=", returns)
+    result = arrow_type(spark)
     if finish is None and list(columns.values()) != [result]:
         raise PlanError(
             "aggregate",
@@ -250,12 +292,12 @@ class _Context:
     @property
     def arrow(self) -> pa.DataType:
         """The Arrow type of its one column."""
-        return _arrow(self.spark)
+        return arrow_type(self.spark)
 
     @property
     def number(self) -> pa.DataType:
         """The Arrow type of its one column, an integer or a decimal."""
-        if not isinstance(self.spark, (*_INTEGERS, DecimalType)):
+        if not isinstance(self.spark, (*INTEGERS, DecimalType)):
             raise self.unfit("a number", "Cast it in the frame first")
         return self.arrow
 
@@ -263,9 +305,9 @@ class _Context:
         """The error for this call."""
         return PlanError(self.operator, f"{self.name}={self.call}: {problem}", remedy)
 
-    def unfit(self, needs: str, remedy: str) -> PlanError:
-        """The error for the type of its one column."""
-        field = self.fields[0]
+    def unfit(self, needs: str, remedy: str, column: int = 0) -> PlanError:
+        """The error for the type of a column, the first or only one."""
+        field = self.fields[column]
         type_ = field.dataType.simpleString()
         return self.refused(f"column {field.name!r} is of type {type_}, not {needs}", remedy)
 
@@ -278,9 +320,17 @@ class _Context:
                 f"Use {instead}, or aggregate a stream",
             )
 
+    def refuse_without_order(self) -> None:
+        """An error where values of its first column have no order."""
+        if not is_ordered(self.spark):
+            raise self.unfit(
+                "one with an order by value or bytes",
+                "Compute a column of a plain type in the frame",
+            )
+
     def refuse_without_equality(self) -> None:
         """An error where values of its one column are not equal where their bytes are."""
-        if _has_no_equality(self.spark):
+        if has_no_equality(self.spark):
             raise self.unfit(
                 "one whose values can be compared by their bytes",
                 "Compute a column of a plain type in the frame, for instance map_entries of a map "
@@ -296,13 +346,13 @@ def _count(_: _Context) -> _Resolved:
 
 
 def _sum(context: _Context) -> _Resolved:
-    if isinstance(context.spark, _FLOATS):
+    if isinstance(context.spark, FLOATS):
         return DoubleType(), FloatSum()
     return _exact(context, ExactSum(context.number), LongType())
 
 
 def _mean(context: _Context) -> _Resolved:
-    if isinstance(context.spark, _FLOATS):
+    if isinstance(context.spark, FLOATS):
         return DoubleType(), FloatMean()
     return _exact(context, ExactMean(context.number), DoubleType())
 
@@ -314,12 +364,36 @@ def _exact(context: _Context, aggregate: ExactSum | ExactMean, of_integers: Data
 
 
 def _extreme(context: _Context) -> _Resolved:
-    if not _is_ordered(context.spark):
-        raise context.unfit(
-            "one with an order by value or bytes", "Compute a column of a plain type in the frame"
-        )
+    context.refuse_without_order()
     kernel = ChangingExtreme if context.retracts else Extreme
     return context.spark, kernel(context.arrow, context.call.function == "max")
+
+
+def _top(context: _Context) -> _Resolved:
+    context.refuse_without_order()
+    taken, (_, *told) = context.call.taken, context.fields
+    assert taken is not None
+    for number, field in enumerate(told, start=1):
+        if not is_told(field.dataType):
+            raise context.unfit(
+                "one with an order by value or bytes, which decides between rows whose "
+                f"{context.fields[0].name!r} is the same",
+                "Compute a column of a plain type in the frame, for instance to_json of an array, "
+                "or take the primary key and join the result with the table",
+                number,
+            )
+    row = told[0].dataType
+    if not taken.single:
+        row = StructType([StructField(field.name, field.dataType, True) for field in told])
+    kernel = Top(
+        n=taken.n,
+        by=context.arrow,
+        row=arrow_type(row),
+        single=taken.single,
+        descending=taken.descending,
+        retractable=context.retracts,
+    )
+    return ArrayType(row, taken.single), kernel
 
 
 def _end(context: _Context) -> _Resolved:
@@ -339,8 +413,13 @@ def _collect_set(context: _Context) -> _Resolved:
     return ArrayType(context.spark, False), CollectSet(context.arrow, context.retracts)
 
 
+def _count_distinct(context: _Context) -> _Resolved:
+    context.refuse_without_equality()
+    return LongType(), CountDistinct(context.arrow, context.retracts)
+
+
 def _approximate(context: _Context) -> _Resolved:
-    context.refuse_to_retract("collect_set and its size")
+    context.refuse_to_retract("count_distinct")
     context.refuse_without_equality()
     return LongType(), ApproxCountDistinct()
 
@@ -360,64 +439,12 @@ _FUNCTIONS: dict[str, Callable[[_Context], _Resolved]] = {
     "mean": _mean,
     "min": _extreme,
     "max": _extreme,
+    "top": _top,
     "first": _end,
     "last": _end,
     "collect_list": _collect_list,
     "collect_set": _collect_set,
+    "count_distinct": _count_distinct,
     "approx_count_distinct": _approximate,
     "aggregate": _user_defined,
 }
-_INTEGERS = (ByteType, ShortType, IntegerType, LongType)
-_FLOATS = (FloatType, DoubleType)
-_ORDERED = (
-    *_INTEGERS,
-    *_FLOATS,
-    DecimalType,
-    BooleanType,
-    BinaryType,
-    DateType,
-    TimestampType,
-    TimestampNTZType,
-    DayTimeIntervalType,
-)
-
-
-def _is_ordered(type_: DataType) -> bool:
-    if isinstance(type_, StringType):
-        return type_.isUTF8BinaryCollation()
-    return isinstance(type_, _ORDERED) or type_.typeName() == "time"
-
-
-def _has_no_equality(type_: DataType) -> bool:
-    if isinstance(type_, StringType):
-        return not type_.isUTF8BinaryCollation()
-    if isinstance(type_, ArrayType):
-        return _has_no_equality(type_.elementType)
-    if isinstance(type_, StructType):
-        return any(_has_no_equality(field.dataType) for field in type_)
-    return isinstance(type_, (MapType, VariantType))
-
-
-def _spark_of(argument: str, type_: Type) -> DataType:
-    """A type that a user gave, as Spark's."""
-    if isinstance(type_, DataType):
-        return type_
-    remedy = "Give a Spark type such as LongType(), its text such as 'bigint', or an Arrow type"
-    try:
-        if isinstance(type_, pa.DataType):
-            return from_arrow_type(type_)
-        if isinstance(type_, str):
-            return DataType.fromDDL(type_)
-    except PySparkException as error:
-        problem = f"{argument} {type_!r} is not read as a type: {str(error).splitlines()[0]}"
-        raise PlanError("aggregate", problem, f"{remedy}; a text needs a Spark session") from error
-    raise PlanError("aggregate", f"{argument} is {type_!r}", remedy)
-
-
-def _arrow_of(argument: str, type_: Type) -> pa.DataType:
-    """A type that a user gave, as Arrow's."""
-    return type_ if isinstance(type_, pa.DataType) else _arrow(_spark_of(argument, type_))
-
-
-def _arrow(type_: DataType) -> pa.DataType:
-    return arrow_schema(StructType([StructField("value", type_, True)])).field(0).type

@@ -13,10 +13,12 @@ from pyspark.sql.types import StructType
 
 from dovetail.aggregates.aggregate import Aggregate
 from dovetail.aggregates.collect import CollectList, CollectSet
+from dovetail.aggregates.distinct import CountDistinct
 from dovetail.aggregates.first_last import End
 from dovetail.aggregates.hyperloglog import ApproxCountDistinct
 from dovetail.aggregates.min_max import ChangingExtreme, Extreme
 from dovetail.aggregates.sums import Count, ExactMean, ExactSum, FloatMean, FloatSum
+from dovetail.aggregates.top import Top
 from dovetail.physical.law import Accumulated, Store
 from dovetail.physical.stage import Stage
 from dovetail.plan.arrow import arrow_schema, spark_schema
@@ -27,7 +29,8 @@ _KERNELS: dict[str, Any] = {
     kernel.__name__: kernel
     for kernel in (
         *(Count, ExactSum, ExactMean, FloatSum, FloatMean),
-        *(Extreme, ChangingExtreme, End, CollectList, CollectSet, ApproxCountDistinct),
+        *(Extreme, ChangingExtreme, Top, End, CollectList, CollectSet),
+        *(CountDistinct, ApproxCountDistinct),
     )
 }
 
@@ -91,7 +94,7 @@ def _read(store: Mapping[str, Any]) -> Store:
 
 
 def _kernel(kernel: Aggregate) -> dict[str, Any]:
-    """An aggregate by the name of its class and its parameters, of which one may be a type."""
+    """An aggregate by the name of its class and its parameters, of which some may be types."""
     made: Any = kernel
     own = {field.name: getattr(kernel, field.name) for field in fields(made)}
     types = {n: _columns([pa.field(n, v)]) for n, v in own.items() if isinstance(v, pa.DataType)}

@@ -35,10 +35,10 @@ from bench.models.windows import (
     shown_group,
 )
 from bench.records import Answers, Batches, Record, Result, flat
-from dovetail.plan.aggregates import collect_list
 
 FOLDERS = ("aggregate", "windowed")
 FLUSHING = "~"
+SHOWS = ("top", "lowest", "distinct")
 NUMBER, TEXT, MOMENT = pa.int64(), pa.string(), pa.timestamp("us", "UTC")
 COLUMNS: dict[str, dict[str, pa.DataType]] = {
     "L": {"id": NUMBER, "k": TEXT, "v": TEXT},
@@ -52,24 +52,26 @@ COLUMNS: dict[str, dict[str, pa.DataType]] = {
 
 
 def read_join(folder: str, text: str, windows: Mapping[str, str]) -> View:
-    """``(L left T) inner R, shift -10, final`` over these windows.
+    """``(L left T) inner R, shift -10, final`` or ``G, top 2`` over these windows.
 
     >>> read_join("windowed", "L left T", {"L": "session 5"}).topology
     Joined(left='L', how='left', right='T', shift=0)
     """
     expression, *options = (part.strip() for part in text.split(","))
     topology: Topology = parsed(expression, Joined, _input)
-    final = False
+    final, shows = False, ""
     for option in options:
         word, *value = option.split()
         if word == "final":
             final = True
+        elif word in SHOWS:
+            shows = option
         elif word == "shift" and isinstance(topology, Joined):
             topology = replace(topology, shift=int(value[0]))
         else:
             raise ValueError(f"unknown option {option}")
     known = {name: read_windows(text) for name, text in windows.items()}
-    return View(topology, tuple((n, known[n]) for n in _once(topology) if n in known), final)
+    return View(topology, tuple((n, known[n]) for n in _once(topology) if n in known), final, shows)
 
 
 def _input(name: str) -> str:
@@ -164,7 +166,8 @@ def unit_us(join: View) -> int:
 
 def sources(join: View) -> dict[str, Source]:
     streams = (*WINDOWED, *STREAMS, "H")
-    return {name: Source(name in streams, COLUMNS[name]) for name in _once(join.topology)}
+    more = {"b": TEXT} if join.shows else {}
+    return {name: Source(name in streams, COLUMNS[name] | more) for name in _once(join.topology)}
 
 
 def build(join: View, inputs: Mapping[str, Any]) -> Any:
@@ -189,10 +192,19 @@ def _made(view: View, topology: Topology, inputs: Mapping[str, Any], built: Any)
             grouped = inputs[topology].group_by("k" if topology in WINDOWED else "g")
             if topology in WINDOWED:
                 grouped = grouped.window(_windows(view, dict(view.windows)[topology]))
-            built[topology] = grouped.agg(n0=dt.count(), v0=collect_list("v"))
+            built[topology] = grouped.agg(**_aggregates(view))
         else:
             built[topology] = inputs[topology]
     return built[topology]
+
+
+def _aggregates(view: View) -> dict[str, dt.AggregateCall]:
+    if not view.shows:
+        return {"n0": dt.count(), "v0": dt.collect_list("v")}
+    if view.shows == "distinct":
+        return {"v0": dt.count_distinct("v")}
+    which, n = view.shows.split()
+    return {"v0": dt.top(int(n), "v", by="b", descending=which == "top")}
 
 
 def _joined(view: View, join: Joined, left: Any, right: Any) -> Any:
@@ -230,15 +242,20 @@ def _windows(view: View, told: Windows) -> dt.Windows:
 def row(join: View, record: Record, number: int) -> Row:
     key = "id" if "id" in COLUMNS[record.table] else "k"
     if record.table in WINDOWED:
-        return {"id": number, "k": record.key, "v": record.value}
+        return {"id": number, "k": record.key, **_valued(join, record.value)}
     own = {key: number if record.table == "H" else record.key}
     if record.table == "T":
         return own | {"t": record.value}
     where, value = record.value or (None, None)
     if record.table in GATHERED:
-        return own | {"g": where, "v": value}
+        return own | {"g": where, **_valued(join, value)}
     at = None if where is None else where * unit_us(join)
     return own | {"at": at, record.table.lower(): value}
+
+
+def _valued(join: View, value: str | None) -> Row:
+    """A value and, where rows are ordered by it, its first letter."""
+    return {"v": value} | ({"b": value and value[:1]} if join.shows else {})
 
 
 def result(join: View, row: Row, time: int, *, deleted: bool) -> Result:
@@ -255,6 +272,8 @@ def result(join: View, row: Row, time: int, *, deleted: bool) -> Result:
 def _shown(view: View, row: Row, number: int, name: str) -> Any:
     """A value; a group as its values one after the other."""
     value = row.get(f"v{number}")
+    if view.shows:
+        return "".join(value) if isinstance(value, list) else str(value)
     if name not in (*WINDOWED, *GATHERED):
         return value
     count = row.get(f"n{number}")
@@ -277,7 +296,7 @@ def kafka_can(join: View, records: Sequence[Record]) -> bool:
     they are final it tells later than they are due, and loses some where stream time jumps by more
     than 1.
     """
-    if join.topology != "L" or join.windows[0][1].kind not in ("tumbling", "hopping"):
+    if join.topology != "L" or join.shows or join.windows[0][1].kind not in ("tumbling", "hopping"):
         return False
     clock, steady = None, True
     for record in (r for r in records if r.key is not None):

@@ -6,10 +6,12 @@ values. The kernel sees them in batches, by group; its answers are put back in o
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +22,39 @@ from dovetail.aggregates.aggregate import Aggregate, Updates, nulls
 from dovetail.arrays.equality import rows_equal
 
 GROUPS = 4
+UTC = dt.timezone.utc
+LOWEST, HIGHEST = -(2**63), 2**63 - 1
+DAYS = st.dates(dt.date(1900, 1, 1), dt.date(2100, 1, 1))
+TIMES = st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(2100, 1, 1))  # noqa: DTZ001
+ORDERED: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.int8(): st.integers(-128, 127),
+    pa.int64(): st.integers(-2, 2) | st.sampled_from([LOWEST, HIGHEST]),
+    pa.float32(): st.floats(width=32) | st.sampled_from([0.0, -0.0, math.nan]),
+    pa.float64(): st.floats() | st.sampled_from([0.0, -0.0, math.nan, math.inf, -math.inf]),
+    pa.bool_(): st.booleans(),
+    pa.string(): st.sampled_from(["", "a", "Z", "aa", "é", "\U0001f600", "\uffee", "b"]),
+    pa.binary(): st.binary(max_size=2),
+    pa.date32(): DAYS,
+    pa.timestamp("us", "UTC"): TIMES.map(lambda time: time.replace(tzinfo=UTC)),
+    pa.timestamp("us"): TIMES,
+    pa.duration("us"): st.timedeltas(dt.timedelta(-9), dt.timedelta(9)),
+    pa.decimal128(5, 2): st.integers(-999, 999).map(lambda n: Decimal(n).scaleb(-2)),
+    pa.decimal128(38, 0): st.integers(-(10**37), 10**37).map(Decimal) | st.just(Decimal(0)),
+}
+"""Values of types that have an order."""
+PAIR = pa.struct([("a", pa.int64()), ("b", pa.float64())])
+LIST = pa.list_(pa.field("element", pa.string()))
+FLOATS = st.sampled_from([0.0, -0.0, math.nan, 1.5])
+COMPARED: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.int64(): st.integers(0, 3),
+    pa.float64(): FLOATS,
+    pa.string(): st.sampled_from(["", "a", "b", "é"]),
+    pa.bool_(): st.booleans(),
+    pa.decimal128(38, 2): st.integers(0, 3).map(lambda n: Decimal(n).scaleb(-2)),
+    PAIR: st.fixed_dictionaries({"a": st.none() | st.integers(0, 1), "b": st.none() | FLOATS}),
+    LIST: st.lists(st.none() | st.sampled_from(["", "a"]), max_size=2),
+}
+"""Values of types that have equality."""
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,9 @@ The laws.
   retention is not found, and a table's record gives it no result; a session that ends before it.
 - ``final``: a window's row comes once, when stream time (of the slowest) closes it; of those that
   close at once in the order of their closing, then of key and start. What comes later is not heard.
+- ``shows``: what is told of a group. ``top n``: of its values that are not null the ``n`` with the
+  highest first letters, of those with the same one the lowest first; ``lowest n``: with the lowest
+  ones; ``distinct``: how many different ones there are; otherwise all, in order of arrival.
 - A batch (``each_batch``) gives per key the last of its records' results, and none where the row
   is what it was before the batch; a row of nulls is another than none.
 """
@@ -79,11 +82,14 @@ class Joined:
 
 @dataclass(frozen=True)
 class View:
-    """A topology over these windows, the same for both streams but for grace and retention."""
+    """A topology over these windows, the same for both streams but for grace and retention;
+    ``shows``: of one input what is told of its groups.
+    """
 
     topology: Topology
     windows: tuple[tuple[str, Windows], ...] = ()
     final: bool = False
+    shows: str = ""
 
 
 def seen(changes: Iterable[Change]) -> list[Result]:
@@ -100,6 +106,20 @@ def _shown(cell: Any) -> Any:
 def shown_group(values: Sequence[Any]) -> str:
     """The values in their order, then a dot for each null."""
     return "".join(v for v in values if v is not None) + "." * values.count(None)
+
+
+def shown_as(shows: str, values: Sequence[Any]) -> str:
+    """What a view that ``shows`` something else than all values tells of a group.
+
+    >>> [shown_as(s, ["2b", None, "1a", "2a", "2a"]) for s in ("top 2", "lowest 2", "distinct")]
+    ['2a2a', '1a2a', '3']
+    """
+    known = sorted((v for v in values if v is not None), key=byte_order)
+    if shows == "distinct":
+        return str(len({*known}))
+    which, n = shows.split()
+    known.sort(key=lambda value: byte_order(value[:1]), reverse=which == "top")
+    return "".join(known[: int(n)])
 
 
 def each_record(view: View, records: Iterable[Record]) -> Iterator[list[Change]]:
@@ -220,6 +240,11 @@ class Running:
             return []
         found: dict[int, list[Change]] = {}
         changes = self.changes(self.view.topology, record, found)
+        if self.view.shows:
+            changes = [
+                c._replace(cells=c.cells and ((shown_as(self.view.shows, c.cells[0]),),))
+                for c in changes
+            ]
         if self.final is None:
             return changes
         assert self.clocks is not None

@@ -1,0 +1,252 @@
+"""top: the rows of a group with the highest or the lowest values of a column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.aggregates.aggregate import Columns, Ints, Mask, Traced, Updates, valid
+from dovetail.aggregates.multiset import (
+    Listing,
+    Reads,
+    Spans,
+    list_of,
+    lists_of,
+    sizes,
+    spans,
+    stored_lists,
+)
+from dovetail.aggregates.scans import first_over
+from dovetail.arrays import equality, ordering
+from dovetail.arrays.grouping import stable_argsort
+from dovetail.arrays.search import expand
+
+
+@dataclass(frozen=True)
+class Top(Listing):
+    """Of the ``n`` rows with the highest values of the first column, ``descending``, or with the
+    lowest, what is told of them, in that order; fewer where there are no more. Rows in which the
+    column is null are left out. Zeros of either sign are one value, all NaNs are one, the highest.
+    Rows of one value are in ascending order of what is told of them, field by field, null first.
+
+    ``by``: the type of the first column; ``row``: of what is told, one column if ``single``, the
+    others as a struct; both have an order (``arrays.ordering``), the latter at any depth of
+    structs. ``retractable``: whether rows may leave. Accumulator: the distinct rows, in this order,
+    and their counts; of rows that stay the ``n`` first alone.
+    """
+
+    n: int
+    by: pa.DataType
+    row: pa.DataType
+    single: bool
+    descending: bool
+    retractable: bool
+
+    ordered = True
+    commutes = True
+
+    @property
+    def listing(self) -> pa.DataType:
+        """What a row is listed by, and what is told of it."""
+        return pa.struct([pa.field("by", self.by, nullable=False), pa.field("row", self.row)])
+
+    @property
+    def state(self) -> tuple[pa.DataType, ...]:
+        """Two lists."""
+        return (list_of(self.listing), list_of(pa.int64()))
+
+    @property
+    def reads(self) -> Reads:
+        """The beginning."""
+        return "first"
+
+    @property
+    def reach(self) -> int:
+        """So many rows."""
+        return self.n
+
+    @property
+    def result(self) -> pa.DataType:
+        """A list of what is told."""
+        return list_of(self.row, nullable=self.single)
+
+    @property
+    def retracts(self) -> bool:
+        """Where all rows are kept."""
+        return self.retractable
+
+    def listed(self, values: Columns) -> pa.Array:
+        """The rows, null where they are left out."""
+        by, *told = values
+        row = told[0] if self.single else pa.StructArray.from_arrays(told, fields=list(self.row))
+        return pa.StructArray.from_arrays(
+            [equality.canonical(by), _one_nan(row)], fields=list(self.listing), mask=by.is_null()
+        )
+
+    def keys(self, values: Sequence[pa.Array]) -> list[Ints]:
+        """The numbers of rows among all of these."""
+        cuts = np.cumsum([len(array) for array in values])[:-1]
+        rows = pa.concat_arrays(list(values))
+        return np.split(self._numbers(rows, np.zeros(len(rows), np.int64)), cuts)
+
+    def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
+        """The first rows after each update: those whose spans hold it."""
+        found = self._spans(updates, [initial], self.listed(values))
+        found = found.where((found.count > 0) & (found.first < found.end))
+        found = found.where(self._in_reach(updates, found))
+        update, which = _first_over(updates, found, self.n)
+        copies = self._copies(update, found.count[which])
+        return self._lists(
+            np.bincount(update, copies, len(updates)).astype(np.int64),
+            found.pool,
+            np.repeat(found.row[which], copies),
+        )
+
+    def traced(self, updates: Updates, initial: Columns, values: Columns) -> Traced:
+        """The rows after the last updates."""
+        found = self._spans(updates, [initial], self.listed(values))
+        return self._stored(found, updates.groups)
+
+    def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
+        """The rows of both."""
+        rows = len(left[0])
+        none = Updates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
+        found = self._spans(none, [left, right], pa.nulls(0, self.listing))
+        return self._stored(found, rows).columns
+
+    def results(self, state: Columns) -> pa.Array:
+        """The first rows of each."""
+        group, index, copies = self._first(state)
+        size = np.bincount(group, copies, len(state[0])).astype(np.int64)
+        return self._lists(size, state[0].flatten(), np.repeat(index, copies))
+
+    def _spans(self, updates: Updates, stored: list[Columns], values: pa.Array) -> Spans:
+        return spans(updates, stored, values, self._numbers)
+
+    def _stored(self, found: Spans, groups: int) -> Traced:
+        traced = stored_lists(found, groups)
+        if self.retractable:
+            return traced
+        group, index, copies = self._first(traced.columns)
+        kept = np.flatnonzero(copies)
+        size = np.bincount(group[kept], minlength=groups)
+        values = traced.columns[0].flatten().take(pa.array(index[kept]))
+        return Traced([lists_of(size, values), lists_of(size, pa.array(copies[kept]))])
+
+    def _first(self, state: Columns) -> tuple[Ints, Ints, Ints]:
+        """Of the first elements of all lists that have ``n`` rows together the list, the place in
+        all, and how many of its rows are among the ``n``.
+        """
+        size = sizes(state[0])
+        start = np.cumsum(size) - size
+        group, index = expand(start, start + np.minimum(size, self.n))
+        counts = state[1].flatten().to_numpy()
+        return group, index, self._copies(group, counts[index])
+
+    def _copies(self, group: Ints, count: Ints) -> Ints:
+        """How many of so many equal rows are among the ``n`` first of their group; ``group``: does
+        not decrease.
+        """
+        total = np.append(0, np.cumsum(count))
+        before = total[:-1] - total[np.searchsorted(group, group)]
+        copies: Ints = np.clip(self.n - before, 0, count)
+        return copies
+
+    def _in_reach(self, updates: Updates, found: Spans) -> Mask:
+        """The spans that have fewer than ``n`` rows before them which are there all the time."""
+        group = found.group
+        whole = found.first == updates.bounds[group]
+        whole &= found.end == updates.bounds[group + 1]
+        total = np.append(0, np.cumsum(whole))
+        in_reach: Mask = total[:-1] - total[np.searchsorted(group, group)] < self.n
+        return in_reach
+
+    def _lists(self, size: Ints, pool: pa.Array, row: Ints) -> pa.Array:
+        """What is told of these rows of the pool, in lists of these sizes."""
+        told = pc.struct_field(pool.take(pa.array(row)), 1)
+        return lists_of(size, told, nullable=self.single)
+
+    def _numbers(self, rows: pa.Array, group: Ints) -> Ints:
+        """A number per group and distinct row in it, from 0, in their order."""
+        by, told = rows.flatten()
+        (key,) = ordering.keyed([by]).keys
+        return _ranks([group, ~key if self.descending else key, *_keys(told)])
+
+
+def _keys(values: pa.Array) -> Iterator[Ints]:
+    """Keys that compare one after the other as the values do, null first."""
+    has = valid(values)
+    if not has.all():
+        yield has.astype(np.int64)
+    if pa.types.is_struct(values.type):
+        for part in values.flatten():
+            yield from _keys(part)
+    else:
+        (key,) = ordering.keyed([values]).keys
+        yield np.where(has, key, 0)
+
+
+def _ranks(keys: Iterable[Ints]) -> Ints:
+    """A number per distinct combination of keys, from 0, in their order.
+
+    A key is looked at where those before it are the same.
+
+    >>> _ranks([np.array([7, 5, 7, 7]), np.array([2, 9, 1, 2])]).tolist()
+    [2, 0, 1, 2]
+    """
+    first, *others = keys
+    rank = _dense(first)
+    for key in others:
+        tied = np.flatnonzero(np.bincount(rank)[rank] > 1)
+        if len(tied) == 0:
+            break
+        minor = _dense(key[tied])
+        both = rank[tied] * (int(minor.max()) + 1) + minor
+        found, among = np.unique(both, return_inverse=True)
+        major = found // (int(minor.max()) + 1)
+        many = np.ones(int(rank.max()) + 1, np.int64)
+        many[major] = np.bincount(major, minlength=len(many))[major]
+        begin = np.cumsum(many) - many
+        ordinal = np.arange(len(found)) - np.searchsorted(major, major)
+        rank = begin[rank]
+        rank[tied] += ordinal[among]
+    return rank
+
+
+def _dense(keys: Ints) -> Ints:
+    """A number per distinct key, from 0, in their order."""
+    rank: Ints = np.unique(keys, return_inverse=True)[1]
+    return rank
+
+
+def _one_nan(values: pa.Array) -> pa.Array:
+    """The same values with one NaN for all, at any depth."""
+    if not pa.types.is_struct(values.type):
+        return ordering.canonical(values)
+    parts = [_one_nan(part) for part in values.flatten()]
+    return pa.StructArray.from_arrays(parts, fields=list(values.type), mask=values.is_null())
+
+
+def _first_over(updates: Updates, found: Spans, n: int) -> tuple[Ints, Ints]:
+    """The first ``n`` spans at each update, in pairs: the update, which does not decrease, and the
+    span. Groups with about as many spans are worked on together.
+    """
+    spans = np.bincount(found.group, minlength=updates.groups)
+    width = np.minimum(spans, n)
+    kind = np.frexp(width.astype(np.float64))[1]
+    pairs = [(np.zeros(0, np.int64),) * 2]
+    for one in np.unique(kind[width > 0]).tolist():
+        here = kind == one
+        update = np.flatnonzero(here[updates.group])
+        which = np.flatnonzero(here[found.group])
+        place = np.append(0, np.cumsum(here[updates.group]))
+        first, end = place[found.first[which]], place[found.end[which]]
+        at, own = first_over(first, end, len(update), int(width[here].max()))
+        pairs.append((update[at], which[own]))
+    update, which = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
+    order = stable_argsort(update)
+    return update[order], which[order]
