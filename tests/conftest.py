@@ -7,7 +7,6 @@ import os
 import random
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,7 +43,6 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One session for the process, with the jars that ``tools/jars/fetch`` has fetched."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     jars = small_session.CACHE / "jars"
     groups = ("kafka", "delta", "avro")
     kafka, delta, avro = (sorted((jars / group).glob("*.jar")) for group in groups)
