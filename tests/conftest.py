@@ -21,9 +21,18 @@ MAVEN_MISSING = 3
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files that need Spark come first: the short tests at the end leave no process idle."""
-    first = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
+    """The files that need a JVM come first: the short tests at the end leave no process idle."""
+    first = {item.path for item in items if _starts(item)}
     items.sort(key=lambda item: item.path not in first)
+
+
+def _starts(item: pytest.Item) -> bool:
+    """Whether it needs a session, or its module starts processes."""
+    fixtures = getattr(item, "fixturenames", ())
+    names = vars(getattr(item, "module", None) or object)
+    return not {"spark", "server"}.isdisjoint(fixtures) or not {
+        "drivers", "reported", "small_session", "subprocess"
+    }.isdisjoint(names)  # fmt: skip
 
 
 def pytest_collection_finish() -> None:
