@@ -7,7 +7,6 @@ import os
 import random
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,9 +21,18 @@ MAVEN_MISSING = 3
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files that need Spark come first: the short tests at the end leave no process idle."""
-    first = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
+    """The files that need a JVM come first: the short tests at the end leave no process idle."""
+    first = {item.path for item in items if _starts(item)}
     items.sort(key=lambda item: item.path not in first)
+
+
+def _starts(item: pytest.Item) -> bool:
+    """Whether it needs a session, or its module starts processes."""
+    fixtures = getattr(item, "fixturenames", ())
+    names = vars(getattr(item, "module", None) or object)
+    return not {"spark", "server"}.isdisjoint(fixtures) or not {
+        "drivers", "reported", "small_session", "subprocess"
+    }.isdisjoint(names)  # fmt: skip
 
 
 def pytest_collection_finish() -> None:
@@ -44,7 +52,6 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One session for the process, with the jars that ``tools/jars/fetch`` has fetched."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     jars = small_session.CACHE / "jars"
     groups = ("kafka", "delta", "avro")
     kafka, delta, avro = (sorted((jars / group).glob("*.jar")) for group in groups)

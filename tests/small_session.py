@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+import calls
+import forks
 import pyspark
 import pytest
 from py4j.java_gateway import JavaClass, JavaMember, JVMView
@@ -45,9 +47,12 @@ FIRST = ("spark-core", "spark-sql_", "spark-sql-api", "spark-catalyst", "scala-l
 
 def builder() -> SparkSession.Builder:
     """Two cores; no plan is worth compiling, none is kept once it has run, and columns do not note
-    the line that made them.
+    the line that made them; what Spark starts in Python is forked.
     """
+    forks.use()
     first = [str(jar) for name in FIRST for jar in JARS.glob(f"{name}*.jar")]
+    if calls_jar().exists():
+        first.insert(0, str(calls_jar()))
     archived = f" -Xlog:disable -XX:SharedArchiveFile={archive()}" if archive().exists() else ""
     return (
         SparkSession.builder.master("local[2]")
@@ -70,8 +75,14 @@ def archive() -> Path:
     """Where ``class_archive`` puts its archive: it fits one Java, its options and one Spark."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "java")
-    own = f"{java.resolve()} {java.stat().st_mtime} {JARS} {JARS.stat().st_mtime} {JAVA}"
+    own = f"{java.resolve()} {java.stat().st_mtime} {JAVA} {calls_jar()}"
     return CACHE / f"classes-{crc32(own.encode()):08x}.jsa"
+
+
+def calls_jar() -> Path:
+    """Where ``class_archive`` puts the jar of ``calls``: it fits one Spark."""
+    own = f"{JARS} {JARS.stat().st_mtime} {calls.SOURCE.read_text()}"
+    return CACHE / f"calls-{crc32(own.encode()):08x}.jar"
 
 
 def _kept(look_up: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
