@@ -24,6 +24,8 @@ class Tables:
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         self.spark = spark
         self.left, self.right, self.target = (str(directory / n) for n in ("left", "right", "to"))
+
+    def fill(self) -> None:
         self.write(self.left, LEFT, [(1, 10, "a"), (2, 20, "b")])
         self.write(self.right, RIGHT, [(10, "x"), (30, "z")])
 
@@ -51,8 +53,17 @@ class Tables:
         return {tuple(row) for row in self.spark.read.format("delta").load(self.target).collect()}
 
 
+@pytest.fixture(scope="module")
+def filled(delta_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the tables are as each test begins with them: written once."""
+    directory = tmp_path_factory.mktemp("filled")
+    Tables(delta_spark, directory).fill()
+    return directory
+
+
 @pytest.fixture
-def tables(delta_spark: SparkSession, tmp_path: Path) -> Tables:
+def tables(delta_spark: SparkSession, filled: Path, tmp_path: Path) -> Tables:
+    shutil.copytree(filled, tmp_path, dirs_exist_ok=True)
     return Tables(delta_spark, tmp_path)
 
 
