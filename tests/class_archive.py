@@ -1,7 +1,6 @@
 """An archive of the classes that Spark loads: a JVM that has it starts in about half the time.
 
-Run as a script, this module makes the archive that ``small_session`` looks for, if there is none,
-and before it the jar of ``calls``.
+Run as a script, this module makes the archive that ``small_session`` looks for, if there is none.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import calls
 import small_session
 import test_restart
 from pyspark import SparkContext
@@ -25,10 +23,6 @@ def main() -> None:
         return
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=archive.parent) as directory:
-        if not small_session.calls_jar().exists():
-            jar = Path(directory) / "calls.jar"
-            calls.make(jar, small_session.JARS)
-            jar.rename(small_session.calls_jar())
         made = Path(directory) / "classes"
         options = f"{small_session.JAVA} -Xlog:disable -XX:ArchiveClassesAtExit={made}"
         builder = small_session.builder().config("spark.driver.extraJavaOptions", options)

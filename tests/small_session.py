@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-import calls
 import forks
 import pyspark
 import pytest
@@ -51,8 +50,6 @@ def builder() -> SparkSession.Builder:
     """
     forks.use()
     first = [str(jar) for name in FIRST for jar in JARS.glob(f"{name}*.jar")]
-    if calls_jar().exists():
-        first.insert(0, str(calls_jar()))
     archived = f" -Xlog:disable -XX:SharedArchiveFile={archive()}" if archive().exists() else ""
     return (
         SparkSession.builder.master("local[2]")
@@ -75,14 +72,8 @@ def archive() -> Path:
     """Where ``class_archive`` puts its archive: it fits one Java, its options and one Spark."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "java")
-    own = f"{java.resolve()} {java.stat().st_mtime} {JAVA} {calls_jar()}"
+    own = f"{java.resolve()} {java.stat().st_mtime} {JARS} {JARS.stat().st_mtime} {JAVA}"
     return CACHE / f"classes-{crc32(own.encode()):08x}.jsa"
-
-
-def calls_jar() -> Path:
-    """Where ``class_archive`` puts the jar of ``calls``: it fits one Spark."""
-    own = f"{JARS} {JARS.stat().st_mtime} {calls.SOURCE.read_text()}"
-    return CACHE / f"calls-{crc32(own.encode()):08x}.jar"
 
 
 def _kept(look_up: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
