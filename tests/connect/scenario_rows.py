@@ -115,6 +115,14 @@ THROUGH_A_TOPIC = [
     "(2, None, 'United', 'UNITED', 'upsert', '0:04:00')",
     "(2, None, None, None, 'upsert', '0:01:00')",
     "(4, 1, None, None, 'upsert', '0:03:00')",
+    "(['dovetail.timestamp_us=1714521600000000', 'dovetail.change=upsert', 'half=2.5'],)",
+    (
+        "(['dovetail.timestamp_us=1714521600000000', 'dovetail.change=upsert', "
+        "'who=AMERICAN', 'half=2.5'],)"
+    ),
+    "(['dovetail.timestamp_us=1714521660000000', 'dovetail.change=upsert'],)",
+    "(['dovetail.timestamp_us=1714521780000000', 'dovetail.change=upsert', 'half=0.5'],)",
+    "(['dovetail.timestamp_us=1714521840000000', 'dovetail.change=upsert', 'who=UNITED'],)",
 ]
 STATIC = [
     "('AA', 1, 5, 'upsert', '0:00:00', 0)",
