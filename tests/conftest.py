@@ -7,6 +7,7 @@ import os
 import random
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,9 +31,8 @@ def _starts(item: pytest.Item) -> bool:
     """Whether it needs a session, or its module starts processes."""
     fixtures = getattr(item, "fixturenames", ())
     names = vars(getattr(item, "module", None) or object)
-    return not {"spark", "server"}.isdisjoint(fixtures) or not {
-        "drivers", "reported", "small_session", "subprocess"
-    }.isdisjoint(names)  # fmt: skip
+    starting = {"drivers", "reported", "small_session", "subprocess"}
+    return not ({"spark", "server"}.isdisjoint(fixtures) and starting.isdisjoint(names))
 
 
 def pytest_collection_finish() -> None:
@@ -52,6 +52,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One session for the process, with the jars that ``tools/jars/fetch`` has fetched."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     jars = small_session.CACHE / "jars"
     groups = ("kafka", "delta", "avro")
     kafka, delta, avro = (sorted((jars / group).glob("*.jar")) for group in groups)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-import forks
 import pyspark
 import pytest
 from py4j.java_gateway import JavaClass, JavaMember, JVMView
@@ -46,9 +45,8 @@ FIRST = ("spark-core", "spark-sql_", "spark-sql-api", "spark-catalyst", "scala-l
 
 def builder() -> SparkSession.Builder:
     """Two cores; no plan is worth compiling, none is kept once it has run, and columns do not note
-    the line that made them; what Spark starts in Python is forked.
+    the line that made them.
     """
-    forks.use()
     first = [str(jar) for name in FIRST for jar in JARS.glob(f"{name}*.jar")]
     archived = f" -Xlog:disable -XX:SharedArchiveFile={archive()}" if archive().exists() else ""
     return (
