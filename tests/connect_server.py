@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -63,7 +64,7 @@ class Server:
         with self.log.open("w") as log:
             self._process = subprocess.Popen(
                 [_HOME / "bin" / "spark-submit", "--class", _CLASS, *options, "spark-internal"],
-                env=os.environ | {"SPARK_HOME": str(_HOME)},
+                env=os.environ | {"SPARK_HOME": str(_HOME), "PYSPARK_PYTHON": sys.executable},
                 cwd=folder,
                 stdout=log,
                 stderr=log,

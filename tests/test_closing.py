@@ -23,8 +23,8 @@ from bench.waiting import (
     TABLE,
     Records,
     S,
+    check_however_cut,
     drawn,
-    emitted,
     grace,
     windows,
 )
@@ -41,15 +41,7 @@ from dovetail.spark.planning import plan_batch
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("kind", KINDS)
 def test_at_the_end_all_comes_out_however_it_was_cut(kind: str, seed: int) -> None:
-    random_ = random.Random(seed)
-    build, wanted, found = KINDS[kind]
-    size, records = random_.choice([2, 10, 40]), drawn(random_)
-    topology = build(size)
-    whole = emitted(topology, [records], restart=False, buckets=1)
-    assert found(whole) == wanted(size, records)
-    assert emitted(topology, cut(records, 1), restart=True, buckets=1) == whole
-    spread = emitted(topology, cut(records, 7), restart=False, buckets=3)
-    assert found(spread) == wanted(size, records)
+    check_however_cut(kind, seed)
 
 
 def test_what_waits_for_another_side_comes_out_at_the_end() -> None:

@@ -24,7 +24,7 @@ import dovetail as dt
 from benchmarks.standalone import HOME, SETTINGS, bare, cluster
 
 ROOT = Path(__file__).parent.parent
-KILLS = [("tree", "offsets", 2), ("foreign key", "commits", 7)]
+KILLS = [("tree", "offsets", 2), ("foreign key", "commits", 3), ("foreign key", "offsets", 7)]
 JOINS = ("tree", "commits", 5)
 """When a worker joins."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
 from functools import partial
@@ -12,9 +11,18 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from bench.records import cut
 from bench.runners import write_file
-from bench.waiting import KINDS, LEFT, RIGHT, SCHEMA, TABLE, S, drawn, emitted, grace, unmatched
+from bench.waiting import (
+    KINDS,
+    LEFT,
+    RIGHT,
+    SCHEMA,
+    TABLE,
+    S,
+    check_however_cut,
+    grace,
+    unmatched,
+)
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
@@ -27,15 +35,7 @@ from dovetail.testing import Change, Driver
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("kind", KINDS)
 def test_after_a_long_silence_all_comes_out_however_it_was_cut(kind: str, seed: int) -> None:
-    random_ = random.Random(seed)
-    build, wanted, found = KINDS[kind]
-    size, records = random_.choice([2, 10, 40]), drawn(random_)
-    topology = build(size)
-    whole = emitted(topology, [records], restart=False, buckets=1, idle="10 s")
-    assert found(whole) == wanted(size, records)
-    assert emitted(topology, cut(records, 1), restart=True, buckets=1, idle="10 s") == whole
-    spread = emitted(topology, cut(records, 7), restart=False, buckets=3, idle="10 s")
-    assert found(spread) == wanted(size, records)
+    check_however_cut(kind, seed, idle="10 s")
 
 
 def counted(stream: dt.Stream, by: str = "k") -> dt.Table:

@@ -241,8 +241,8 @@ CALLS = {
 def test_a_changed_row_costs_the_same_in_a_larger_group(
     call: str, type_: pa.DataType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reads of a collection do not: its result is as large as the group. (The index of the parts is
-    read as a whole.)
+    """Reads of a collection do not: its result is as large as the group. The index of the parts is
+    read as a whole, which shows where hardly anything else is.
     """
     costs = []
     random_ = random.Random(call)
@@ -261,4 +261,5 @@ def test_a_changed_row_costs_the_same_in_a_larger_group(
     small, large = costs
     assert large.written_bytes < 1.3 * small.written_bytes
     if not call.startswith("collect"):
-        assert large.read_bytes < 1.5 * small.read_bytes
+        most = 1.5 if call == "count_distinct" else 1.3
+        assert large.read_bytes < most * small.read_bytes

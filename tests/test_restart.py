@@ -241,26 +241,19 @@ def test_local_copies_may_be_spoiled_between_and_within_micro_batches(
     assert len(told) == len(expected("tree", [r for records in given for r in records]))
 
 
-@pytest.mark.parametrize(
-    "kills",
-    [
-        pytest.param([("tree", "offsets", 3), ("foreign key", "commits", 7)], id="two"),
-        pytest.param(
-            [("tree", "commits", 2), ("foreign key", "offsets", 4),
-             ("foreign key", "commits", 6), ("tree", "offsets", 8)],
-            id="four", marks=pytest.mark.slow,
-        ),
-    ],
-)  # fmt: skip
-def test_a_killed_driver_loses_and_doubles_nothing(
-    spark: SparkSession, tmp_path: Path, kills: list[tuple[str, str, int]]
-) -> None:
+def test_a_killed_driver_loses_and_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """The process and its JVM, with two queries, are killed between and within micro-batches."""
     given = batches(12, 6)
     for kind in KINDS:
         (tmp_path / kind).mkdir()
         write(tmp_path / kind, given)
     random_ = random.Random()
+    kills = [
+        ("tree", "offsets", 2),
+        ("foreign key", "commits", 4),
+        ("tree", "commits", 6),
+        ("foreign key", "offsets", 8),
+    ]
     for kind, log, number in kills:
         checkpoint = tmp_path / kind / "checkpoint"
         with drivers.running(__file__, str(tmp_path), folder=tmp_path) as driver:

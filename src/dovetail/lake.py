@@ -112,6 +112,15 @@ def setting(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None
                 session.conf.set(name, old)
 
 
+def once(application: str, version: int) -> dict[str, str]:
+    """Settings under which a commit is made once: the table's log has the version under the
+    application's name, so that a later commit of the same version, or a smaller one, changes
+    nothing.
+    """
+    transaction = "spark.databricks.delta.write.txn"
+    return {f"{transaction}AppId": application, f"{transaction}Version": str(version)}
+
+
 def path_of(session: SparkSession, operator: str, argument: str, path: str | PathLike[str]) -> str:
     """A path as Spark takes it: in full, a relative one from the JVM's working directory."""
     with reaching(operator, argument, path):

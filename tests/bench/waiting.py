@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 import dovetail as dt
+from bench.records import cut
 from dovetail import testing
 from dovetail.testing import Change
 
@@ -132,3 +133,18 @@ def emitted(
                     driver.pipe(table, {"k": key, "v": value}, timestamp=time * S)
         changes += now + driver.advance_wall_clock("1 s")
     return changes + (driver.end_input() if idle is None else driver.advance_wall_clock("1 day"))
+
+
+def check_however_cut(kind: str, seed: int, *, idle: str | None = None) -> None:
+    """Assert that random records of a kind bring out in the end what they are to, in one
+    micro-batch, each in one after a restart, and in several buckets.
+    """
+    random_ = random.Random(seed)
+    build, wanted, found = KINDS[kind]
+    size, records = random_.choice([2, 10, 40]), drawn(random_)
+    topology = build(size)
+    whole = emitted(topology, [records], restart=False, buckets=1, idle=idle)
+    assert found(whole) == wanted(size, records)
+    assert emitted(topology, cut(records, 1), restart=True, buckets=1, idle=idle) == whole
+    spread = emitted(topology, cut(records, 7), restart=False, buckets=3, idle=idle)
+    assert found(spread) == wanted(size, records)

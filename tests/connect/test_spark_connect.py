@@ -1,7 +1,6 @@
 """The library on a session of Spark Connect: what a classic session gives, through a real server.
 
-Each scenario is a function of a session and a folder, which runs in either kind of session. What it
-gives in a classic one is written down (``scenario_rows``).
+Each scenario is a function of a session and a folder, which runs in either kind of session.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import scenario_rows
 from connect_server import Client, Server
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -116,13 +114,8 @@ def results(spark: SparkSession, folder: Path) -> dict[str, dt.Table | dt.Stream
 
 
 def told(frame: DataFrame) -> list[str]:
-    """All its rows, in an order that does not depend on files; a time by what has passed since."""
-    return sorted(str(tuple(map(since, row))) for row in frame.collect())
-
-
-def since(value: Any) -> Any:
-    """A time, which comes as a local one, as hours, minutes and seconds."""
-    return str(value.astimezone(timezone.utc) - AT) if isinstance(value, datetime) else value
+    """All its rows, in an order that does not depend on files."""
+    return sorted(str(tuple(row)) for row in frame.collect())
 
 
 def written(spark: SparkSession, path: Path) -> list[str]:
@@ -142,8 +135,12 @@ def several_results(spark: SparkSession, folder: Path) -> dict[str, list[str]]:
     return {name: written(spark, folder / name) for name in ("network", "named", "counted")}
 
 
-def test_several_results_are_those_of_a_classic_session(client: Client, tmp_path: Path) -> None:
-    assert client.run(several_results, tmp_path) == scenario_rows.SEVERAL
+def test_several_results_are_those_of_a_classic_session(
+    spark: SparkSession, client: Client, tmp_path: Path
+) -> None:
+    found = client.run(several_results, tmp_path / "connect")
+    assert found == several_results(spark, tmp_path / "classic")
+    assert all(found.values())
 
 
 def run(spark: SparkSession, folder: Path, sink: Any, topology: Any = network, **more: Any) -> Any:
@@ -178,7 +175,10 @@ def test_a_query_goes_on_in_either_kind_of_session(
             found = client.run(one_result, tmp_path / "this", begins)
         else:
             found = one_result(spark, tmp_path / "this", begins)
-    assert found == scenario_rows.ONE
+    for begins in (True, False):
+        expected = one_result(spark, tmp_path / "classic", begins)
+    assert found == expected
+    assert len(found) > 5
 
 
 def other_topology(spark: SparkSession, folder: Path) -> list[str]:
@@ -264,8 +264,12 @@ def left_out(spark: SparkSession, folder: Path) -> list[list[str]]:
     return [written(spark, folder / name) for name in ("out", "dead")]
 
 
-def test_rows_on_which_an_expression_fails_are_dead_letters(client: Client, tmp_path: Path) -> None:
-    assert client.run(left_out, tmp_path) == scenario_rows.LEFT_OUT
+def test_rows_on_which_an_expression_fails_are_dead_letters(
+    spark: SparkSession, client: Client, tmp_path: Path
+) -> None:
+    found = client.run(left_out, tmp_path / "connect")
+    assert found == left_out(spark, tmp_path / "classic")
+    assert "on= fails on a row of flights" in found[1][0]
 
 
 def viewed(spark: SparkSession, folder: Path) -> list[list[str]]:
@@ -283,8 +287,12 @@ def viewed(spark: SparkSession, folder: Path) -> list[list[str]]:
     return [written(spark, folder / "out"), sorted(map(str, letters))]
 
 
-def test_rows_on_which_a_view_fails_are_dead_letters(client: Client, tmp_path: Path) -> None:
-    assert client.run(viewed, tmp_path) == scenario_rows.VIEWED
+def test_rows_on_which_a_view_fails_are_dead_letters(
+    spark: SparkSession, client: Client, tmp_path: Path
+) -> None:
+    found = client.run(viewed, tmp_path / "connect")
+    assert found == viewed(spark, tmp_path / "classic")
+    assert ["with_columns" in found[1][1], "where" in found[1][0]] == [True, True]
 
 
 def in_memory(spark: SparkSession, folder: Path) -> list[list[str]]:
@@ -304,8 +312,12 @@ def in_memory(spark: SparkSession, folder: Path) -> list[list[str]]:
     return [told(spark.table(name)), written(spark, folder / "handed")]
 
 
-def test_a_table_in_memory_and_a_function(client: Client, tmp_path: Path) -> None:
-    assert client.run(in_memory, tmp_path) == scenario_rows.IN_MEMORY
+def test_a_table_in_memory_and_a_function(
+    spark: SparkSession, client: Client, tmp_path: Path
+) -> None:
+    found = client.run(in_memory, tmp_path / "connect")
+    assert found == in_memory(spark, tmp_path / "classic")
+    assert all(found)
 
 
 def in_postgres(spark: SparkSession, folder: Path, dsn: str, table: str) -> str:
@@ -374,8 +386,10 @@ def in_delta(spark: SparkSession, folder: Path) -> dict[str, list[str]]:
     return {name: told(read.load(str(folder / name))) for name in names}
 
 
-def test_delta_tables_are_kept(delta_client: Client, tmp_path: Path) -> None:
-    assert delta_client.run(in_delta, tmp_path) == scenario_rows.IN_DELTA
+def test_delta_tables_are_kept(spark: SparkSession, delta_client: Client, tmp_path: Path) -> None:
+    found = delta_client.run(in_delta, tmp_path / "connect")
+    assert found == in_delta(spark, tmp_path / "classic")
+    assert all(found.values())
 
 
 def versions_in_delta(spark: SparkSession, folder: Path) -> list[str]:
@@ -461,10 +475,11 @@ def through_a_topic(spark: SparkSession, folder: Path, servers: str) -> list[str
 
 
 def test_topics_are_written_and_read(
-    delta_client: Client, kafka_servers: str, tmp_path: Path
+    spark: SparkSession, delta_client: Client, kafka_servers: str, tmp_path: Path
 ) -> None:
-    found = delta_client.run(through_a_topic, tmp_path, kafka_servers)
-    assert found == scenario_rows.THROUGH_A_TOPIC
+    found = delta_client.run(through_a_topic, tmp_path / "connect", kafka_servers)
+    assert found == through_a_topic(spark, tmp_path / "classic", kafka_servers)
+    assert len(found) > 3
 
 
 def of_static_frames(spark: SparkSession, folder: Path) -> list[str]:
@@ -475,8 +490,8 @@ def of_static_frames(spark: SparkSession, folder: Path) -> list[str]:
     return told(counted.changelog(emit="batch", buckets=2))
 
 
-def test_static_frames_are_a_batch(client: Client, tmp_path: Path) -> None:
-    assert client.run(of_static_frames, tmp_path) == scenario_rows.STATIC
+def test_static_frames_are_a_batch(spark: SparkSession, client: Client, tmp_path: Path) -> None:
+    assert client.run(of_static_frames, tmp_path) == of_static_frames(spark, tmp_path)
 
 
 def begun_with_rows(spark: SparkSession, folder: Path) -> list[list[str]]:
@@ -505,12 +520,15 @@ def begun_with_rows(spark: SparkSession, folder: Path) -> list[list[str]]:
     state = dt.read_state(spark, checkpoint, "flights")
     held = dt.read_state(spark, checkpoint, topology=beside(spark, folder))
     lists = [told(frame) for frame in (state, held)]
-    found = [str(tuple(map(since, row.values()))) for row in found]
-    return [written(spark, folder / "out"), *lists, found]
+    return [written(spark, folder / "out"), *lists, [str(row) for row in found]]
 
 
-def test_a_table_begins_with_rows_and_state_is_read(client: Client, tmp_path: Path) -> None:
-    assert client.run(begun_with_rows, tmp_path) == scenario_rows.BEGUN
+def test_a_table_begins_with_rows_and_state_is_read(
+    spark: SparkSession, client: Client, tmp_path: Path
+) -> None:
+    found = client.run(begun_with_rows, tmp_path / "connect")
+    assert found == begun_with_rows(spark, tmp_path / "classic")
+    assert all(found)
 
 
 def snapshots(spark: SparkSession, folder: Path) -> list[Any]:
@@ -533,8 +551,10 @@ def snapshots(spark: SparkSession, folder: Path) -> list[Any]:
     return [commits, told(rows)]
 
 
-def test_snapshots_are_joined(delta_client: Client, tmp_path: Path) -> None:
-    assert delta_client.run(snapshots, tmp_path) == scenario_rows.SNAPSHOTS
+def test_snapshots_are_joined(spark: SparkSession, delta_client: Client, tmp_path: Path) -> None:
+    found = delta_client.run(snapshots, tmp_path / "connect")
+    assert found == snapshots(spark, tmp_path / "classic")
+    assert found[1] == ["(1, 'x', 'x')", "(2, 'y', None)"]
 
 
 def mapped_columns(spark: SparkSession, folder: Path) -> str:
@@ -654,16 +674,24 @@ def goes_on(spark: SparkSession, folder: Path) -> list[str]:
     return written(spark, folder / "out")
 
 
-def test_a_server_that_is_killed_loses_and_doubles_nothing(client: Client, tmp_path: Path) -> None:
-    """Between two micro-batches; what comes meanwhile is read by another server's query."""
+def test_a_server_that_is_killed_loses_and_doubles_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Between two micro-batches; what comes meanwhile is read by the next server's query."""
     folder = tmp_path / "killed"
     first_rows(folder)
-    server = Server(tmp_path)
-    own = Client(server)
-    try:
-        own.run(started, folder)
-    finally:
-        server.kill()
-        own.close()
-    then_rows(folder)
-    assert client.run(goes_on, folder) == scenario_rows.NETWORK
+    for function in (started, goes_on):
+        server = Server(tmp_path)
+        client = Client(server)
+        try:
+            found = client.run(function, folder)
+        finally:
+            server.kill()
+            client.close()
+        if function is started:
+            then_rows(folder)
+    other = tmp_path / "classic"
+    first_rows(other)
+    run(spark, other, dt.to_parquet(other / "out"))
+    then_rows(other)
+    assert found == goes_on(spark, other)

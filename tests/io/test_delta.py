@@ -22,7 +22,7 @@ from small_session import with_delta
 import dovetail as dt
 from dovetail import lake, upsert
 from dovetail.columns import quoted
-from dovetail.io import delta
+from dovetail.io import delta, delta_merge
 from dovetail.sessions import apart
 
 FILES, RECORDS, KEYS = 3, 15, 6
@@ -60,8 +60,8 @@ def test_the_table_is_the_join_of_all_input_so_far_whatever_fails(
         if len(merges) == 2:
             raise RuntimeError("killed before the commit")
 
-    merge = delta.merge_changes
-    monkeypatch.setattr(delta, "merge_changes", fails_once)
+    merge = delta_merge.merge_changes
+    monkeypatch.setattr(delta_merge, "merge_changes", fails_once)
     with pytest.raises(StreamingQueryException, match="killed before the commit"):
         run(delta_spark, tmp_path, table)
     run(delta_spark, tmp_path, table)
@@ -102,7 +102,7 @@ def test_merging_takes_the_last_change_of_a_key_and_twice_is_once(
             for position, (at, value, change) in enumerate(changes)
         ]
         frame = delta_spark.createDataFrame(rows[::-1], schema).coalesce(1)
-        delta.merge_changes(own, frame, lake.named(table), [key])
+        delta_merge.merge_changes(own, frame, lake.named(table), [key])
         content = delta_spark.read.format("delta").load(table).orderBy(name).select(name, "v")
         return [tuple(row) for row in content.collect()]
 
@@ -129,7 +129,7 @@ def test_a_small_merge_compiles_hardly_any_code(delta_spark: SparkSession, tmp_p
     metrics = delta_spark._jvm.org.apache.spark.metrics.source
     compiled = getattr(getattr(metrics, "CodegenMetrics$"), "MODULE$").METRIC_COMPILATION_TIME()
     before = compiled.getCount()
-    delta.merge_changes(own, frame, lake.named(table), ["k"])
+    delta_merge.merge_changes(own, frame, lake.named(table), ["k"])
     assert compiled.getCount() < before + 10
     assert delta_spark.read.format("delta").load(table).count() == 20
 

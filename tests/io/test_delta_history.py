@@ -161,7 +161,7 @@ def test_versions_are_those_of_the_changelog_however_it_is_cut(
     cuts = [0, *sorted(rng.sample(range(1, 90), 3)), 90]
     for number, (first, last) in enumerate(pairwise(cuts)):
         for _ in range(2):
-            with lake.setting(own, delta_history.once("query", number)):
+            with lake.setting(own, lake.once("query", number)):
                 delta_history.merge_versions(
                     own, frame(first, last), table, schema, [key], nulls=nulls
                 )

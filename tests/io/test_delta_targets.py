@@ -17,7 +17,7 @@ from small_session import with_delta
 
 import dovetail as dt
 from dovetail import lake
-from dovetail.io import delta
+from dovetail.io import delta, delta_merge
 
 SETTINGS = {
     "spark.databricks.delta.snapshotPartitions": "1",
@@ -229,7 +229,7 @@ def test_a_query_that_is_killed_in_its_first_micro_batch_goes_on(
     place: Place, monkeypatch: pytest.MonkeyPatch, existing: str, step: str
 ) -> None:
     """After each step that changes something; the table is never in between."""
-    owner = delta if step == "merge_changes" else lake
+    owner = delta_merge if step == "merge_changes" else lake
     original = getattr(owner, step)
     if existing == "replace":
         place.there(FOREIGN)
@@ -264,13 +264,13 @@ def test_a_query_notices_in_the_next_micro_batch_that_its_table_was_taken(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.come([(3, "c")])
-    merge = delta.merge_changes
+    merge = delta_merge.merge_changes
 
     def taken(*arguments: Any, **options: Any) -> None:
         merge(*arguments, **options)
         lake.set_property(arguments[0], arguments[2], delta.QUERY, "another's")
 
-    monkeypatch.setattr(delta, "merge_changes", taken)
+    monkeypatch.setattr(delta_merge, "merge_changes", taken)
     changes = place.spark.readStream.schema("id long, v string, at timestamp")
     files = changes.option("maxFilesPerTrigger", 1).parquet(str(place.directory / "in"))
     table = dt.Table.from_changelog(files, key="id", timestamp="at", name="t")

@@ -9,28 +9,17 @@ from functools import partial
 from os import fspath
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from dovetail import lake, upsert
 from dovetail.arguments import ColumnNames, Path, Positive, Text, validated
 from dovetail.columns import (
-    CHANGE,
-    DELETE,
-    DELETED,
-    POSITION,
-    ROW,
     TIMESTAMP,
-    key_name,
-    quoted,
-    value_name,
 )
 from dovetail.errors import PlanError, TargetError
-from dovetail.io import delta_history
+from dovetail.io import delta_history, delta_merge
 from dovetail.io.ownership import (
     Existing,
     Owner,
@@ -214,13 +203,14 @@ class KeptTable:
             # A streaming query's own; for many changes Spark finds the number of tasks by itself.
             for name in ("spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions"):
                 self._session.conf.unset(name)
-        session = self._session
-        details = None
+        session, details = self._session, None
+        # Plain merges may be done twice.
+        once = lake.once(f"dovetail-{query}", batch_id) if self.sink.history else {}
         if not self._taken:
             found = self._standing(session, query, begun=batch_id > 0)
             if found == "replaced":
                 with upsert.for_many(session):
-                    self._replace(batch, query, batch_id)
+                    self._replace(session, batch, query, once)
                 self._taken = True
                 return
             if self.sink.evolve:
@@ -232,7 +222,8 @@ class KeptTable:
             details = lake.details(session, self.table)
             if details["properties"].get(QUERY) != query:
                 refuse_taken(self.title)
-        self._merge(session, batch, query, batch_id, details)
+        with lake.setting(session, once):
+            self._merge(session, batch, details)
         every = self.sink.compact_every
         if every is not None and (batch_id + 1) % every == 0:
             with upsert.for_many(session):
@@ -241,17 +232,14 @@ class KeptTable:
             lake.clean_log(session, details["location"])
         self._read_ahead(session)
 
-    def _merge(
-        self, session: SparkSession, batch: DataFrame, query: str, number: int, details: Row | None
-    ) -> None:
+    def _merge(self, session: SparkSession, batch: DataFrame, details: Row | None) -> None:
         table, schema, keys, nulls = self.table, self.schema, self.keys, self.nulls
         if not self.sink.history:
-            merge_changes(session, batch, table, keys, nulls=nulls, details=details)
+            delta_merge.merge_changes(session, batch, table, keys, nulls=nulls, details=details)
             return
-        with lake.setting(session, delta_history.once(query, number)):
-            delta_history.merge_versions(
-                session, batch, table, schema, keys, nulls=nulls, details=details
-            )
+        delta_history.merge_versions(
+            session, batch, table, schema, keys, nulls=nulls, details=details
+        )
 
     def _read_ahead(self, session: SparkSession) -> None:
         """Read the table's log while Spark prepares the next micro-batch, which needs it."""
@@ -277,19 +265,23 @@ class KeptTable:
         )
         return found
 
-    def _replace(self, batch: DataFrame, query: str, number: int) -> None:
+    def _replace(
+        self, session: SparkSession, batch: DataFrame, query: str, once: Mapping[str, str]
+    ) -> None:
         """The first micro-batch's rows in place of those that are there, in one commit."""
         properties = {QUERY: query, **self.sink.properties}
-        if self.sink.history:
-            rows = delta_history.new_versions(batch, self.schema, self.keys)
-            once = delta_history.once(query, number)
-        else:
-            places = _places(self.keys, self.schema.names)
-            last = last_changes(batch, self.keys).where(~F.col(DELETED))
-            rows = last.select(*(F.col(places[name]).alias(name) for name in self.schema.names))
-            once = {}
-        with lake.setting(rows.sparkSession, once):
+        if not self.sink.history:
+            rows = delta_merge.current_rows(batch, self.schema, self.keys)
             self.sink.create(rows, self.table, properties, replace=True)
+            return
+        # In the session of this sink alone, whose commits the settings are for.
+        kept = keep(batch)
+        try:
+            with moved(kept, session) as source, lake.setting(session, once):
+                versions = delta_history.new_versions(source, self.schema, self.keys)
+                self.sink.create(versions, self.table, properties, replace=True)
+        finally:
+            release(kept)
 
 
 def _append(location: str, owner: Owner, batch: DataFrame, number: int) -> None:
@@ -326,95 +318,6 @@ def refuse_columns(
             "checkpoint existing='replace'",
         )
     return missing
-
-
-def last_changes(changes: DataFrame, keys: list[str]) -> DataFrame:
-    """The last change of each key: the key as ``_k0`` and so on, the values as ``_0_0`` and so on,
-    and ``_deleted``.
-    """
-    places = _places(keys, changes.columns)
-    values = [name for name in places if name not in keys]
-    grouped = changes.groupBy(*(F.col(quoted(name)).alias(places[name]) for name in keys))
-    last = grouped.agg(
-        F.max_by(F.struct(*map(quoted, values), CHANGE), POSITION).alias("last"),
-    )
-    return last.select(
-        *(F.col(places[name]) for name in keys),
-        *(F.col(f"last.{quoted(name)}").alias(places[name]) for name in values),
-        (F.col(f"last.{CHANGE}") == DELETE).alias(DELETED),
-    )
-
-
-def merge_changes(
-    session: SparkSession,
-    changes: DataFrame,
-    table: str,
-    keys: list[str],
-    *,
-    nulls: bool = False,
-    details: Row | None = None,
-) -> None:
-    """Bring a table to the state after ``changes``; merging them again changes nothing.
-
-    ``session``: one of its own, whose settings are changed. ``nulls``: keys may have nulls in them;
-    ``details``: the table's, where they have just been read.
-    """
-    kept = keep(changes)
-    try:
-        count, few = upsert.measure(kept)
-        if count == 0:
-            return
-        if few and not upsert.has_floats(kept.schema, keys):
-            rows = _last_rows(kept.toArrow(), keys)
-            schema = StructType([f for f in kept.schema if f.name in rows.column_names])
-            schema = schema.add(DELETED, BooleanType())
-            given = rows.select(schema.names)
-            upsert.upsert(session, table, given, schema, keys, nulls=nulls, details=details)
-        else:
-            settings = upsert.for_few(session, table, details)
-            with settings if few else upsert.for_many(session):
-                _merge_many(session, kept, table, keys, nulls=nulls)
-    finally:
-        release(kept)
-
-
-def _last_rows(changes: pa.Table, keys: list[str]) -> pa.Table:
-    """The last change of each key, with ``_deleted`` in place of what orders changes."""
-    changes = changes.sort_by(POSITION)
-    numbered = changes.select(keys).append_column(ROW, pa.array(range(len(changes))))
-    last = numbered.group_by(keys, use_threads=False).aggregate([(ROW, "max")])[f"{ROW}_max"]
-    rows = changes.take(last)
-    gone = pc.equal(rows[CHANGE], DELETE)
-    return rows.drop_columns([CHANGE, POSITION]).append_column(DELETED, gone)
-
-
-def _merge_many(
-    session: SparkSession, changes: DataFrame, table: str, keys: list[str], *, nulls: bool
-) -> None:
-    """Changes that stay where they are, merged by Spark."""
-    places = _places(keys, changes.columns)
-    kept = keep(last_changes(changes, keys))
-    try:
-        asked = [
-            part
-            for name in keys
-            for part in lake.bounds(places[name], kept.schema[places[name]].dataType)
-        ]
-        bounds = kept.agg(F.count("*").alias("count"), *asked).first()
-        assert bounds is not None
-        columns = [F.col(quoted(name)) for name in keys]
-        with moved(kept, session) as source:
-            lake.merge(
-                source,
-                table,
-                key={name: F.col(places[name]) for name in keys},
-                values={n: F.col(place) for n, place in places.items() if n not in keys},
-                gone=F.col(DELETED),
-                where=lake.within(columns, [lake.range_of(bounds, places[name]) for name in keys]),
-                nulls=nulls,
-            )
-    finally:
-        release(kept)
 
 
 @validated
@@ -480,14 +383,13 @@ def to_delta(
     place = None if path is None else fspath(path)
     parts = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
     return DeltaSink(
-        *(place, table, existing, compact_every, files_us, log_us, parts),
+        place,
+        table,
+        existing,
+        compact_every,
+        files_us,
+        log_us,
+        partition_by=parts,
         evolve=evolve,
         history=history,
     )
-
-
-def _places(keys: list[str], columns: list[str]) -> dict[str, str]:
-    """Under which name each column of the table is merged."""
-    values = [name for name in columns if name not in (*keys, CHANGE, POSITION)]
-    places = {name: key_name(i) for i, name in enumerate(keys)}
-    return places | {name: value_name(0, i) for i, name in enumerate(values)}

@@ -60,14 +60,6 @@ def refuse_names(title: str, names: Sequence[str]) -> None:
             )
 
 
-def once(query: str, number: int) -> dict[str, str]:
-    """Settings under which a commit is a query's micro-batch ``number``: the table's log has it, so
-    that a commit of the same number or a smaller one changes nothing.
-    """
-    setting = "spark.databricks.delta.write.txn"
-    return {f"{setting}AppId": f"dovetail-{query}", f"{setting}Version": str(number)}
-
-
 def new_versions(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
     """The rows of a table of this schema that has the versions of these changes and no others."""
     places = _places(schema, keys)
@@ -87,8 +79,9 @@ def merge_versions(
 ) -> None:
     """Bring a table of versions, of this schema, to the state after ``changes``, in one commit.
 
-    Done twice it is wrong, so it is done under ``once``. ``session``: one of its own; ``nulls``:
-    keys may have nulls in them; ``details``: the table's, where they have just been read.
+    Done twice it is wrong, so it is done under ``lake.once``. ``session``: one of its own;
+    ``nulls``: keys may have nulls in them; ``details``: the table's, where they have just been
+    read.
     """
     kept = keep(changes)
     try:

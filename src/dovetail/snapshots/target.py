@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 METADATA = "spark.databricks.delta.commitInfo.userMetadata"
-TRANSACTION = "spark.databricks.delta.write.txn"
 HARMLESS = (
     "ANALYZE TABLE",
     "CLUSTER BY",
@@ -221,11 +220,7 @@ class Target:
         """What a commit that goes on from ``base`` says of itself."""
         return lake.setting(
             self._session,
-            {
-                METADATA: self._metadata(versions, base),
-                f"{TRANSACTION}AppId": "dovetail",
-                f"{TRANSACTION}Version": str(base + 1),
-            },
+            {METADATA: self._metadata(versions, base), **lake.once("dovetail", base + 1)},
         )
 
     def _committed(self, count: int, base: int) -> Commit:
