@@ -12,7 +12,7 @@ from zlib import crc32
 
 import pyspark
 import pytest
-from py4j.java_gateway import JavaClass, JavaMember, JVMView
+from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 from pyspark.sql import SparkSession
 
 from dovetail.spark.session import DAEMON
@@ -75,14 +75,14 @@ def archive() -> Path:
 
 
 def _kept(look_up: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
-    """The look-up of a name in the JVM, asked once for a class or a static method: Spark asks for
-    each anew whenever it makes a column, and the JVM searches all jars.
+    """The look-up of a name in the JVM, asked once for a package, a class or a static method: Spark
+    asks for each anew whenever it makes a column, and the JVM searches all jars.
     """
 
     @wraps(look_up)
     def kept(owner: Any, name: str) -> Any:
         found = look_up(owner, name)
-        if isinstance(found, JavaClass | JavaMember):
+        if isinstance(found, JavaClass | JavaMember | JavaPackage):
             owner.__dict__[name] = found
         return found
 
@@ -91,6 +91,7 @@ def _kept(look_up: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
 
 JVMView.__getattr__ = _kept(JVMView.__getattr__)
 JavaClass.__getattr__ = _kept(JavaClass.__getattr__)
+JavaPackage.__getattr__ = _kept(JavaPackage.__getattr__)
 
 
 def with_delta(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[SparkSession]:

@@ -28,7 +28,7 @@ import dovetail as dt
 AT = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
-BATCHES, SETTLED, WATCHED, BUCKETS = 150, 50, 20, 2
+BATCHES, SETTLED, WATCHED, BUCKETS = 100, 40, 20, 2
 """A query is watched for some micro-batches early, once it has settled, and for the last ones."""
 
 

@@ -15,8 +15,11 @@ and so on, ``_foreign`` (its hash), ``_place`` (the primary key's hash), ``_epoc
 the primary key's row) and ``_instruction`` (what is to be emitted); in the JVM before it,
 ``_foreign_key_1`` and so on (what expressions make of the row) and, of a view, ``_position_0`` and
 so on (what orders its rows) and ``_attempt_0`` and so on (what an expression makes that may fail).
+Where views of a source are made of one reading: its columns as ``_shared_0`` and so on, and what
+travels of the views that are made, ``_wire_0`` and so on.
 Beside a stage's rows in the JVM: ``_passing`` (what is on its way to another), ``_unread`` and
-``_failed`` (the dead letter of a record that cannot be read, and of a row on which a view fails).
+``_failed`` (the dead letter of a record that cannot be read, and of a row on which a view fails),
+``_left_out`` (whether it is another view's row only).
 On the way to an aggregate: the columns it is made of as ``_v0`` and so on. On a stage's way out:
 the keys as ``_k0`` and so on, the values of leaf 0 as ``_0_0``, ``_0_1`` and so on, ``_position``,
 and ``_visible``, a bit per leaf.
@@ -36,7 +39,7 @@ FIRST, LAST, HIGH = "_first", "_last", "_high"
 FILE, FILE_TIME, FILE_PATH, FILE_BLOCK = "_file", "_file_time", "_file_path", "_file_block"
 DUE, ROW, PENDING = "_due", "_row", "_pending"
 PLACE, EPOCH, INSTRUCTION, FOREIGN = "_place", "_epoch", "_instruction", "_foreign"
-PASSING, UNREAD, FAILED = "_passing", "_unread", "_failed"
+PASSING, UNREAD, FAILED, LEFT_OUT = "_passing", "_unread", "_failed", "_left_out"
 POSITION, VISIBLE = "_position", "_visible"
 FILE_METADATA = "_metadata"  # Spark's own, hidden until it is asked for
 CHANGE, TIMESTAMP = "_change", "_timestamp"
@@ -73,12 +76,13 @@ _OWN = (
     PASSING,
     UNREAD,
     FAILED,
+    LEFT_OUT,
     POSITION,
     VISIBLE,
     CHANGE,
     TIMESTAMP,
 )
-_NUMBERED = re.compile(r"_[kfv]\d+|_\d+_\d+|_(foreign_key|position|attempt)_\d+")
+_NUMBERED = re.compile(r"_[kfv]\d+|_\d+_\d+|_(foreign_key|position|attempt|shared|wire)_\d+")
 
 
 def key_name(number: int) -> str:
@@ -104,6 +108,16 @@ def position_name(number: int) -> str:
 def attempt_name(number: int) -> str:
     """The column that holds what an expression of a view makes of a row, null where it fails."""
     return f"_attempt_{number}"
+
+
+def shared_name(number: int) -> str:
+    """The column that holds one of a source's columns while views are made of its rows."""
+    return f"_shared_{number}"
+
+
+def wire_name(number: int) -> str:
+    """The column in which something travels, by the number of its place."""
+    return f"_wire_{number}"
 
 
 def aggregated_name(number: int) -> str:

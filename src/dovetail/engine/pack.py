@@ -49,10 +49,20 @@ _FLUSH_BYTES = 32 << 20
 
 class Packing(ABC):
     """Rows of one input partition on their way to one of those who read them. ``places``: the
-    numbers of its columns in what comes, None for all.
+    numbers of its columns in what comes, None for all; ``out``: that of a column which is null in
+    the rows that are for it, None where all are.
     """
 
     places: Sequence[int] | None
+    out: int | None
+
+    def chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """What it has of some rows that come."""
+        own = batch if self.places is None else batch.select(self.places)
+        out = None if self.out is None else batch.column(self.out)
+        if out is None or out.null_count == len(out):
+            return own
+        return own.filter(out.is_null())
 
     @abstractmethod
     def of(self, partition: int) -> Pack:
@@ -75,10 +85,10 @@ def pack(
     packings: Sequence[Packing], batches: Iterable[pa.RecordBatch], partition: int
 ) -> Iterator[pa.RecordBatch]:
     """An input partition's rows, read once, packed for all who read them."""
-    begun = [(packing.places, packing.of(partition)) for packing in packings]
+    begun = [(packing, packing.of(partition)) for packing in packings]
     for batch in batches:
-        for places, one in begun:
-            yield from one.take(batch if places is None else batch.select(places))
+        for packing, one in begun:
+            yield from one.take(packing.chosen(batch))
     for _, one in begun:
         yield from one.rest()
 
@@ -105,6 +115,7 @@ class Packer(Packing):
     labels: Sequence[int]
     by: tuple[str, ...] = ()
     places: Sequence[int] | None = None
+    out: int | None = None
 
     def of(self, partition: int) -> Pack:
         """Begin with an input partition."""
@@ -229,6 +240,7 @@ class Carrier(Packing):
     schema: pa.Schema
     labels: Sequence[int]
     places: Sequence[int] | None = None
+    out: int | None = None
 
     def of(self, partition: int) -> Pack:
         """Begin with an input partition."""
@@ -237,6 +249,18 @@ class Carrier(Packing):
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """What is carried of some rows that come."""
         return batch.rename_columns(self.schema.names).cast(self.schema)
+
+
+@dataclass(frozen=True)
+class Strays(Carrier):
+    """Carries the dead letters (``DEAD_LETTERS``) that come in place of rows: structs in a column
+    that is null in rows.
+    """
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The letters among some rows that come."""
+        letters = batch.column(0).drop_null()
+        return super().rows(pa.RecordBatch.from_struct_array(letters))
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class Relay:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A source, as what it is read, a stage or a relay in its line. ``number``: its own, but a
+    """A source or a view of it, a stage or a relay in its line. ``number``: its own, but a
     source's; ``readings``: who reads its rows; ``relays``: the numbers of those to which a stage's
     rows go; ``result``: what results are addressed by that they are, None for none;
     ``letters``: the number of the dead letters where it may have some; ``unread``: whether those of
@@ -201,7 +201,7 @@ class Plan:
 def _steps(plan: Plan) -> tuple[Step, ...]:
     readings: dict[Entry | Stage | Relay, list[Reading]] = defaultdict(list)
     told: set[View] = set()
-    computed: set[tuple[Node, Entry | Stage | Relay]] = set()
+    computed: set[tuple[Node, Entry | None]] = set()
     numbers: dict[Entry | Stage | Relay, int] = {one: n for n, one in enumerate(plan.line)}
     relays: dict[tuple[Stage, Entry], Relay] = {
         (one.stage, one.view): one for one in plan.line if isinstance(one, Relay)
@@ -210,19 +210,20 @@ def _steps(plan: Plan) -> tuple[Step, ...]:
         number = numbers[stage]
         for place, port in enumerate(stage.ports):
             origin = _origin(port, relays)
-            views = () if port.input is None else views_of(port.input.source)
+            entry = None if port.input is None else port.input.source
+            views = () if entry is None else views_of(entry)
             known = sum(view in told for view in views)
             told.update(views)
-            fails = port.source.fallible and (stage.node, origin) not in computed
+            fails = port.source.fallible and (stage.node, entry) not in computed
             if fails:
-                computed.add((stage.node, origin))
+                computed.add((stage.node, entry))
             readings[origin].append(Reading(stage, number, place, port, known, fails))
     results: dict[Entry | Stage | Relay, int] = {
         one.stage: to for one, to in zip(plan.results, plan.addresses, strict=False)
     }
     letters = plan.addresses[-1] if plan.dead_letters else None
     sources = [origin for origin in readings if not isinstance(origin, Stage | Relay)]
-    # The first that reads a source, of several views of it.
+    # The first that reads a source, if several do.
     keeping = {one.base: one for one in reversed(sources) if _keeps_unread(one.base)}
     tells = _telling(readings) if plan.idles else {}
     hearing = {(one.reader, one.number) for others in tells.values() for one in others}
@@ -262,14 +263,15 @@ def _steps(plan: Plan) -> tuple[Step, ...]:
 
 
 def _origin(port: Port, relays: Mapping[tuple[Stage, Entry], Relay]) -> Entry | Stage | Relay:
-    """Where the rows of an input come from. What is read of a source is another frame for each view
-    of it.
+    """Where the rows of an input come from. A source is read once for all views of it, but for
+    those that make several rows of one or ask a store.
     """
     if port.input is None:
         return port.origin
+    entry = port.input.source
     if isinstance(port.origin, Stage):
-        return relays.get((port.origin, port.input.source), port.origin)
-    return port.input.source
+        return relays.get((port.origin, entry), port.origin)
+    return entry.base if all(view.row_by_row for view in views_of(entry)) else entry
 
 
 def _telling(

@@ -62,6 +62,11 @@ class View(Entry):
     """Whether it asks a store, as a stage reads it."""
 
     @property
+    def row_by_row(self) -> bool:
+        """Whether it makes of each row one at most, by expressions."""
+        return self.exploded is None and not self.asks
+
+    @property
     def name(self) -> str:
         """What errors call it."""
         return self.node.name

@@ -5,11 +5,11 @@ frames. Values cross as Arrow and never become Python objects.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -20,11 +20,10 @@ from pyspark.sql.types import (
     DateType,
     NumericType,
     StringType,
-    StructType,
     TimestampType,
 )
 
-from dovetail.columns import FAILED, PASSING, UNREAD
+from dovetail.columns import FAILED, LEFT_OUT, PASSING
 from dovetail.engine.blame import blamed
 from dovetail.engine.flow import Flow
 from dovetail.engine.idle import Idle
@@ -35,6 +34,7 @@ from dovetail.engine.pack import (
     Letters,
     Packer,
     Packing,
+    Strays,
     Tag,
     ended,
     pack,
@@ -60,7 +60,7 @@ from dovetail.spark.emission import (
 )
 from dovetail.spark.passing import letting_pass, parted, with_passing
 from dovetail.spark.processor import BucketProcessor
-from dovetail.spark.wire import Read, Wire, read_of
+from dovetail.spark.wire import Read, Shared, Wire, read_of
 
 _FLAT_TYPES = (BinaryType, BooleanType, DateType, NumericType, StringType, TimestampType)
 
@@ -83,48 +83,103 @@ class Frames(Flow[DataFrame, DataFrame]):
 
     def read(self, step: Step) -> DataFrame:
         """Rows of ``PACKED``, from a source's frame that is read once."""
-        told = step.readings[0].told
-        read = read_of(step.entry, None, unread=step.unread, told=told, metric=self._metric)
-        return self._packed(step, read, {}, passes=False)
+        places: dict[Entry, Entry] = {}
+        by_base: dict[Entry, dict[Entry, list[Reading]]] = defaultdict(lambda: defaultdict(list))
+        for reading in step.readings:
+            assert reading.port.input is not None
+            own = reading.port.input.source
+            entry = places.setdefault(own, self._in_place(own))
+            by_base[entry.base][entry].append(reading)
+        frames = list[DataFrame]()
+        for base, readings in by_base.items():
+            assert isinstance(base, Source)
+            frames.append(self._read(step, base, readings, unread=step.unread and not frames))
+        return _union(frames)
+
+    def _in_place(self, entry: Entry) -> Entry:
+        """What is read as an entry."""
+        return entry
+
+    def _read(
+        self,
+        step: Step,
+        base: Source,
+        readings: Mapping[Entry, Sequence[Reading]],
+        *,
+        unread: bool,
+    ) -> DataFrame:
+        """Rows of ``PACKED``, from a source that is read as these entries."""
+        if len(readings) == 1:
+            ((entry, own),) = readings.items()
+            read = read_of(entry, None, unread=unread, told=own[0].told, metric=self._metric)
+            wire = Wire(self._sound(step, own, read))
+            packings = self._packings(step, own, wire, unread=unread)
+            return self._pack(step, wire.frame(), packings)
+        shared, packings = Shared(base, unread=unread), []
+        for entry, own in readings.items():
+            read = shared.read(entry, told=own[0].told, metric=self._metric)
+            wire = shared.wire(self._sound(step, own, read))
+            packings += self._packings(step, own, wire, unread=unread and not packings)
+            shared.add(wire)
+        return self._pack(step, shared.frame, packings)
 
     def packed(self, step: Step, rows: DataFrame) -> DataFrame:
         """Rows of ``PACKED``."""
         whole = dict.fromkeys(step.relays, changelog_columns(step.stage))
         if step.result is not None:
             whole[step.result] = changelog_schema(step.stage.node)
-        told = step.readings[0].told if step.readings else 0
+        readings = step.readings
+        told = readings[0].told if readings else 0
         read = read_of(step.entry, rows, told=told, metric=self._metric)
-        return self._packed(step, read, whole, passes=step.passes)
+        wire = Wire(self._sound(step, readings, read))
+        packings = self._packings(step, readings, wire)
+        for to, columns in whole.items():
+            places = wire.own(columns.names)
+            packings.append(Carrier(to, arrow_schema(columns), self.labels, places))
+        place = wire.own([PASSING])[0] if step.passes else None
+        return self._pack(step, wire.frame(), packings, place)
 
     def relayed(self, step: Step, inputs: list[DataFrame]) -> DataFrame:
         """The changelog, and beside it in a column of their own the rows that pass."""
         return unpacked(_union(inputs), Output(changelog_columns(step.stage), {}), step)
 
-    def _packed(
-        self, step: Step, read: Read, whole: Mapping[int, StructType], *, passes: bool
+    def _sound(self, step: Step, readings: Sequence[Reading], read: Read) -> Read:
+        """What is read without the rows that its views leave out because they fail, which are
+        counted as observed metric ``<name>.failed``. They stay where their dead letters are asked
+        for, or the rows are others' too.
+        """
+        if FAILED not in read.frame.columns:
+            return read
+        failed = F.col(FAILED)
+        metric = self._metric(f"{readings[0].port.source.name}.failed")
+        frame = read.frame.observe(metric, F.count_if(failed.isNotNull()).alias("records"))
+        if step.letters is None and LEFT_OUT not in frame.columns:
+            frame = frame.where(failed.isNull()).drop(FAILED)
+        return replace(read, frame=frame)
+
+    def _packings(
+        self, step: Step, readings: Sequence[Reading], wire: Wire, *, unread: bool = False
+    ) -> list[Packing]:
+        """How rows are packed for those who read them, and their dead letters where they are asked
+        for; ``unread``: with those of records that cannot be read.
+        """
+        packings = [one for reading in readings for one in self._of(reading, wire, step.letters)]
+        letters = None if step.letters is None else wire.letters(unread=unread)
+        if letters is not None:
+            assert step.letters is not None
+            packings.append(Strays(step.letters, DEAD_LETTERS, self.labels, [letters]))
+        return packings
+
+    def _pack(
+        self, step: Step, frame: DataFrame, packings: Sequence[Packing], place: int | None = None
     ) -> DataFrame:
-        """Rows of ``PACKED`` for each that reads a step's rows; ``whole``: to whom besides these
-        columns of them go as they are.
+        """Rows of ``PACKED``; ``place``: as ``packing`` has it.
 
         What is dropped, for a null in the key or a stream's record without a value, is counted, as
-        observed metric ``<name>.dropped``; what views leave out, and a foreign key that fails, as
-        ``<name>.failed``.
+        observed metric ``<name>.dropped``; a foreign key that fails, as ``<name>.failed``.
         """
-        read = self._sound(step, read)
-        wire, packings = Wire(read), list[Packing]()
-        for reading in step.readings:
-            packings += self._of(reading, wire, step.letters)
-        for to, columns in whole.items():
-            places = wire.own(columns.names)
-            packings.append(Carrier(to, arrow_schema(columns), self.labels, places))
         title = step.readings[0].port.source.title if step.readings else step.stage.fragment.title
-        place = wire.own([PASSING])[0] if passes else None
-        unread = None
-        if UNREAD in read.frame.columns:
-            assert step.letters is not None
-            carrier = Carrier(step.letters, DEAD_LETTERS, self.labels)
-            unread = Unread(wire.own([UNREAD])[0], carrier)
-        made = wire.frame.mapInArrow(packing(packings, title, place, unread), PACKED_COLUMNS)
+        made = frame.mapInArrow(packing(packings, title, place), PACKED_COLUMNS)
         for reading in step.readings:
             source = reading.port.source
             counted = ("dropped", "failed") if reading.fails else ("dropped",)
@@ -132,33 +187,19 @@ class Frames(Flow[DataFrame, DataFrame]):
             made = self._observed(made, metrics, reading.reader, reading.number)
         return made
 
-    def _sound(self, step: Step, read: Read) -> Read:
-        """The rows of a step without those that its views leave out, which are counted; their dead
-        letters are beside them where they are asked for, with those of records.
-        """
-        frame = read.frame
-        if FAILED not in frame.columns:
-            return read
-        failed = F.col(FAILED)
-        metric = self._metric(f"{step.readings[0].port.source.name}.failed")
-        frame = frame.observe(metric, F.count_if(failed.isNotNull()).alias("records"))
-        if step.letters is None:
-            return replace(read, frame=frame.where(failed.isNull()))
-        unread = [F.col(UNREAD)] if step.unread else []
-        return replace(read, frame=frame.withColumn(UNREAD, F.coalesce(*unread, failed)))
-
     def _of(self, reading: Reading, wire: Wire, letters: int | None) -> Iterator[Packing]:
         """The packings of a stage's input, and of the rows that it leaves out."""
         port, source = reading.port, reading.port.source
         assert port.input is not None
-        places = wire.input(port.input, source, letters=letters is not None)
-        yield Packer(reading.reader, reading.number, source, self.labels, port.by, places)
+        places, out = wire.input(port.input, source, letters=letters is not None), wire.out()
+        yield Packer(reading.reader, reading.number, source, self.labels, port.by, places, out)
         if letters is not None and reading.fails:
             yield Letters(
                 letters,
                 DEAD_LETTERS,
                 self.labels,
                 [wire.time(), places[-1]],
+                out,
                 operator=reading.stage.fragment.title,
                 problem=reading.failure,
             )
@@ -288,11 +329,6 @@ class Streaming(Frames):
 
     flat = True
 
-    def read(self, step: Step) -> DataFrame:
-        """Rows of ``PACKED``, as ``Frames`` makes them."""
-        assert isinstance(step.origin, Entry)
-        return super().read(replace(step, origin=self._in_place(step.origin)))
-
     def _in_place(self, entry: Entry) -> Entry:
         if entry in self.sources:
             return self.sources[entry]
@@ -326,18 +362,7 @@ class Streaming(Frames):
         )
 
 
-class Unread(NamedTuple):
-    """The dead letters of records that cannot be read, in a column of their own in place of rows,
-    and what carries them.
-    """
-
-    place: int
-    carrier: Carrier
-
-
-def packing(
-    packings: Sequence[Packing], title: str, place: int | None, unread: Unread | None = None
-) -> task.BatchFunction:
+def packing(packings: Sequence[Packing], title: str, place: int | None) -> task.BatchFunction:
     """The function for ``mapInArrow``: rows come once, packed for all that read them; ``place``:
     the number of the column beside them in which rows for others are, if any are.
     """
@@ -345,8 +370,6 @@ def packing(
     @task.mapping
     def pack_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         others: list[pa.RecordBatch] = []
-        if unread is not None:
-            letters = unread.carrier.of(task.partition())
 
         def own() -> Iterator[pa.RecordBatch]:
             for batch in batches:
@@ -354,12 +377,7 @@ def packing(
                 if place is not None:
                     rows, passing = parted(rows, place)
                     others.append(passing.rename_columns(PACKED.names))
-                if unread is not None:
-                    rows, malformed = parted(rows, unread.place)
-                    others.extend(letters.take(malformed))
                 yield rows
-            if unread is not None:
-                others.extend(letters.rest())
 
         with blamed(title, lambda _: f"input partition {task.partition()}"):
             for packed in pack(packings, own(), task.partition()):

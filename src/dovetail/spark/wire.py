@@ -27,6 +27,7 @@ from dovetail.columns import (
     EVENT_TIME,
     FAILED,
     FILE_METADATA,
+    LEFT_OUT,
     LETTER,
     OPERATOR,
     ORDER,
@@ -41,6 +42,8 @@ from dovetail.columns import (
     foreign_key_name,
     position_name,
     quoted,
+    shared_name,
+    wire_name,
 )
 from dovetail.physical.inputs import Input
 from dovetail.physical.look_up import store_look_up
@@ -61,16 +64,21 @@ class Wire:
     The columns' names are plain, for ``mapInArrow`` takes the dots of a user's names for nesting.
     """
 
-    def __init__(self, read: Read) -> None:
-        self._read, self._frame = read, read.frame
+    def __init__(self, read: Read, first: int = 0) -> None:
+        self._read, self._frame, self._first = read, read.frame, first
         self._columns: dict[Hashable, Column] = {}
         self._foreign_keys = 0
 
-    @property
-    def frame(self) -> DataFrame:
-        """The rows, in columns that methods have told the places of."""
-        columns = enumerate(self._columns.values())
-        return self._frame.select(*(column.alias(f"_c{number}") for number, column in columns))
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def frame(self, *carried: str) -> DataFrame:
+        """The rows, in columns that methods have told the places of, the first of which is number
+        ``first``; before them those that are carried.
+        """
+        columns = enumerate(self._columns.values(), start=self._first)
+        made = (column.alias(wire_name(number)) for number, column in columns)
+        return self._frame.select(*carried, *made)
 
     def own(self, names: Iterable[str]) -> list[int]:
         """The places of columns as they are in the frame."""
@@ -123,6 +131,23 @@ class Wire:
             places += [self._place(part, file[part]) for part in parts]
         return places + failed
 
+    def out(self) -> int | None:
+        """The place of a column that is null in what is a row; None where all are, but for those on
+        their way to others.
+        """
+        beside = [name for name in _beside(self._read.frame) if name != PASSING]
+        if not beside:
+            return None
+        return self._place("out", F.when(reduce(Column.__or__, _there(beside)), F.lit(True)))
+
+    def letters(self, *, unread: bool) -> int | None:
+        """The place of the dead letters, with those of records that cannot be read where they are
+        ``unread`` here; None if there are none.
+        """
+        names = ([UNREAD] if unread else []) + [FAILED]
+        letters = [F.col(name) for name in names if name in self._read.frame.columns]
+        return self._place("letters", F.coalesce(*letters)) if letters else None
+
     def time(self) -> int:
         """The place of the event time."""
         return self._place("time", F.unix_micros(self._read.timestamp))
@@ -135,17 +160,74 @@ class Wire:
     def _place(self, what: Hashable, column: Column) -> int:
         if what not in self._columns:
             self._columns[what] = column
-        return [*self._columns].index(what)
+        return self._first + [*self._columns].index(what)
 
 
 @dataclass(frozen=True)
 class Read:
-    """A frame, its event time, which of its rows are tombstones, and what puts them in order."""
+    """A frame, its event time, which of its rows are tombstones, and what puts them in order;
+    ``carried``: the names of further columns, which stay as they are.
+    """
 
     frame: DataFrame
     timestamp: Column
     deleted: Column | None
     positions: list[Column]
+    carried: tuple[str, ...] = ()
+
+
+class Shared:
+    """A source's rows, read once, from which several views are made, one after the other: what
+    travels of each is beside what there is of the source. A view makes of a row one at most, or
+    none: that row is another's only, which ``_left_out`` says.
+    """
+
+    def __init__(self, source: Source, *, unread: bool) -> None:
+        read = _from_outside(source, unread=unread)
+        columns: dict[str, Column] = {name: F.col(quoted(name)) for name in source.row.names}
+        columns[TIMESTAMP] = read.timestamp
+        if read.deleted is not None:
+            columns[DELETED] = read.deleted
+        self._positions = [*map(position_name, range(len(read.positions)))]
+        columns |= zip(self._positions, read.positions, strict=True)
+        columns |= {name: F.col(name) for name in (*read.carried, *_beside(read.frame))}
+        self._names, self._carried = [*columns], read.carried
+        self._kept = [shared_name(number) for number in range(len(columns))]
+        made = zip(columns.values(), self._kept, strict=True)
+        self._frame = read.frame.select(*(column.alias(name) for column, name in made))
+        self._width = 0
+
+    def read(self, entry: Entry, *, told: int, metric: Metric | None) -> Read:
+        """The source, or a view of it, as ``read_of`` reads it."""
+        own = zip(self._kept, self._names, strict=True)
+        frame = self._frame.select(
+            *self._held,
+            *(F.col(kept).alias(name) for kept, name in own),
+            F.lit(None).cast("boolean").alias(LEFT_OUT),
+        )
+        positions = [*map(F.col, self._positions)]
+        deleted = F.col(DELETED) if DELETED in self._names else None
+        carried = (*self._held, *self._carried)
+        read = Read(frame, F.col(TIMESTAMP), deleted, positions, carried)
+        return _as_viewed(entry, read, told=told, metric=metric)
+
+    def wire(self, read: Read) -> Wire:
+        """That of what has been read last."""
+        return Wire(read, self._width)
+
+    def add(self, wire: Wire) -> None:
+        """Keep what travels."""
+        self._frame = wire.frame(*self._held)
+        self._width += len(wire)
+
+    @property
+    def _held(self) -> list[str]:
+        return [*self._kept, *map(wire_name, range(self._width))]
+
+    @property
+    def frame(self) -> DataFrame:
+        """What travels of all that has been read."""
+        return self._frame.select(*map(wire_name, range(self._width)))
 
 
 def read_of(
@@ -161,38 +243,50 @@ def read_of(
     ``Reading``; ``metric``: the name of an observed metric, of which look-ups have some.
     """
     base = source.base
-    if isinstance(source, View):
-        files = isinstance(base, Source) and base.files
-        read = read_of(source.node, upstream, unread=unread, told=told, metric=metric)
-        if isinstance(source, LookUp):
-            return looked_up(source, read, files=files, metric=metric)
-        return viewed(source, read, files=files, tells=len(views_of(source)) > told)
-    if isinstance(source, Source):
-        assert source.frame is not None
-        assert source.timestamp is not None
-        positions = [p for p in (source.sequence, source.log_partition) if p is not None]
-        if not unread:
-            return Read(source.frame, source.timestamp, source.deleted, positions)
-        assert source.with_unread is not None
-        assert source.deleted is not None  # every record says it
-        deleted = source.deleted | F.col(UNREAD).isNotNull()  # nothing is computed of it
-        return Read(source.with_unread, source.timestamp, deleted, positions)
-    assert upstream is not None
-    brought = (SEQUENCE, CLOCK, ORDER, TIE, STREAM_TIME)
-    positions = [F.col(name) for name in brought if name in upstream.columns]
-    return Read(upstream, F.col(TIMESTAMP), F.col(CHANGE) == DELETE, positions)
+    if isinstance(base, Source):
+        read = _from_outside(base, unread=unread)
+    else:
+        assert upstream is not None
+        brought = (SEQUENCE, CLOCK, ORDER, TIE, STREAM_TIME)
+        positions = [F.col(name) for name in brought if name in upstream.columns]
+        read = Read(upstream, F.col(TIMESTAMP), F.col(CHANGE) == DELETE, positions)
+    return _as_viewed(source, read, told=told, metric=metric)
 
 
-def viewed(view: View, read: Read, *, files: bool = False, tells: bool = False) -> Read:
+def _from_outside(source: Source, *, unread: bool) -> Read:
+    assert source.frame is not None
+    assert source.timestamp is not None
+    positions = [p for p in (source.sequence, source.log_partition) if p is not None]
+    carried = (FILE_METADATA,) if source.files else ()
+    if not unread:
+        return Read(source.frame, source.timestamp, source.deleted, positions, carried)
+    assert source.with_unread is not None
+    assert source.deleted is not None  # every record says it
+    deleted = source.deleted | F.col(UNREAD).isNotNull()  # nothing is computed of it
+    return Read(source.with_unread, source.timestamp, deleted, positions, carried)
+
+
+def _as_viewed(entry: Entry, read: Read, *, told: int, metric: Metric | None) -> Read:
+    """What is read, as an entry's views are made of it, one after the other."""
+    for number, view in enumerate(views_of(entry)):
+        if isinstance(view, LookUp):
+            read = looked_up(view, read, metric=metric)
+        else:
+            read = viewed(view, read, tells=number >= told)
+    return read
+
+
+def viewed(view: View, read: Read, *, tells: bool = False) -> Read:
     """The rows of a view from those that it is a view of, and what comes beside them (``PASSING``,
-    ``UNREAD``, ``FAILED``) as it is; ``files``: with the files they are from.
+    ``UNREAD``, ``FAILED``) as it is.
 
     A tombstone, or a record without a value, has nulls for values, and nothing is computed of it.
     The rows on which the view fails, where it does not fail the query, are left out; if it
-    ``tells``, they are beside the others, their dead letters in ``FAILED``.
+    ``tells``, they are beside the others, their dead letters in ``FAILED``. Where the rows are
+    other views' too (``LEFT_OUT``), those that are left out stay, and are told as such.
     """
-    frame, numbers, beside = _plain(read, view.node.row.names, files=files)
-    carried = [*([FILE_METADATA] if files else []), *beside]
+    frame, numbers, beside = _plain(read, view.node.row.names)
+    carried = [*read.carried, *beside]
     gone, condition, columns = F.col(DELETED), view.condition, view.columns
     if view.letters is not None:
         frame, held, problems = _attempted(frame, view, beside)
@@ -200,7 +294,7 @@ def viewed(view: View, read: Read, *, files: bool = False, tells: bool = False) 
         condition = held.get(0, condition)
         columns = tuple(held.get(n, item) for n, item in enumerate(columns, start=1))
         if not tells:
-            frame = frame.where(~failed)
+            frame = _without(frame, failed)
         else:
             letter = F.when(failed, _letter(view, problems))
             if FAILED in beside:
@@ -211,7 +305,7 @@ def viewed(view: View, read: Read, *, files: bool = False, tells: bool = False) 
     if condition is not None:
         met = F.coalesce(F.when(~gone, _column(condition)), F.lit(False))
         kept = reduce(Column.__or__, _there(beside), met)
-        frame = frame.filter(kept) if view.stream else frame.withColumn(DELETED, ~met)
+        frame = _without(frame, ~kept) if view.stream else frame.withColumn(DELETED, ~met)
     made, keys = [*map(_column, columns)], len(view.key)
     made = [*made[:keys], *(F.when(~gone, column) for column in made[keys:])]
     for there in _there(beside):
@@ -225,33 +319,41 @@ def viewed(view: View, read: Read, *, files: bool = False, tells: bool = False) 
         *(column.alias(name) for column, name in zip(made, view.row.names, strict=True)),
         *map(F.col, (TIMESTAMP, DELETED, *numbers, *carried)),
     )
-    never = read.deleted is None and not view.loose
+    never = read.deleted is None and not view.loose and LEFT_OUT not in beside
     deleted = None if never else gone
-    return Read(frame, F.col(TIMESTAMP), deleted, [F.col(name) for name in numbers])
+    positions = [F.col(name) for name in numbers]
+    return Read(frame, F.col(TIMESTAMP), deleted, positions, read.carried)
 
 
-def looked_up(
-    view: LookUp, read: Read, *, files: bool = False, metric: Metric | None = None
-) -> Read:
-    """A stream's records with what a store has of them, from the records; ``files``: as in
-    ``viewed``; ``metric``: as in ``read_of``. A record without a value is left out.
+def _without(frame: DataFrame, out: Column) -> DataFrame:
+    """The frame without some rows; where they are other views' too, they only say that they are
+    left out, and nothing is computed of them.
+    """
+    if LEFT_OUT not in frame.columns:
+        return frame.filter(~out)
+    left_out = F.when(F.col(LEFT_OUT) | out, F.lit(True))
+    return frame.withColumns({LEFT_OUT: left_out, DELETED: F.col(DELETED) | out})
+
+
+def looked_up(view: LookUp, read: Read, *, metric: Metric | None = None) -> Read:
+    """A stream's records with what a store has of them, from the records; ``metric``: as in
+    ``read_of``. A record without a value is left out.
     """
     law = store_look_up(view)
-    frame, numbers, beside = _plain(read, law.needed, files=files)
+    frame, numbers, beside = _plain(read, law.needed)
     name = None if metric is None else metric(f"{view.label or view.name}.lookups")
     made = answered(frame, view, law, beside, name)
     positions = [F.col(number) for number in numbers]
-    return Read(made, F.col(TIMESTAMP), None if read.deleted is None else F.col(DELETED), positions)
+    deleted = None if read.deleted is None else F.col(DELETED)
+    return Read(made, F.col(TIMESTAMP), deleted, positions, read.carried)
 
 
-def _plain(
-    read: Read, names: Sequence[str], *, files: bool
-) -> tuple[DataFrame, list[str], list[str]]:
+def _plain(read: Read, names: Sequence[str]) -> tuple[DataFrame, list[str], list[str]]:
     """These columns of what is read with ``_timestamp``, ``_deleted`` and what comes along; of this
     the columns that put rows in order, and those that have something in place of rows.
     """
     numbers = [*map(position_name, range(len(read.positions)))]
-    beside = [name for name in (PASSING, UNREAD, FAILED) if name in read.frame.columns]
+    beside = _beside(read.frame)
     gone = F.lit(False) if read.deleted is None else F.coalesce(read.deleted, F.lit(False))
     places = [column.alias(name) for column, name in zip(read.positions, numbers, strict=True)]
     frame = read.frame.select(
@@ -259,9 +361,14 @@ def _plain(
         read.timestamp.alias(TIMESTAMP),
         reduce(Column.__or__, _there(beside), gone).alias(DELETED),
         *places,
-        *map(F.col, [*([FILE_METADATA] if files else []), *beside]),
+        *map(F.col, (*read.carried, *beside)),
     )
     return frame, numbers, beside
+
+
+def _beside(frame: DataFrame) -> list[str]:
+    """The columns of a frame that have something in place of rows."""
+    return [name for name in (PASSING, UNREAD, FAILED, LEFT_OUT) if name in frame.columns]
 
 
 def _there(beside: Sequence[str]) -> list[Column]:

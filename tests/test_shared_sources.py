@@ -1,0 +1,137 @@
+"""A source is read once for all views of it, and each of them is what it is alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+import dovetail as dt
+
+KINDS = ("order", "paid", "customer", "gone", None)
+Results = dict[str, "dt.Table | dt.Stream"]
+
+
+def records(spark: SparkSession, folder: Path, name: str = "records") -> dt.Stream:
+    """All kinds of records of one topic; some cannot be read."""
+    return dt.Stream.from_records(
+        spark.readStream.option("maxFilesPerTrigger", 1).text(str(folder)),
+        key_columns="id",
+        value=dt.json("id long, kind string, amount string, `at me` string, at timestamp"),
+        timestamp="at",
+        malformed="dead_letter",
+        name=name,
+    )
+
+
+def results(read: dt.Stream) -> Results:
+    """By views that leave out records, that fail on some, that make a table, and by none."""
+    orders = read.where("kind = 'order'")
+    amounts = orders.with_columns(
+        errors="dead_letter", amount=F.col("amount").cast("long"), word=F.col("at me")
+    )
+    customers = read.where(F.col("kind") == "customer").to_table()
+    gone = read.to_table().where("kind = 'gone'")
+    double = amounts.select("word", twice=F.assert_true(F.col("amount") != 3), errors="dead_letter")
+    return {
+        "kinds": read.group_by("kind").agg(n=dt.count()),
+        "orders": orders.group_by("id").agg(n=dt.count()),
+        "amounts": amounts.group_by("word").agg(total=dt.sum("amount")),
+        "known": amounts.join(
+            customers, how="left", select={"much": "left.amount", "known": "right.kind"}
+        ),
+        "gone": gone.group_by("kind").agg(n=dt.count()),
+        "double": double.group_by("id").agg(n=dt.count()),
+        "items": read.with_columns(one=F.split("amount", "")).explode("one").to_table(),
+    }
+
+
+def send(folder: Path) -> None:
+    """Files of records, in their order."""
+    folder.mkdir()
+    draw = random.Random(3)
+    for number in range(4):
+        lines = []
+        for place in range(draw.choice([0, 12, 25])):
+            row: dict[str, Any] = {
+                "id": draw.choice([1, 2, 3, None]),
+                "kind": draw.choice(KINDS),
+                "amount": draw.choice(["1", "3", "44", "", "x", None]),
+                "at me": draw.choice("ab"),
+                "at": f"2024-05-0{number + 1}T10:00:{place:02}Z",
+            }
+            lines.append(draw.choice([json.dumps(row)] * 9 + ["no record"]))
+        path = folder / f"{number}.txt"
+        path.write_text("\n".join(lines))
+        os.utime(path, (number, number))
+
+
+def test_views_of_a_source_are_made_of_one_reading(spark: SparkSession, tmp_path: Path) -> None:
+    """Records that a view leaves out, or fails on, are the others' all the same."""
+    send(tmp_path / "lines")
+    told: dict[str, list[Row]] = defaultdict(list)
+
+    def take(name: str) -> dt.Sink:
+        def function(changes: DataFrame, number: int) -> None:
+            rows = changes.drop("_position").collect()
+            told[name] += [Row(batch=number, **row.asDict()) for row in rows]
+
+        return dt.to_foreach_batch(function)
+
+    def run(made: Results, to: str) -> list[dict[str, Any]]:
+        sinks = {result: take(f"{to} {name}") for name, result in made.items()}
+        query = dt.run(
+            sinks | {dt.dead_letters: take(f"{to} letters")},
+            checkpoint=tmp_path / f"of {to}",
+            availableNow=True,
+            buckets=2,
+            partitions=1,
+        )
+        query.awaitTermination()
+        offsets = (tmp_path / f"of {to}" / "offsets" / "0").read_text().splitlines()[2:]
+        # What is exploded is read once more.
+        assert len(offsets) == (2 if to == "together" else len(made))
+        return [json.loads(progress.json) for progress in query.recentProgress]
+
+    together = results(records(spark, tmp_path / "lines"))
+    apart = {name: results(records(spark, tmp_path / "lines", name))[name] for name in together}
+    progress = run(together, "together")
+    run(apart, "apart")
+    for name in together:
+        one, other = told[f"together {name}"], told[f"apart {name}"]
+        assert sorted(map(str, one)) == sorted(map(str, other)), name
+        assert by_key(one) == by_key(other), name
+        assert one, name
+    letters = [*map(text, told["together letters"])]
+    assert set(letters) == set(map(text, told["apart letters"]))
+    assert len(letters) < len(told["apart letters"])
+    operators = Counter(row["_operator"] for row in told["together letters"])
+    assert operators.keys() == {"stream records", "with_columns of records", "select of records"}
+    lines = [line for file in (tmp_path / "lines").iterdir() for line in file.open()]
+    assert operators["stream records"] == sum("no record" in line for line in lines) > 2
+    failed = sum(
+        count["records"]
+        for one in progress
+        for metric, count in one["observedMetrics"].items()
+        if metric.startswith("records.failed")
+    )
+    assert failed == operators.total() - operators["stream records"] > 2
+
+
+def text(letter: Row) -> str:
+    """What it says, wherever it came."""
+    return f"{letter['batch']} {letter['_problem']} {letter['row']}"
+
+
+def by_key(rows: list[Row]) -> dict[str, list[str]]:
+    """Each key's changes in their order."""
+    found = defaultdict(list)
+    for row in rows:
+        found[str(row[1])].append(str(row))
+    return found
