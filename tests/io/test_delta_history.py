@@ -125,7 +125,7 @@ def test_versions_are_those_of_the_changelog_however_it_is_cut(
     nulls: bool,
     key: str,
 ) -> None:
-    """Times repeat and go back, deletes come twice and first; each commit is tried twice."""
+    """Times repeat and go back, deletes come twice and first; a commit is tried twice."""
     if not few:
         monkeypatch.setattr(upsert, "ROWS_MAX", 0)
     rng = random.Random(seed)
@@ -158,15 +158,15 @@ def test_versions_are_those_of_the_changelog_however_it_is_cut(
             rows, f"{declared}, _change string, _timestamp timestamp, _position long"
         )
 
-    cuts = [0, *sorted(rng.sample(range(1, 90), 3)), 90]
+    cuts = [0, *sorted(rng.sample(range(1, 90), 2)), 90]
     for number, (first, last) in enumerate(pairwise(cuts)):
-        for _ in range(2):
+        for _ in range(2 if number == 1 else 1):
             with lake.setting(own, lake.once("query", number)):
                 delta_history.merge_versions(
                     own, frame(first, last), table, schema, [key], nulls=nulls
                 )
         assert read(delta_spark, path, key) == model(changes[:last])
-    assert len(list(path.glob("_delta_log/*.json"))) == 5  # a commit for each, and the first
+    assert len(list(path.glob("_delta_log/*.json"))) == 4  # a commit for each, and the first
     whole = delta_history.new_versions(frame(0, 90), schema, [key])
     whole.write.format("delta").save(str(tmp_path / "whole"))
     assert read(delta_spark, tmp_path / "whole", key) == model(changes)
