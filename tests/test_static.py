@@ -141,6 +141,40 @@ def test_a_row_that_fails_is_a_dead_letter(spark: SparkSession, tmp_path: Path) 
     assert found == [{"name": "bob", "city": "Rome"}]
 
 
+def test_a_row_that_a_query_begins_with_may_be_a_dead_letter(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Though no result is told; and only once."""
+    came(tmp_path, 1, (3, "7", 1), (4, "bob", 1))
+    orders = orders_of(spark, tmp_path, dt.Table)
+    numbers = orders.with_columns(number=F.col("customer").cast("int"), errors="dead_letter")
+    counts = numbers.group_by("number").agg(total=dt.sum("amount"))
+    begun = spark.createDataFrame([(1, "7", 5, None), (2, "ann", 5, None)], ORDERS)
+    begun = begun.withColumn("at", F.timestamp_micros(F.lit(1)))
+    told, letters = Told("number", "total"), Told("row")
+
+    def run() -> None:
+        dt.run(
+            {
+                counts: dt.to_foreach_batch(told.keep),
+                dt.dead_letters: dt.to_foreach_batch(letters.keep),
+            },
+            checkpoint=tmp_path / "checkpoint",
+            initial={"orders": begun},
+            availableNow=True,
+            buckets=1,
+        ).awaitTermination()
+
+    run()
+    assert [batch for batch in told.batches if batch] == [[(7, 6)]]
+    found = [json.loads(row) for batch in letters.batches for (row,) in batch]
+    assert [row["customer"] for row in found] == ["ann", "bob"]
+    came(tmp_path, 2, (2, "7", 1))
+    run()
+    assert told.batches[-1] == [(7, 7)]
+    assert sum(map(len, letters.batches)) == 2
+
+
 def test_a_table_becomes_static_and_changes_again(spark: SparkSession, tmp_path: Path) -> None:
     """A query that goes on with another one's state has its rows; only of what was not there the
     frame is read.

@@ -15,9 +15,7 @@ from pyspark.sql.types import StructField, StructType
 
 from dovetail import lake, upsert
 from dovetail.arguments import ColumnNames, Path, Positive, Text, validated
-from dovetail.columns import (
-    TIMESTAMP,
-)
+from dovetail.columns import TIMESTAMP
 from dovetail.errors import PlanError, TargetError
 from dovetail.io import delta_history, delta_merge
 from dovetail.io.ownership import (

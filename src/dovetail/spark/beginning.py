@@ -10,7 +10,7 @@ read the sources. Each step can be repeated; which are left, ``dovetail.json`` s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from os import PathLike, fspath
 from typing import Any
@@ -22,6 +22,7 @@ from dovetail.errors import ConfigurationError
 from dovetail.files import files_of
 from dovetail.physical.line import Plan
 from dovetail.physical.stage import Stage
+from dovetail.plan.dead_letters import DeadLetters
 from dovetail.plan.fingerprint import origins_of
 from dovetail.plan.foreign_key_join import ForeignKeyJoin
 from dovetail.plan.nodes import Derived, Node
@@ -62,7 +63,7 @@ def prepared(
     """
     if initial is None:
         initial, emits = {}, any(map(_says_by_itself, run.nodes))
-    if isinstance(initial, Mapping) and not emits:
+    if isinstance(initial, Mapping) and not emits and not _has_letters(run):
         return _apart(run, seed.rows_of(run.operator, run.nodes, initial))
     if is_remote(run.session):
         raise ConfigurationError(
@@ -88,13 +89,25 @@ def prepared(
 
 def _says_by_itself(node: Node) -> bool:
     """Whether static tables may give results, or dead letters, though nothing else comes."""
-    failing = (
-        part
-        for part in node.walk()
-        if (isinstance(part, View) and part.letters is not None)
-        or (isinstance(part, ForeignKeyJoin) and part.fallible)
-    )
-    return node.begins or any(one.begins for part in failing for one in part.inputs)
+    return node.begins or any(one.begins for part in _failing(node) for one in part.inputs)
+
+
+def _has_letters(run: Run) -> bool:
+    """Whether what a query begins with may give dead letters, which go to their sink whatever the
+    results' do. On Spark Connect, which cannot begin with a micro-batch of them, they do not.
+    """
+    asked = any(isinstance(one.node, DeadLetters) for one in run.outcomes)
+    fail = any(True for node in run.nodes for _ in _failing(node))
+    return asked and fail and not is_remote(run.session)
+
+
+def _failing(node: Node) -> Iterator[Node]:
+    """What leaves out the rows on which an expression fails."""
+    for part in node.walk():
+        if (isinstance(part, View) and part.letters is not None) or (
+            isinstance(part, ForeignKeyJoin) and part.fallible
+        ):
+            yield part
 
 
 def finished(run: Run, bound: Mapping[str, Any]) -> dict[str, Any]:

@@ -313,7 +313,7 @@ class Streaming(Frames):
     stages have timers, not only those that wait for a source.
     ``initial``: by the fingerprint of a stage the blobs that its buckets begin with (``bucket``,
     ``name``, ``blob``), taken over by the query's first micro-batch; ``sources``: what is read in
-    place of an entry, or of what it is a view of; ``silent``: whether nothing is emitted;
+    place of an entry, or of what it is a view of; ``silent``: whether no result is emitted;
     ``closing``: whether all inputs have ended, in a micro-batch without rows;
     ``stateful``: how many stages with state have been made.
     """

@@ -163,7 +163,10 @@ def rows_of(plan: Plan, session: SparkSession, streaming: Streaming, *, packed: 
         place = TIMESTAMP
     if streaming.silent:
         # Not a constant: without its rows Spark would leave out the stages.
-        rows = rows.where(F.col(place).isNull())
+        told = F.col(place).isNull()
+        if plan.dead_letters:
+            told |= F.col(place) == plan.addresses[-1]
+        rows = rows.where(told)
     _warn_of_leak(session, streaming.stateful * streaming.partitions)
     return rows
 
