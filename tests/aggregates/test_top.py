@@ -132,9 +132,9 @@ def test_rows_that_stay_are_forgotten_where_they_cannot_be_among_the_first() -> 
 
 
 def test_zeros_are_one_value_and_nan_is_the_highest() -> None:
-    rows = [(-0.0, 3), (0.0, 1), (-0.0, 2), (math.nan, 9), (math.inf, 8), (None, 7)]
+    rows = [(-0.0, 3), (0.0, 1), (-0.0, 2), (math.nan, 9), (math.inf, 8), (None, 7), (-math.nan, 6)]
     script = [Update(0, False, row) for row in rows] + [Update(0, True, (0.0, 2))]
-    for descending, expected in ((True, [9, 8, 1, 3]), (False, [1, 3, 8, 9])):
+    for descending, expected in ((True, [6, 9, 8, 1, 3]), (False, [1, 3, 8, 6, 9])):
         aggregate = top(9, [pa.float64(), pa.int64()], descending=descending)
         told, _ = run(aggregate, script, [pa.float64(), pa.int64()], [4])
         assert told[-1] == expected

@@ -190,7 +190,7 @@ def bits(value: Any) -> Any:
 def rank(value: Any) -> Any:
     """What values are compared by: NaN is the largest, -0.0 below 0.0, texts by their bytes."""
     if isinstance(value, float):
-        return (math.isnan(value), 0 if math.isnan(value) else value, math.copysign(1, value))
+        return (True,) if math.isnan(value) else (False, value, math.copysign(1, value))
     return value.encode() if isinstance(value, str) else value
 
 
