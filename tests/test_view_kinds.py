@@ -14,13 +14,10 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
-import subprocess
 from pathlib import Path
 
-import pytest
 from bench.families.views import each_record, read_join
-from bench.kafka_streams import ORACLE
+from bench.kafka_streams import javac_needed, needed, run_java
 from bench.models.views import Pipeline
 from bench.records import Answers, Record, Result
 
@@ -43,10 +40,7 @@ PIPELINES = (
     *("A explode", "A explode to_table", "A explode key_by", "A explode key_by to_table"),
 )
 
-pytestmark = [
-    pytest.mark.skipif(not ORACLE.exists(), reason="Kafka Streams is not here"),
-    pytest.mark.skipif(shutil.which("javac") is None, reason="a JDK is not here"),
-]
+pytestmark = [needed, javac_needed]
 
 
 def draw(random_: random.Random, pipeline: Pipeline) -> list[Record]:
@@ -81,22 +75,11 @@ def said(record: Record) -> str:
 
 def kafka_streams(cases: list[tuple[Pipeline, list[Record]]]) -> list[Answers]:
     """What Kafka Streams tells for each record of each case."""
-    lines = []
-    for pipeline, records in cases:
-        lines += [f"{','.join(pipeline.inputs)} {' '.join(pipeline.steps)}".strip()]
-        lines += [*map(said, records), ""]
-    build = subprocess.run([ORACLE.parent / "build"], check=True, stdout=subprocess.PIPE, text=True)
-    jars = Path(build.stdout.strip()) / "lib" / "*"
-    command = ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx512m", "-cp", str(jars)]
-    command += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=off", str(SOURCE)]
-    told = subprocess.run(
-        command, input="\n".join([*lines, ""]), check=True, stdout=subprocess.PIPE, text=True
-    )
-    answers, found = iter(told.stdout.split("\n")), []
-    for _, records in cases:
-        found.append([_changes(next(answers)) for _ in records])
-        assert next(answers) == ""
-    return found
+    asked = [
+        (" ".join([",".join(pipeline.inputs), *pipeline.steps]), [*map(said, records)])
+        for pipeline, records in cases
+    ]
+    return [[_changes(line) for line in told] for told in run_java(SOURCE, asked)]
 
 
 def _changes(line: str) -> list[Result]:

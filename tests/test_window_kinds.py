@@ -18,14 +18,12 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
-import subprocess
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
 from bench.families import windows as family
-from bench.kafka_streams import ORACLE
+from bench.kafka_streams import javac_needed, needed, run_java
 from bench.models.gathering import Windows
 from bench.models.windows import View
 from bench.records import Answers, Record, Result, by_key, cut, parts
@@ -36,10 +34,7 @@ SEED = int(os.environ.get("DOVETAIL_SEED", "77"))
 Case: TypeAlias = "tuple[View, list[Record]]"
 SOURCE = Path(__file__).parent / "kafka_streams" / "Windows.java"
 
-pytestmark = [
-    pytest.mark.skipif(not ORACLE.exists(), reason="Kafka Streams is not here"),
-    pytest.mark.skipif(shutil.which("javac") is None, reason="a JDK is not here"),
-]
+pytestmark = [needed, javac_needed]
 
 
 def draw(random_: random.Random, kind: str) -> Case:
@@ -63,24 +58,13 @@ def draw(random_: random.Random, kind: str) -> Case:
 
 def kafka_streams(cases: list[Case]) -> list[Answers]:
     """What Kafka Streams tells for each record of each case."""
-    lines = []
+    asked = []
     for view, records in cases:
         windows = view.windows[0][1]
-        lines.append(f"{windows.kind} {windows.size} {windows.grace}")
-        lines += [f"{record.key} {record.time}" for record in records]
-        lines.append("")
-    build = subprocess.run([ORACLE.parent / "build"], check=True, stdout=subprocess.PIPE, text=True)
-    jars = Path(build.stdout.strip()) / "lib" / "*"
-    command = ["java", "-XX:+UseSerialGC", "-Xmx512m", "-cp", str(jars)]
-    command += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=off", str(SOURCE)]
-    told = subprocess.run(
-        command, input="\n".join([*lines, ""]), check=True, stdout=subprocess.PIPE, text=True
-    )
-    answers, cases_told = iter(told.stdout.split("\n")), []
-    for view, records in cases:
-        cases_told.append([_as_we(view, _changes(next(answers))) for _ in records])
-        assert next(answers) == ""
-    return cases_told
+        head = f"{windows.kind} {windows.size} {windows.grace}"
+        asked.append((head, [f"{record.key} {record.time}" for record in records]))
+    both = zip(cases, run_java(SOURCE, asked), strict=True)
+    return [[_as_we(view, _changes(line)) for line in told] for (view, _), told in both]
 
 
 def _as_we(view: View, changes: list[Result]) -> list[Result]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from bench.records import Answers, Record
 ORACLE = Path(__file__).parents[3] / "shared" / "kafka-streams" / "oracle"
 
 needed = pytest.mark.skipif(not ORACLE.exists(), reason="Kafka Streams' oracle is not here")
+javac_needed = pytest.mark.skipif(shutil.which("javac") is None, reason="a JDK is not here")
 
 
 def answers(family: Family, cases: Sequence[tuple[Any, list[Record]]]) -> list[Answers]:
@@ -35,6 +37,25 @@ def answers(family: Family, cases: Sequence[tuple[Any, list[Record]]]) -> list[A
         assert "out" in answer, (join, records, answer)
         parts = [[family.told(join, change) for change in part] for part in answer["out"]]
         found.append(_per_record(records, case["events"], parts))
+    return found
+
+
+def run_java(source: Path, cases: Sequence[tuple[str, Sequence[str]]]) -> list[list[str]]:
+    """What a program of ``kafka_streams/`` tells for each record of each case: a line each, from a
+    line of its own for the case and one for each record.
+    """
+    lines = [line for head, records in cases for line in (head, *records, "")]
+    build = subprocess.run([ORACLE.parent / "build"], check=True, stdout=subprocess.PIPE, text=True)
+    jars = Path(build.stdout.strip()) / "lib" / "*"
+    command = ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx512m", "-cp", str(jars)]
+    command += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=off", str(source)]
+    told = subprocess.run(
+        command, input="\n".join([*lines, ""]), check=True, stdout=subprocess.PIPE, text=True
+    )
+    answers, found = iter(told.stdout.split("\n")), []
+    for _, records in cases:
+        found.append([next(answers) for _ in records])
+        assert next(answers) == ""
     return found
 
 

@@ -125,7 +125,7 @@ def test_versions_are_those_of_the_changelog_however_it_is_cut(
     nulls: bool,
     key: str,
 ) -> None:
-    """Times repeat and go back, deletes come twice and first; a commit is tried twice."""
+    """Times repeat and go back, deletes come twice and first; each commit is tried twice."""
     if not few:
         monkeypatch.setattr(upsert, "ROWS_MAX", 0)
     rng = random.Random(seed)
@@ -160,7 +160,7 @@ def test_versions_are_those_of_the_changelog_however_it_is_cut(
 
     cuts = [0, *sorted(rng.sample(range(1, 90), 2)), 90]
     for number, (first, last) in enumerate(pairwise(cuts)):
-        for _ in range(2 if number == 1 else 1):
+        for _ in range(2):
             with lake.setting(own, lake.once("query", number)):
                 delta_history.merge_versions(
                     own, frame(first, last), table, schema, [key], nulls=nulls

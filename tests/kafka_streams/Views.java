@@ -28,7 +28,7 @@ import org.apache.kafka.streams.state.KeyValueStore;
  * Kafka Streams' filters, maps, merges, groups and changes of kind, for test_view_kinds.py.
  *
  * <p>Standard input, a case: a line "INPUT[,INPUT] STEP...", then a line "INPUT KEY TIME VALUE" per record, then an
- * empty line. T and U are tables, the others streams. A value is "+x" where it meets the condition, else "-x", of A "x.y",
+ * empty line. T is a table, the others are streams. A value is "+x" where it meets the condition, else "-x", of A "x.y",
  * "~" where there is none; so is a key. Standard output, per record: a line of "KEY VALUE TIME" for each change, parted
  * by commas; after a case an empty line.
  */
@@ -65,7 +65,7 @@ public final class Views {
   }
 
   private static KStream<String, String> made(StreamsBuilder builder, String[] inputs, String[] steps) {
-    boolean isTable = inputs[0].equals("T") || inputs[0].equals("U");
+    boolean isTable = inputs[0].equals("T");
     KTable<String, String> table = isTable ? builder.table(inputs[0], Consumed.with(TEXT, TEXT)) : null;
     KStream<String, String> stream = isTable ? null : builder.stream(inputs[0], Consumed.with(TEXT, TEXT));
     for (int other = 1; other < inputs.length; other++)
