@@ -24,21 +24,35 @@ from bench.records import Answers, Record, Result
 CASES = int(os.environ.get("DOVETAIL_CASES", "200"))
 SEED = int(os.environ.get("DOVETAIL_SEED", "77"))
 SOURCE = Path(__file__).parent / "kafka_streams" / "Views.java"
-PIPELINES = (
-    *(
-        "S where",
-        "S swap where",
-        "S where key_by",
-        "S key_by",
-        "S to_table",
-        "S to_table to_stream",
-    ),
-    *("S where to_table", "S to_table where", "S to_table swap where", "S key_by to_table"),
-    *("T where", "T swap where", "T where swap", "T where to_stream", "T to_stream key_by"),
-    *("T count", "T where count", "S where to_table count", "S to_table where count"),
-    *("S union R", "S union R where", "S union R to_table where", "S union R key_by to_table"),
-    *("A explode", "A explode to_table", "A explode key_by", "A explode key_by to_table"),
-)
+PIPELINES = [
+    "S where",
+    "S swap where",
+    "S where key_by",
+    "S key_by",
+    "S to_table",
+    "S to_table to_stream",
+    "S where to_table",
+    "S to_table where",
+    "S to_table swap where",
+    "S key_by to_table",
+    "T where",
+    "T swap where",
+    "T where swap",
+    "T where to_stream",
+    "T to_stream key_by",
+    "T count",
+    "T where count",
+    "S where to_table count",
+    "S to_table where count",
+    "S union R",
+    "S union R where",
+    "S union R to_table where",
+    "S union R key_by to_table",
+    "A explode",
+    "A explode to_table",
+    "A explode key_by",
+    "A explode key_by to_table",
+]
 
 pytestmark = [needed, javac_needed]
 

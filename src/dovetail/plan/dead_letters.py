@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pyspark.sql.types import StringType, StructField, StructType
 
 from dovetail.columns import LETTER, OPERATOR, PROBLEM
+from dovetail.plan.foreign_key_join import ForeignKeyJoin
 from dovetail.plan.nodes import Node
+from dovetail.plan.views import View
 
 
 @dataclass(frozen=True)
@@ -18,3 +21,13 @@ class DeadLetters(Node):
     key = StructType([StructField(OPERATOR, StringType(), False)])
     values = StructType([StructField(name, StringType(), False) for name in (PROBLEM, LETTER)])
     stream = True
+
+
+def leaving_out(node: Node) -> Iterator[View | ForeignKeyJoin]:
+    """What leaves out the rows on which an expression fails, each once."""
+    for part in dict.fromkeys(node.walk()):
+        if isinstance(part, View):
+            if part.letters is not None:
+                yield part
+        elif isinstance(part, ForeignKeyJoin) and part.fallible:
+            yield part

@@ -10,7 +10,7 @@ read the sources. Each step can be repeated; which are left, ``dovetail.json`` s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from os import PathLike, fspath
 from typing import Any
@@ -22,11 +22,10 @@ from dovetail.errors import ConfigurationError
 from dovetail.files import files_of
 from dovetail.physical.line import Plan
 from dovetail.physical.stage import Stage
-from dovetail.plan.dead_letters import DeadLetters
+from dovetail.plan.dead_letters import DeadLetters, leaving_out
 from dovetail.plan.fingerprint import origins_of
-from dovetail.plan.foreign_key_join import ForeignKeyJoin
 from dovetail.plan.nodes import Derived, Node
-from dovetail.plan.views import View, parts_of
+from dovetail.plan.views import parts_of
 from dovetail.refusals import reaching, refused
 from dovetail.sessions import is_remote
 from dovetail.spark import seed, succession
@@ -89,7 +88,7 @@ def prepared(
 
 def _says_by_itself(node: Node) -> bool:
     """Whether static tables may give results, or dead letters, though nothing else comes."""
-    return node.begins or any(one.begins for part in _failing(node) for one in part.inputs)
+    return node.begins or any(one.begins for part in leaving_out(node) for one in part.inputs)
 
 
 def _has_letters(run: Run) -> bool:
@@ -97,17 +96,8 @@ def _has_letters(run: Run) -> bool:
     results' do. On Spark Connect, which cannot begin with a micro-batch of them, they do not.
     """
     asked = any(isinstance(one.node, DeadLetters) for one in run.outcomes)
-    fail = any(True for node in run.nodes for _ in _failing(node))
+    fail = any(True for node in run.nodes for _ in leaving_out(node))
     return asked and fail and not is_remote(run.session)
-
-
-def _failing(node: Node) -> Iterator[Node]:
-    """What leaves out the rows on which an expression fails."""
-    for part in node.walk():
-        if (isinstance(part, View) and part.letters is not None) or (
-            isinstance(part, ForeignKeyJoin) and part.fallible
-        ):
-            yield part
 
 
 def finished(run: Run, bound: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from dovetail.columns import (
     quoted,
 )
 from dovetail.errors import PlanError
+from dovetail.plan.dead_letters import leaving_out
 from dovetail.plan.foreign_key_join import ForeignKeyJoin
 from dovetail.plan.nodes import Derived, Entry, Node
 from dovetail.plan.views import View, views_of
@@ -35,10 +36,9 @@ def dead_letters(node: Node) -> DataFrame:
     query.refuse_static("dead_letters", node)
     sources = [source.with_unread for source in node.origins]
     unread = [_unread(frame) for frame in sources if frame is not None]
-    nodes = dict.fromkeys(node.walk())
-    views = [_of_view(one) for one in nodes if isinstance(one, View) and one.letters is not None]
-    joins = [_of_join(one) for one in nodes if isinstance(one, ForeignKeyJoin) and one.fallible]
-    letters = [*unread, *views, *joins]
+    parts = leaving_out(node)
+    failed = [_of_view(one) if isinstance(one, View) else _of_join(one) for one in parts]
+    letters = [*unread, *failed]
     if not letters:
         raise PlanError(
             node.name,
