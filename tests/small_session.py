@@ -45,7 +45,8 @@ FIRST = ("spark-core", "spark-sql_", "spark-sql-api", "spark-catalyst", "scala-l
 
 def builder() -> SparkSession.Builder:
     """Two cores; no plan is worth compiling, none is kept once it has run, and columns do not note
-    the line that made them.
+    the line that made them. Stores of queries that have ended are closed soon: each process that
+    the JVM starts closes all files that it has open.
     """
     first = [str(jar) for name in FIRST for jar in JARS.glob(f"{name}*.jar")]
     archived = f" -Xlog:disable -XX:SharedArchiveFile={archive()}" if archive().exists() else ""
@@ -63,6 +64,7 @@ def builder() -> SparkSession.Builder:
         .config("spark.python.authenticate.socketTimeout", "120s")  # a busy machine
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+        .config("spark.sql.streaming.stateStore.maintenanceInterval", "5s")
     )
 
 

@@ -24,9 +24,10 @@ import dovetail as dt
 from benchmarks.standalone import HOME, SETTINGS, bare, cluster
 
 ROOT = Path(__file__).parent.parent
-KILLS = [("tree", "offsets", 2), ("foreign key", "commits", 3), ("foreign key", "offsets", 7)]
-JOINS = ("tree", "commits", 5)
+KILLS = [("tree", "offsets", 1), ("foreign key", "commits", 2), ("foreign key", "offsets", 5)]
+JOINS = ("tree", "commits", 3)
 """When a worker joins."""
+BATCHES = 8
 
 
 def session(master: str) -> SparkSession:
@@ -67,7 +68,7 @@ TASKS = {"joins": joins, "flights": flights}
 
 
 def test_executors_die_and_a_worker_joins(spark: SparkSession, tmp_path: Path) -> None:
-    given = test_restart.batches(12, 6)
+    given = test_restart.batches(BATCHES, 6)
     for kind in test_restart.KINDS:
         (tmp_path / kind).mkdir()
         test_restart.write(tmp_path / kind, given)

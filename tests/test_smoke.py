@@ -1,6 +1,7 @@
 """Each kind of topology once, as a query that stops and goes on: what a version of Spark must run.
 
-``./dev versions`` runs this on other versions than those of all tests.
+``./dev versions`` runs this, on other versions than those of all tests, where it is slow: each kind
+has tests of its own.
 """
 
 from __future__ import annotations
@@ -154,6 +155,7 @@ KINDS: dict[str, tuple[Callable[[World], Any], Rows, Rows, list[tuple[Any, ...]]
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kind_runs_and_goes_on(kind: str, spark: SparkSession, tmp_path: Path) -> None:
     """On its checkpoint, and on another one that has its state, and there in other partitions."""

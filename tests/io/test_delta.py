@@ -73,7 +73,10 @@ def test_the_table_is_the_join_of_all_input_so_far_whatever_fails(
     assert versions == [{}, {}, expected[0], expected[1], *expected[1:]]
 
 
-@pytest.mark.parametrize(("key", "few"), [("k", True), ("last", False), ("a`b.c", True)])
+@pytest.mark.parametrize(
+    ("key", "few"),
+    [pytest.param("k", True, marks=pytest.mark.slow), ("last", False), ("a`b.c", True)],
+)
 def test_merging_takes_the_last_change_of_a_key_and_twice_is_once(
     delta_spark: SparkSession,
     tmp_path: Path,
@@ -134,7 +137,14 @@ def test_a_small_merge_compiles_hardly_any_code(delta_spark: SparkSession, tmp_p
     assert delta_spark.read.format("delta").load(table).count() == 20
 
 
-@pytest.mark.parametrize("chosen", [None, "w != '1'", "w IS NULL OR w > ''"])
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        pytest.param(None, marks=pytest.mark.slow),
+        pytest.param("w != '1'", marks=pytest.mark.slow),
+        "w IS NULL OR w > ''",
+    ],
+)
 def test_rows_whose_keys_have_nulls_are_merged(
     delta_spark: SparkSession, tmp_path: Path, chosen: str | None
 ) -> None:

@@ -112,8 +112,8 @@ def read(spark: SparkSession, path: Path | str, key: str = "id") -> Versions:
     ("seed", "few", "nulls", "key"),
     [
         (0, True, True, "id"),
-        (1, True, False, "a`b.c"),
-        (2, False, True, "stored"),
+        pytest.param(1, True, False, "a`b.c", marks=pytest.mark.slow),
+        pytest.param(2, False, True, "stored", marks=pytest.mark.slow),
     ],
 )
 def test_versions_are_those_of_the_changelog_however_it_is_cut(
@@ -228,10 +228,10 @@ def place(delta_spark: SparkSession, tmp_path: Path) -> Place:
 @pytest.mark.parametrize(
     ("existing", "step"),
     [
-        ("refuse", "create"),
-        ("refuse", "set_property"),
+        pytest.param("refuse", "create", marks=pytest.mark.slow),
+        pytest.param("refuse", "set_property", marks=pytest.mark.slow),
         ("refuse", "merge_versions"),
-        ("replace", "create"),
+        pytest.param("replace", "create", marks=pytest.mark.slow),
     ],
 )
 def test_a_query_that_is_killed_after_any_commit_has_the_versions_once(

@@ -219,8 +219,8 @@ def test_a_table_is_laid_out_by_its_columns(place: Place) -> None:
 @pytest.mark.parametrize(
     ("existing", "step"),
     [
-        ("refuse", "create"),
-        ("refuse", "set_property"),
+        pytest.param("refuse", "create", marks=pytest.mark.slow),
+        pytest.param("refuse", "set_property", marks=pytest.mark.slow),
         ("refuse", "merge_changes"),
         ("replace", "create"),
     ],
@@ -298,9 +298,9 @@ def test_small_files_are_put_together(place: Place) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, "interval 3600 seconds"),
+        pytest.param({}, "interval 3600 seconds", marks=pytest.mark.slow),
         ({"retention": "2 days"}, "interval 172800 seconds"),
-        (dict.fromkeys(SPANS), None),
+        pytest.param(dict.fromkeys(SPANS), None, marks=pytest.mark.slow),
     ],
 )
 def test_a_tables_log_forgets_files_that_are_no_part_of_it(

@@ -110,7 +110,11 @@ def place(spark: SparkSession, tmp_path: Path, database: str) -> Place:
     return Place(spark, tmp_path, database)
 
 
-@pytest.fixture(params=["driver", "tasks"])
+WAYS = ["driver", "tasks"]
+both_ways = pytest.mark.parametrize("way", WAYS, indirect=True)
+
+
+@pytest.fixture(params=[WAYS[0], pytest.param(WAYS[1], marks=pytest.mark.slow)])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Rows come through the driver, or from tasks."""
     if request.param == "tasks":
@@ -141,6 +145,7 @@ def failed(place: Place, *parts: str, **options: Any) -> None:
 # Contents.
 
 
+@both_ways
 def test_the_table_is_what_the_changelog_says(place: Place, way: str) -> None:
     place.come((1, "a"), (2, "b"), (1, "c"), (3, None))
     place.come((2, None), (4, "d"), (4, None), (5, "e"), (5, None), (5, "f"))
@@ -202,6 +207,7 @@ def test_floats_that_spark_takes_for_equal_are_one_key(place: Place, way: str) -
     assert place.rows() == [(0.0, "d"), (1.5, "c"), (float("inf"), "e")]
 
 
+@both_ways
 def test_nulls_are_keys(place: Place, way: str) -> None:
     customers = "name string, zone long, v string, at timestamp"
     place.come((1, "ann", 1, "a"), (2, "bob", 2, "b"), (3, None, None, "c"), schema=ORDERS)
@@ -247,6 +253,7 @@ def test_records_are_appended_once(place: Place, way: str) -> None:
     refused(place, "existing= is for tables", error=dt.PlanError, **adopting)
 
 
+@both_ways
 def test_all_types_are_kept_as_they_are(place: Place, way: str) -> None:
     nested = "struct<a: double, b: timestamp, c: string>"
     columns = {
@@ -399,7 +406,10 @@ def test_a_batch_is_taken_once_and_in_order(place: Place, way: str) -> None:
     assert place.batch() == [(1,)]
 
 
-@pytest.mark.parametrize(("kind", "few"), [("table", "few"), ("stream", "many")])
+@pytest.mark.parametrize(
+    ("kind", "few"),
+    [("table", "few"), pytest.param("stream", "many", marks=pytest.mark.slow)],
+)
 def test_a_kill_loses_and_doubles_nothing(place: Place, kind: str, few: str) -> None:
     for batch in range(3):
         place.come(*((n, f"{batch}") for n in range(batch, batch + 4)), (batch, None))

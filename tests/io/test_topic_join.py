@@ -109,7 +109,7 @@ def topics(broker: Broker, history: Sequence[Record]) -> dict[str, str]:
     return topics
 
 
-@pytest.mark.parametrize("how", ["inner", "left"])
+@pytest.mark.parametrize("how", [pytest.param("inner", marks=pytest.mark.slow), "left"])
 def test_each_keys_records_are_each_inputs_own_results(
     broker: Broker,
     history: Sequence[Record],
@@ -272,7 +272,7 @@ def test_a_record_that_cannot_be_read_stops_the_query_or_is_counted(
     assert "k2" not in written
 
 
-@pytest.mark.parametrize("there", [1, 5])
+@pytest.mark.parametrize("there", [1, pytest.param(5, marks=pytest.mark.slow)])
 def test_a_topic_that_is_deleted_and_made_anew_is_another_log(
     broker: Broker, tmp_path: Path, there: int
 ) -> None:

@@ -50,7 +50,7 @@ def naive(world: World, how: str) -> list[dict[str, Any]]:
     return sorted(({n: r[n] for n in ("id", "customer", "n", "city")} for r in rows), key=shown)
 
 
-@pytest.mark.parametrize("how", ["inner", "left"])
+@pytest.mark.parametrize("how", [pytest.param("inner", marks=pytest.mark.slow), "left"])
 def test_random_histories_end_in_the_join(spark: SparkSession, tmp_path: Path, how: Any) -> None:
     rng = random.Random(how)
     world = World(tmp_path, orders(), customers())
@@ -106,7 +106,9 @@ def test_rows_for_others_pass_a_delta_join(
     assert progress.numInputRows == 3
 
 
-@pytest.mark.parametrize("how", ["inner", "left", "right", "outer"])
+@pytest.mark.parametrize(
+    "how", [*(pytest.param(h, marks=pytest.mark.slow) for h in ("inner", "left", "right")), "outer"]
+)
 def test_pairs_of_a_history_end_in_the_join(spark: SparkSession, tmp_path: Path, how: Any) -> None:
     rng = random.Random(how)
     left = TableOf("l", {"k": "long", "i": "long", "a": "string"}, ["k", "i"], [["k"]])

@@ -75,7 +75,7 @@ def test_all_types(delta_spark: SparkSession, tmp_path: Path) -> None:
     assert len(seen) == 2
 
 
-@pytest.mark.parametrize("type_", ["double", "float"])
+@pytest.mark.parametrize("type_", ["double", pytest.param("float", marks=pytest.mark.slow)])
 def test_a_zero_that_changes_its_sign_is_a_change(
     delta_spark: SparkSession, tmp_path: Path, type_: str
 ) -> None:
