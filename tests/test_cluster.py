@@ -24,10 +24,10 @@ import dovetail as dt
 from benchmarks.standalone import HOME, SETTINGS, bare, cluster
 
 ROOT = Path(__file__).parent.parent
-KILLS = [("tree", "offsets", 1), ("foreign key", "commits", 2), ("foreign key", "offsets", 5)]
-JOINS = ("tree", "commits", 3)
+KILLS = [("foreign key", "offsets", 1), ("tree", "commits", 4)]
+JOINS = ("tree", "commits", 2)
 """When a worker joins."""
-BATCHES = 8
+BATCHES = 7
 
 
 def session(master: str) -> SparkSession:
@@ -137,7 +137,8 @@ json.dump([dovetail.__file__, sorted(map(list, rows))], open(out, "w"))
 """
 
 
-@pytest.mark.parametrize("way", ["--py-files", pytest.param("addArtifact", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["--py-files", "addArtifact"])
 def test_workers_get_the_library_as_a_wheel(tmp_path: Path, way: str) -> None:
     """The Python of the workers, and of the driver where it is submitted with the application, has
     what dovetail needs and not dovetail. Spark takes archives by their names.

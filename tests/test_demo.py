@@ -16,7 +16,7 @@ from examples.flights import __main__ as command
 from examples.flights import check
 from examples.flights.demo import changes, check_all, run
 
-SLICES = 4
+SLICES = 9
 
 
 @pytest.fixture(scope="module")

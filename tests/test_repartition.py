@@ -103,6 +103,7 @@ def test_a_call_that_is_killed_is_repeated(
     assert told.by_key() == whole.by_key()
 
 
+@pytest.mark.slow
 def test_the_list_of_files_of_a_folder_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     """Spark puts the last ten micro-batches of it together, all of which must be there. What a
     kill leaves of one that was being listed lies beside them.

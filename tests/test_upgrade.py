@@ -252,7 +252,7 @@ class KilledError(Exception):
     """What ends a call in its middle."""
 
 
-@pytest.mark.parametrize("step", first(2, ["read", "clear", "write", "_going_on"]))
+@pytest.mark.parametrize("step", first(1, ["clear", "read", "write", "_going_on"]))
 def test_a_call_that_is_killed_is_repeated(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

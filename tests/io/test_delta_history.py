@@ -302,6 +302,7 @@ def test_what_to_delta_takes_holds_for_versions(place: Place) -> None:
     assert place.stored() == [("a", 9, 50, None)]
 
 
+@pytest.mark.slow
 def test_versions_of_groups(place: Place) -> None:
     """A group that is there at no time between two changes has no version."""
     counted = place.table().group_by("v").agg(n=dt.count())

@@ -134,6 +134,7 @@ def test_rows_that_are_there_are_refused_replaced_or_adopted(place: Place) -> No
     assert place.versions()[-2:] == [[(2, "b")], [(2, "b"), (3, "c")]]
 
 
+@pytest.mark.slow
 def test_a_table_goes_on_with_the_state_of_another_query(place: Place) -> None:
     """A new one has all rows from its first commit on; the one that is there may be adopted."""
     place.run()
@@ -152,7 +153,7 @@ def test_a_table_goes_on_with_the_state_of_another_query(place: Place) -> None:
 @pytest.mark.parametrize(
     ("schema", "rows", "problem"),
     [
-        ("id long", [(9,)], "v is missing"),
+        pytest.param("id long", [(9,)], "v is missing", marks=pytest.mark.slow),
         ("id long, v string, w int", [(9, "y", 1)], "w is not among the query's"),
         ("id long, v long", [(9, 1)], "v is bigint and comes as string"),
     ],
@@ -201,6 +202,7 @@ def test_a_table_with_a_streams_records_is_laid_out_and_gets_columns(place: Plac
     assert {path.parent.name for path in place.target.glob("*/*.parquet")} == {"v=a", "v=b"}
 
 
+@pytest.mark.slow
 def test_a_table_is_laid_out_by_its_columns(place: Place) -> None:
     with pytest.raises(dt.PlanError, match="partition_by= names an unknown column 'w'"):
         place.run(partition_by="w")
@@ -222,7 +224,7 @@ def test_a_table_is_laid_out_by_its_columns(place: Place) -> None:
         pytest.param("refuse", "create", marks=pytest.mark.slow),
         pytest.param("refuse", "set_property", marks=pytest.mark.slow),
         ("refuse", "merge_changes"),
-        ("replace", "create"),
+        pytest.param("replace", "create", marks=pytest.mark.slow),
     ],
 )
 def test_a_query_that_is_killed_in_its_first_micro_batch_goes_on(
@@ -323,6 +325,7 @@ def test_a_log_knows_its_commits_as_long_as_files_that_have_left() -> None:
         assert sink.properties[lake.LOG_RETENTION] == f"interval {days * 86400} seconds"
 
 
+@pytest.mark.slow
 def test_a_tables_log_loses_commits_that_are_old(place: Place) -> None:
     options: dict[str, Any] = {"compact_every": 1, **dict.fromkeys(SPANS, "2 minutes")}
     place.run(**options)

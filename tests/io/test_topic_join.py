@@ -272,7 +272,8 @@ def test_a_record_that_cannot_be_read_stops_the_query_or_is_counted(
     assert "k2" not in written
 
 
-@pytest.mark.parametrize("there", [1, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("there", [1, 5])
 def test_a_topic_that_is_deleted_and_made_anew_is_another_log(
     broker: Broker, tmp_path: Path, there: int
 ) -> None:

@@ -171,8 +171,8 @@ def targets(lake: Lake, request: pytest.FixtureRequest) -> dict[str, dt.Snapshot
     "name",
     [
         *(pytest.param(how, marks=pytest.mark.slow) for how in ("inner", "left", "right")),
-        *("outer", "cascade"),
-        pytest.param("many to many", marks=pytest.mark.slow),
+        "outer",
+        *(pytest.param(tree, marks=pytest.mark.slow) for tree in ("cascade", "many to many")),
     ],
 )
 def test_every_commit_is_the_join_of_the_versions_that_it_covers(

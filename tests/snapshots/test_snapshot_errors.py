@@ -140,6 +140,7 @@ def test_a_source_whose_schema_changes(tables: Tables) -> None:
     assert tables.stored() == {(1, 5, "x")}
 
 
+@pytest.mark.slow
 def test_columns_that_the_join_does_not_use_are_renamed_and_dropped(tables: Tables) -> None:
     """Between changes that one step reads."""
     tables.sql("ALTER TABLE {l} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
@@ -163,6 +164,7 @@ def test_columns_that_the_join_does_not_use_are_renamed_and_dropped(tables: Tabl
     assert tables.stored() == {(1, None, "x"), (3, None, "x"), (4, "e", "x")}
 
 
+@pytest.mark.slow
 def test_an_unused_column_of_a_source_that_is_overwritten(tables: Tables) -> None:
     tables.write(tables.left, LEFT + ", more int", [(3, 10, "c", 1)], mergeSchema="true")
     joined = tables.joined(select=["v", "w"])

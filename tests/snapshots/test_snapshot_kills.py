@@ -33,7 +33,8 @@ MERGES = 3
 ORDERS, CUSTOMERS = 300, 20
 
 
-@pytest.mark.parametrize("images_each", [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("images_each", [2, 4])
 def test_what_a_kill_within_a_merge_leaves_is_gone_on_with(
     delta_spark: SparkSession, tmp_path: Path, images_each: int
 ) -> None:

@@ -171,7 +171,7 @@ RUNNERS = {
     "8 buckets": Runner(3, restart=True, buckets=8),
     "16 buckets": Runner(WHOLE, buckets=16),
 }
-SLOW = {"by three", "colliding", "2 buckets"}
+SLOW = {"by three", "colliding", "2 buckets", "16 buckets"}
 """They are as "at once", "colliding, restarted" and "8 buckets"."""
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in RUNNERS]
 BY_BATCH = [name for name in NAMES if name.values[0] not in ("one by one", "by three")]
@@ -256,16 +256,14 @@ def test_slices_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 FAR = 10**11
 USUAL = {
-    *("table_table/chain-left-outer", "table_table/same-table-twice-chain"),
-    "table_table/batch-outer",
-    *("stream_table/arrival-inner", "stream_table/grace-left"),
+    *("table_table/chain-left-outer", "table_table/batch-outer"),
+    "stream_table/grace-left",
     *("stream_stream/closing-final-outer", "stream_stream/closing-outer-retract"),
-    *("versioned/versions-outer-LR", "versioned/history-outer"),
+    "versioned/versions-outer-LR",
     *("foreign_key/versioned-outer-LR", "foreign_key/batch-outer"),
     *("aggregate/stream-by", "aggregate/table-batch-by"),
     *("windowed/nested-shift", "windowed/table-session-final"),
-    *("view/table-swapped", "view/union-where", "view/explode-keyed"),
-    *("view/deduplicate-once", "view/expire-twice", "view/changes-met"),
+    *("view/union-where", "view/explode-keyed", "view/expire-twice", "view/changes-met"),
 }
 """The others are slow because they are many."""
 
