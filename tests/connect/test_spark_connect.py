@@ -166,18 +166,18 @@ def several_results(spark: SparkSession, folder: Path) -> dict[str, list[str]]:
 
 def test_several_results_into_several_sinks(delta_client: Client, tmp_path: Path) -> None:
     """Of a query that goes on; a table in memory has what came in its own run."""
-    second = [
+    later = [
         "('AA', 1, 7, 'upsert')",
         "('AA', 2, 12, 'upsert')",
         "('UA', 1, 2, 'upsert')",
         "('UA', None, None, 'delete')",
     ]
-    first = [
+    earlier = [
         "('AA', 1, 5, 'upsert')",
         "('UA', 1, None, 'upsert')",
         "('XX', 1, 9, 'upsert')",
     ]
-    handed = [f"{row[:-1]}, {n})" for n, rows in enumerate((first, second)) for row in rows]
+    handed = [f"{row[:-1]}, {n})" for n, rows in enumerate((earlier, later)) for row in rows]
     assert delta_client.run(several_results, tmp_path) == {
         "merged": [
             "(2, 'AA', 7, 'American Airlines', 0.117, 'AMERICAN AIRLINES')",
@@ -205,7 +205,7 @@ def test_several_results_into_several_sinks(delta_client: Client, tmp_path: Path
             "(4, None, None, 1, 'upsert')",
             "(5, 'United', None, 2, 'upsert')",
         ],
-        "memory": second,
+        "memory": later,
         "handed": sorted(handed),
     }
 

@@ -24,7 +24,7 @@ ONS = ({"a": "b"}, {"b": "b"}, {"a": "x"}, {"x": "x"})
 """By both keys, by the right key, by the left key, by neither: many to many."""
 
 
-def pairs(ones: Sequence[Any], others: Sequence[Any], *usual: tuple[Any, Any]) -> list[Any]:
+def all_pairs(ones: Sequence[Any], others: Sequence[Any], *usual: tuple[Any, Any]) -> list[Any]:
     """All pairs; those that are not usual are slow."""
     return [
         pytest.param(
@@ -95,7 +95,7 @@ def join(left: SnapshotNode, right: SnapshotNode, on: dict[str, str], how: str) 
     return plan.join(left, right, on=pairs, how=how, select=select, name=None)
 
 
-@pytest.mark.parametrize(("how", "on"), pairs(HOWS, ONS, *zip(HOWS, ONS, strict=True)))
+@pytest.mark.parametrize(("how", "on"), all_pairs(HOWS, ONS, *zip(HOWS, ONS, strict=True)))
 def test_two_tables(
     small_spark: SparkSession, histories: Histories, how: str, on: dict[str, str]
 ) -> None:
@@ -104,7 +104,7 @@ def test_two_tables(
 
 
 @pytest.mark.parametrize(
-    ("lower", "upper"), pairs(HOWS, HOWS, ("inner", "outer"), ("right", "left"))
+    ("lower", "upper"), all_pairs(HOWS, HOWS, ("inner", "outer"), ("right", "left"))
 )
 def test_a_cascade_whose_upper_join_names_a_column_of_the_middle_table(
     small_spark: SparkSession, histories: Histories, lower: str, upper: str
@@ -116,7 +116,7 @@ def test_a_cascade_whose_upper_join_names_a_column_of_the_middle_table(
 
 @pytest.mark.parametrize(
     ("lower", "upper"),
-    pairs(HOWS, HOWS, ("left", "inner"), ("outer", "right"), ("outer", "outer")),
+    all_pairs(HOWS, HOWS, ("left", "inner"), ("outer", "right"), ("outer", "outer")),
 )
 def test_a_cascade_on_the_right_and_many_to_many(
     small_spark: SparkSession, histories: Histories, lower: str, upper: str
