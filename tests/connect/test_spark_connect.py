@@ -522,6 +522,7 @@ def begun_with_rows(spark: SparkSession, folder: Path) -> list[list[str]]:
 def test_a_table_begins_with_rows_and_state_is_read(client: Client, tmp_path: Path) -> None:
     assert client.run(begun_with_rows, tmp_path) == [
         [
+            "(1, 5, 'American', 'upsert')",
             "(1, None, None, 'delete')",
             "(2, 7, 'American', 'upsert')",
             "(2, None, 'United', 'upsert')",
