@@ -117,7 +117,7 @@ def _process(
             after = replace(after, stream_time_us=idling.moved(idle, after, now_us))
             time_us = idling.time_of(fragment, after.stream_time_us)
         time = Time(time_us, pause.heard_us)
-        again_us = min((at for at in (again_us, pause.again_us) if at is not None), default=None)
+        again_us = pause.again_us if again_us is None else min(again_us, pause.again_us)
     share = Share(
         fragment=fragment,
         sources=sources,

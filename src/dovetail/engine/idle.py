@@ -25,6 +25,9 @@ from dovetail.physical.line import Plan
 from dovetail.plan.spans import Span, microseconds
 from dovetail.state.manifest import Manifest
 
+LOOK_US = 10_000_000
+"""How long a stage does not look, at most, before stream time goes on."""
+
 Times: TypeAlias = "tuple[int | None, ...]"
 """A time for each input, None before its first."""
 
@@ -58,12 +61,12 @@ def idle_us(operator: str, span: Span, plan: Plan) -> int:
 @dataclass(frozen=True)
 class Pause:
     """How long nothing has come. ``heard_us``: by the wall clock, when something last did;
-    ``moves``: whether stream time goes on; ``again_us``: when to look again, None for never.
+    ``moves``: whether stream time goes on; ``again_us``: when to look again.
     """
 
     heard_us: int
     moves: bool
-    again_us: int | None
+    again_us: int
 
 
 def heard(known_us: Times, pieces: Sequence[Piece], now_us: int, told: frozenset[int]) -> Times:
@@ -78,16 +81,16 @@ def heard(known_us: Times, pieces: Sequence[Piece], now_us: int, told: frozenset
 
 
 def pause(idle: Idle, heard_us: Times, now_us: int) -> Pause:
-    """How long nothing has come to a stage. It looks again each time that this is longer by a
-    tenth, so that a long silence costs little.
+    """How long nothing has come to a stage. Once stream time goes on, it looks again each time that
+    this is longer by a tenth, so that a long silence costs little; before, also now and then: the
+    query may run with another ``idle=`` by then, which nothing else would tell.
     """
     last_us = max(_since(idle, heard_us, now_us))
     quiet_us, (_, span_us) = now_us - last_us, idle.run(now_us)
-    if span_us is None:
-        return Pause(last_us, moves=False, again_us=None)
-    if quiet_us < span_us:
-        return Pause(last_us, moves=False, again_us=last_us + span_us)
-    return Pause(last_us, moves=True, again_us=now_us + quiet_us // 10)
+    if span_us is not None and quiet_us >= span_us:
+        return Pause(last_us, moves=True, again_us=now_us + quiet_us // 10)
+    left_us = LOOK_US if span_us is None else span_us - quiet_us
+    return Pause(last_us, moves=False, again_us=now_us + min(left_us, LOOK_US))
 
 
 def moved(idle: Idle, manifest: Manifest, now_us: int) -> Times:
