@@ -43,7 +43,7 @@ import dovetail as dt
 from dovetail import testing
 from dovetail.physical.fragment import Emit
 
-RUNS = range(-(-int(os.environ.get("DOVETAIL_CASES", "100")) // 50))
+RUNS = range(-(-int(os.environ.get("DOVETAIL_CASES", "200")) // 50))
 SEED = int(os.environ.get("DOVETAIL_SEED", "77"))
 
 

@@ -278,3 +278,22 @@ def test_idle_is_given_from_the_first_start_on(spark: Any, tmp_path: Path) -> No
     assert query.awaitTermination(240)
     with pytest.raises(CheckpointError, match=r"idle= is given, and the query of .* begun without"):
         counted(left).write_stream(sink, checkpoint=tmp_path / "checkpoint", idle="1 min")
+
+
+def test_a_query_that_begins_with_idle_ends_by_itself_without(spark: Any, tmp_path: Path) -> None:
+    """Its stages have timers, which are not waited for."""
+    rows = [{"k": "a", "v": 1, "at": 1}]
+    write_file(tmp_path / "left", rows, SCHEMA | {"at": pa.timestamp("us", "UTC")}, 0)
+    frame = spark.readStream.schema("k string, v long, at timestamp").parquet(f"{tmp_path}/left")
+    left = dt.Stream.from_changelog(frame, key="k", timestamp="at", name="left")
+    told = dict[int, list[Any]]()
+    sink = dt.to_foreach_batch(lambda changes, number: told.update({number: changes.collect()}))
+    checkpoint = tmp_path / "checkpoint"
+    query = counted(left).write_stream(sink, checkpoint=checkpoint, idle="1 day")
+    try:
+        wait_until(query, lambda: 0 in told)
+    finally:
+        query.stop()
+    write_file(tmp_path / "left", rows, SCHEMA | {"at": pa.timestamp("us", "UTC")}, 1)
+    ending = counted(left).write_stream(sink, checkpoint=checkpoint, availableNow=True)
+    assert ending.awaitTermination(120)

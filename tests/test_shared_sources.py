@@ -56,7 +56,7 @@ def send(folder: Path) -> None:
     """Files of records, in their order."""
     folder.mkdir()
     draw = random.Random(3)
-    for number in range(3):
+    for number in range(4):
         lines = []
         for place in range(draw.choice([0, 12, 25])):
             row: dict[str, Any] = {

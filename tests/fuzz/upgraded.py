@@ -20,8 +20,8 @@ from fuzz.case import Case
 from fuzz.runs import Change, inputs
 from fuzz.topologies import Node
 
-CHANGES = ("how", "part", "same", "buckets")
-"""What the query before had: other kinds of join; not the last step; all of it; other buckets."""
+CHANGES = ("same", "buckets", "how", "part")
+"""What the query before had: all of it; other buckets; other kinds of join; not the last step."""
 _BY_ARRIVAL = {"first", "last", "collect_list"}
 """Aggregates that say in which order rows came, which their table does not."""
 
