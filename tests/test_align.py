@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from bench.parameters import first
+from bench.parameters import slow_after
 
 import dovetail as dt
 from dovetail import testing
@@ -97,7 +97,7 @@ def seen(changes: list[Change]) -> list[Any]:
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["running", "restarted"])
-@pytest.mark.parametrize("slow", first(1, ["R", "L"]))
+@pytest.mark.parametrize("slow", slow_after(1, ["R", "L"]))
 @pytest.mark.parametrize("kind", JOINS)
 def test_a_replay_equals_the_live_run(kind: str, slow: str, restart: bool) -> None:
     for seed in range(5):

@@ -18,16 +18,16 @@ from pathlib import Path
 import drivers
 import pytest
 import test_restart
+from bench.parameters import slow_after
 from pyspark.sql import SparkSession
 
 import dovetail as dt
 from benchmarks.standalone import HOME, SETTINGS, bare, cluster
 
 ROOT = Path(__file__).parent.parent
-KILLS = [("foreign key", "offsets", 1), ("tree", "commits", 4)]
+KILLS = [("foreign key", "offsets", 1), ("tree", "commits", 4), ("foreign key", "offsets", 7)]
 JOINS = ("tree", "commits", 2)
 """When a worker joins."""
-BATCHES = 7
 
 
 def session(master: str) -> SparkSession:
@@ -67,8 +67,9 @@ def flights(spark: SparkSession, folder: Path) -> None:
 TASKS = {"joins": joins, "flights": flights}
 
 
-def test_executors_die_and_a_worker_joins(spark: SparkSession, tmp_path: Path) -> None:
-    given = test_restart.batches(BATCHES, 6)
+@pytest.mark.parametrize("times", slow_after(1, [2, 3]))
+def test_executors_die_and_a_worker_joins(spark: SparkSession, tmp_path: Path, times: int) -> None:
+    given = test_restart.batches(4 * times, 6)
     for kind in test_restart.KINDS:
         (tmp_path / kind).mkdir()
         test_restart.write(tmp_path / kind, given)
@@ -77,7 +78,7 @@ def test_executors_die_and_a_worker_joins(spark: SparkSession, tmp_path: Path) -
         cluster(tmp_path / "cluster", workers=2) as machines,
         drivers.running(__file__, "joins", machines.url, str(tmp_path), folder=tmp_path) as driver,
     ):
-        for kind, log, number in sorted([*KILLS, JOINS], key=lambda event: event[2]):
+        for kind, log, number in sorted([*KILLS[:times], JOINS], key=lambda event: event[2]):
             path = tmp_path / kind / "checkpoint" / log / str(number)
             drivers.wait_until(path.exists, driver, str(path))
             if (kind, log, number) == JOINS:

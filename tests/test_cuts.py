@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pytest
-from bench.parameters import first
+from bench.parameters import slow_after
 
 import dovetail as dt
 from dovetail import testing
@@ -263,7 +263,7 @@ def by_driver(name: str, log: Sequence[tuple[str, Record]], cuts: set[int], buck
     return found, Counter({count: n for count, n in driver.counts.items() if n})
 
 
-@pytest.mark.parametrize("seeds", first(1, [range(1), range(1, 3)]), ids=str)
+@pytest.mark.parametrize("seeds", slow_after(1, [range(1), range(1, 3)]), ids=str)
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_cuts_say_the_same(name: str, seeds: range) -> None:
     for seed in seeds:
@@ -280,7 +280,7 @@ def test_cuts_say_the_same(name: str, seeds: range) -> None:
             assert by_driver(name, log, cuts, buckets) == expected, (seed, len(cuts), buckets)
 
 
-@pytest.mark.parametrize("seeds", first(1, [range(4), range(4, 8)]), ids=str)
+@pytest.mark.parametrize("seeds", slow_after(1, [range(4), range(4, 8)]), ids=str)
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_any_number_of_buckets_says_the_same(name: str, seeds: range) -> None:
     late = 0

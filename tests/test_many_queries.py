@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import small_session
 import test_leaks
+from bench.parameters import slow_after
 from drivers import reported
 from pyspark.sql import SparkSession
 
@@ -101,7 +102,7 @@ def main(folder: Path, queries: int) -> None:
     print(json.dumps(found))
 
 
-@pytest.mark.parametrize("queries", [3, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("queries", slow_after(1, [3, 10]))
 def test_stopped_queries_leave_nothing_behind(tmp_path: Path, queries: int) -> None:
     found = reported(__file__, tmp_path, queries)
     first, last = found[0], found[-1]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.parameters import first
+from bench.parameters import slow_after
 from pyspark.sql import SparkSession
 from test_rewind import Told, joined, write
 from typer.testing import CliRunner
@@ -45,15 +45,16 @@ def folders(checkpoint: Path) -> set[str]:
     return {path.parent.name for path in checkpoint.glob(f"state/*/*/{last}.*")}
 
 
+@pytest.mark.parametrize("numbers", slow_after(1, [[3, 1], [5, 3, 1]]))
 def test_a_query_goes_on_with_another_number_of_partitions(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, numbers: list[int]
 ) -> None:
-    """More and one, through the command line too; all that it emits is the same."""
+    """More, fewer and one, through the command line too; all that it emits is the same."""
     write(tmp_path, 0, STEP)
     table, checkpoint = totals(spark, tmp_path), tmp_path / "checkpoint"
     told, whole = Told(), Told()
     run(table, checkpoint, told, buckets=BUCKETS, partitions=2)
-    for number, partitions in enumerate((3, 1), start=1):
+    for number, partitions in enumerate(numbers, start=1):
         before = stored(spark, checkpoint)
         if partitions == 3:
             command = ["repartition", str(checkpoint), "--partitions", "3"]
@@ -66,10 +67,10 @@ def test_a_query_goes_on_with_another_number_of_partitions(
         assert folders(checkpoint) == {*map(str, range(partitions))}
     run(table, tmp_path / "another", whole, buckets=BUCKETS, partitions=2)
     assert told.by_key() == whole.by_key()
-    assert len(whole.batches) == 3 * STEP
+    assert len(whole.batches) == (1 + len(numbers)) * STEP
 
 
-@pytest.mark.parametrize("lost", first(1, ["the commit", "the binding"]))
+@pytest.mark.parametrize("lost", slow_after(1, ["the commit", "the binding"]))
 def test_a_call_that_is_killed_is_repeated(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:

@@ -25,7 +25,7 @@ from bench import runners
 from bench.families import tables as family
 from bench.models import foreign_keys as fk_model
 from bench.models.tables import static_join
-from bench.parameters import first
+from bench.parameters import slow_after
 from bench.records import Record, cut, flat
 from pyspark import SparkFiles
 from pyspark.errors import StreamingQueryException
@@ -201,7 +201,7 @@ def test_every_batch_is_a_consistent_snapshot(spark: SparkSession, tmp_path: Pat
     assert deleted_copies > 0
 
 
-@pytest.mark.parametrize("spoil", first(2, SPOILS))
+@pytest.mark.parametrize("spoil", slow_after(2, SPOILS))
 def test_local_copies_may_be_spoiled_between_and_within_micro_batches(
     spark: SparkSession, tmp_path: Path, spoil: str
 ) -> None:
@@ -242,7 +242,7 @@ def test_local_copies_may_be_spoiled_between_and_within_micro_batches(
     assert len(told) == len(expected("tree", [r for records in given for r in records]))
 
 
-@pytest.mark.parametrize("times", first(1, [2, 4]))
+@pytest.mark.parametrize("times", slow_after(1, [2, 4]))
 def test_a_killed_driver_loses_and_doubles_nothing(
     spark: SparkSession, tmp_path: Path, times: int
 ) -> None:

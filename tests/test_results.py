@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from bench.parameters import first
+from bench.parameters import slow_after
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -132,7 +132,7 @@ def by_key(changes: Sequence[Change]) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("buckets", first(1, [3, 1]))
+@pytest.mark.parametrize("buckets", slow_after(1, [3, 1]))
 @pytest.mark.parametrize("results", ALL, ids=lambda results: results.__name__)
 def test_each_result_is_what_its_own_query_gives(results: Results, buckets: int) -> None:
     for seed in range(2):

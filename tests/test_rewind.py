@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.parameters import slow_after
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from small_session import with_delta
@@ -134,9 +135,7 @@ def test_a_new_folder_lists_nothing_for_what_was_written_elsewhere(
     assert spark.read.schema("id long").parquet(str(tmp_path / "out")).count() == 0
 
 
-@pytest.mark.parametrize(
-    "done", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (-1, 0, 8, 14))]
-)
+@pytest.mark.parametrize("done", slow_after(1, [1, -1, 0, 8, 14]))
 def test_a_call_that_is_killed_is_repeated(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int
 ) -> None:

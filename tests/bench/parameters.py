@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 
-def first(usual: int, values: Iterable[Any]) -> list[Any]:
-    """The values; those after the first ``usual`` ones are slow."""
+def slow_after(usual: int, values: Iterable[Any]) -> list[Any]:
+    """The values, or tuples of several parameters' values; those after the first ``usual`` ones are
+    slow.
+    """
+    tuples = (value if isinstance(value, tuple) else (value,) for value in values)
     return [
-        value if place < usual else pytest.param(value, marks=pytest.mark.slow)
-        for place, value in enumerate(values)
+        pytest.param(*value, marks=[] if place < usual else pytest.mark.slow)
+        for place, value in enumerate(tuples)
     ]

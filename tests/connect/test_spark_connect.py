@@ -18,7 +18,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from bench.parameters import first
+from bench.parameters import slow_after
 from connect_server import Client, Server
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -232,7 +232,7 @@ def by_name(spark: SparkSession, folder: Path) -> dt.Table:
     return table.join(carriers(spark, folder), on="carrier", how="left", select=["late", "name"])
 
 
-@pytest.mark.parametrize("order", first(1, ["classic, connect", "connect, classic"]))
+@pytest.mark.parametrize("order", slow_after(1, ["classic, connect", "connect, classic"]))
 def test_a_query_goes_on_in_either_kind_of_session(
     spark: SparkSession, client: Client, tmp_path: Path, order: str
 ) -> None:
@@ -388,19 +388,29 @@ def test_a_failure_says_first_what_has_failed(client: Client, tmp_path: Path) ->
 
 
 def by_floats(spark: SparkSession, folder: Path) -> list[list[str]]:
-    """A table whose keys are floats, which Spark itself must merge, and all its versions."""
+    """A table whose keys are floats, which Spark itself must merge, and all its versions; those of
+    another, whose rows are few.
+    """
 
     def sinks(made: dict[str, Any]) -> dict[Any, Any]:
-        parts = flights(spark, folder).with_columns(part=F.col("late") / 4)
+        table = flights(spark, folder)
+        parts = table.with_columns(part=F.col("late") / 4)
         versions = dt.to_delta(folder / "versions", history=True)
-        return {parts.group_by("part").agg(n=dt.count()): [dt.to_delta(folder / "rows"), versions]}
+        return {
+            parts.group_by("part").agg(n=dt.count()): [dt.to_delta(folder / "rows"), versions],
+            table.group_by("carrier").agg(n=dt.count()): dt.to_delta(folder / "few", history=True),
+        }
 
     in_two_runs(spark, folder, sinks)
-    rows, versions = (
-        spark.read.format("delta").load(str(folder / name)) for name in ("rows", "versions")
+    rows, versions, few = (
+        spark.read.format("delta").load(str(folder / name)) for name in ("rows", "versions", "few")
     )
-    minutes = [F.minute(name) for name in ("_valid_from", "_valid_to")]
-    return [told(rows.drop("_timestamp")), told(versions.select("part", "n", *minutes, "_current"))]
+    times = [*(F.minute(name) for name in ("_valid_from", "_valid_to")), "_current"]
+    return [
+        told(rows.drop("_timestamp")),
+        told(versions.select("part", "n", *times)),
+        told(few.select("carrier", "n", *times)),
+    ]
 
 
 def test_delta_tables_are_merged_by_spark(delta_client: Client, tmp_path: Path) -> None:
@@ -412,6 +422,14 @@ def test_delta_tables_are_merged_by_spark(delta_client: Client, tmp_path: Path) 
             "(1.25, 1, 0, 11, False)",
             "(1.75, 1, 10, None, True)",
             "(2.25, 1, 2, None, True)",
+        ],
+        [
+            "('AA', 1, 0, 10, False)",
+            "('AA', 1, 11, None, True)",
+            "('AA', 2, 10, 11, False)",
+            "('UA', 1, 1, 10, False)",
+            "('UA', 1, 12, None, True)",
+            "('XX', 1, 2, None, True)",
         ],
     ]
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from bench.models import tables as naive
+from bench.parameters import slow_after
 from bench.records import Record
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -75,7 +76,7 @@ def test_the_table_is_the_join_of_all_input_so_far_whatever_fails(
 
 @pytest.mark.parametrize(
     ("key", "few"),
-    [pytest.param("k", True, marks=pytest.mark.slow), ("last", False), ("a`b.c", True)],
+    slow_after(2, [("last", False), ("a`b.c", True), ("k", True)]),
 )
 def test_merging_takes_the_last_change_of_a_key_and_twice_is_once(
     delta_spark: SparkSession,
@@ -137,14 +138,7 @@ def test_a_small_merge_compiles_hardly_any_code(delta_spark: SparkSession, tmp_p
     assert delta_spark.read.format("delta").load(table).count() == 20
 
 
-@pytest.mark.parametrize(
-    "chosen",
-    [
-        pytest.param(None, marks=pytest.mark.slow),
-        pytest.param("w != '1'", marks=pytest.mark.slow),
-        "w IS NULL OR w > ''",
-    ],
-)
+@pytest.mark.parametrize("chosen", slow_after(1, ["w IS NULL OR w > ''", "w != '1'", None]))
 def test_rows_whose_keys_have_nulls_are_merged(
     delta_spark: SparkSession, tmp_path: Path, chosen: str | None
 ) -> None:

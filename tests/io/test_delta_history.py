@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
+from bench.parameters import slow_after
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -110,11 +111,7 @@ def read(spark: SparkSession, path: Path | str, key: str = "id") -> Versions:
 
 @pytest.mark.parametrize(
     ("seed", "few", "nulls", "key"),
-    [
-        (0, True, True, "id"),
-        pytest.param(1, True, False, "a`b.c", marks=pytest.mark.slow),
-        pytest.param(2, False, True, "stored", marks=pytest.mark.slow),
-    ],
+    slow_after(1, [(0, True, True, "id"), (1, True, False, "a`b.c"), (2, False, True, "stored")]),
 )
 def test_versions_are_those_of_the_changelog_however_it_is_cut(
     delta_spark: SparkSession,
@@ -227,12 +224,15 @@ def place(delta_spark: SparkSession, tmp_path: Path) -> Place:
 
 @pytest.mark.parametrize(
     ("existing", "step"),
-    [
-        pytest.param("refuse", "create", marks=pytest.mark.slow),
-        pytest.param("refuse", "set_property", marks=pytest.mark.slow),
-        ("refuse", "merge_versions"),
-        pytest.param("replace", "create", marks=pytest.mark.slow),
-    ],
+    slow_after(
+        1,
+        [
+            ("refuse", "merge_versions"),
+            ("refuse", "create"),
+            ("refuse", "set_property"),
+            ("replace", "create"),
+        ],
+    ),
 )
 def test_a_query_that_is_killed_after_any_commit_has_the_versions_once(
     place: Place, monkeypatch: pytest.MonkeyPatch, existing: str, step: str

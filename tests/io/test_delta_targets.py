@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.parameters import slow_after
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -152,11 +153,14 @@ def test_a_table_goes_on_with_the_state_of_another_query(place: Place) -> None:
 
 @pytest.mark.parametrize(
     ("schema", "rows", "problem"),
-    [
-        pytest.param("id long", [(9,)], "v is missing", marks=pytest.mark.slow),
-        ("id long, v string, w int", [(9, "y", 1)], "w is not among the query's"),
-        ("id long, v long", [(9, 1)], "v is bigint and comes as string"),
-    ],
+    slow_after(
+        2,
+        [
+            ("id long, v string, w int", [(9, "y", 1)], "w is not among the query's"),
+            ("id long, v long", [(9, 1)], "v is bigint and comes as string"),
+            ("id long", [(9,)], "v is missing"),
+        ],
+    ),
 )
 def test_other_columns_are_refused_before_the_query_starts(
     place: Place, schema: str, rows: Rows, problem: str
@@ -220,12 +224,15 @@ def test_a_table_is_laid_out_by_its_columns(place: Place) -> None:
 
 @pytest.mark.parametrize(
     ("existing", "step"),
-    [
-        pytest.param("refuse", "create", marks=pytest.mark.slow),
-        pytest.param("refuse", "set_property", marks=pytest.mark.slow),
-        ("refuse", "merge_changes"),
-        pytest.param("replace", "create", marks=pytest.mark.slow),
-    ],
+    slow_after(
+        1,
+        [
+            ("refuse", "merge_changes"),
+            ("refuse", "create"),
+            ("refuse", "set_property"),
+            ("replace", "create"),
+        ],
+    ),
 )
 def test_a_query_that_is_killed_in_its_first_micro_batch_goes_on(
     place: Place, monkeypatch: pytest.MonkeyPatch, existing: str, step: str
@@ -299,11 +306,14 @@ def test_small_files_are_put_together(place: Place) -> None:
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [
-        pytest.param({}, "interval 3600 seconds", marks=pytest.mark.slow),
-        ({"retention": "2 days"}, "interval 172800 seconds"),
-        pytest.param(dict.fromkeys(SPANS), None, marks=pytest.mark.slow),
-    ],
+    slow_after(
+        1,
+        [
+            ({"retention": "2 days"}, "interval 172800 seconds"),
+            ({}, "interval 3600 seconds"),
+            (dict.fromkeys(SPANS), None),
+        ],
+    ),
 )
 def test_a_tables_log_forgets_files_that_are_no_part_of_it(
     place: Place, options: dict[str, Any], expected: str | None

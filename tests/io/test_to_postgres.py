@@ -19,6 +19,7 @@ from typing import Any
 import drivers
 import pytest
 import small_session
+from bench.parameters import slow_after
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -114,7 +115,7 @@ WAYS = ["driver", "tasks"]
 both_ways = pytest.mark.parametrize("way", WAYS, indirect=True)
 
 
-@pytest.fixture(params=[WAYS[0], pytest.param(WAYS[1], marks=pytest.mark.slow)])
+@pytest.fixture(params=slow_after(1, WAYS))
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Rows come through the driver, or from tasks."""
     if request.param == "tasks":
@@ -406,10 +407,7 @@ def test_a_batch_is_taken_once_and_in_order(place: Place, way: str) -> None:
     assert place.batch() == [(1,)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "few"),
-    [("table", "few"), pytest.param("stream", "many", marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("kind", "few"), slow_after(1, [("table", "few"), ("stream", "many")]))
 def test_a_kill_loses_and_doubles_nothing(place: Place, kind: str, few: str) -> None:
     for batch in range(3):
         place.come(*((n, f"{batch}") for n in range(batch, batch + 4)), (batch, None))

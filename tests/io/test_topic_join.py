@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from bench.models import tables as naive
+from bench.parameters import slow_after
 from bench.records import Record
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import Column, SparkSession
@@ -109,7 +110,7 @@ def topics(broker: Broker, history: Sequence[Record]) -> dict[str, str]:
     return topics
 
 
-@pytest.mark.parametrize("how", [pytest.param("inner", marks=pytest.mark.slow), "left"])
+@pytest.mark.parametrize("how", slow_after(1, ["left", "inner"]))
 def test_each_keys_records_are_each_inputs_own_results(
     broker: Broker,
     history: Sequence[Record],

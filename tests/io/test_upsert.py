@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.parameters import first
+from bench.parameters import slow_after
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BooleanType, StructField, StructType
 from small_session import with_delta
@@ -62,7 +62,7 @@ def stored(rows: DataFrame) -> list[Row]:
     return sorted(map(tuple, rows.collect()), key=repr)
 
 
-@pytest.mark.parametrize("type_", first(2, KEYS))
+@pytest.mark.parametrize("type_", slow_after(2, KEYS))
 def test_a_condition_finds_the_rows_of_its_keys(own_session: SparkSession, type_: str) -> None:
     """Of values of any type, one at a time, and all but one."""
     values = [*KEYS[type_], None]
@@ -115,8 +115,8 @@ def test_rows_that_go_are_marked(own_session: SparkSession, tmp_path: Path) -> N
     """No file is written anew for them; where all rows of files go, the files go."""
     table = lake.named(str(tmp_path / "table"))
     schema = made(own_session, table, "k int, v int")
-    for start in (0, 100, 200):
-        rows = [(k, 0, False) for k in range(start, start + 100)]
+    for first in (0, 100, 200):
+        rows = [(k, 0, False) for k in range(first, first + 100)]
         put(own_session, table, rows, schema)
     before = set(lake.read(own_session, table).inputFiles())
     put(own_session, table, [(150, 1, False)], schema)

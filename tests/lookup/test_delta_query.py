@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.parameters import slow_after
 from delta_model import Results, TableOf, World, joined, random_history, run, shown
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -50,7 +51,7 @@ def naive(world: World, how: str) -> list[dict[str, Any]]:
     return sorted(({n: r[n] for n in ("id", "customer", "n", "city")} for r in rows), key=shown)
 
 
-@pytest.mark.parametrize("how", [pytest.param("inner", marks=pytest.mark.slow), "left"])
+@pytest.mark.parametrize("how", slow_after(1, ["left", "inner"]))
 def test_random_histories_end_in_the_join(spark: SparkSession, tmp_path: Path, how: Any) -> None:
     rng = random.Random(how)
     world = World(tmp_path, orders(), customers())
@@ -106,9 +107,7 @@ def test_rows_for_others_pass_a_delta_join(
     assert progress.numInputRows == 3
 
 
-@pytest.mark.parametrize(
-    "how", [*(pytest.param(h, marks=pytest.mark.slow) for h in ("inner", "left", "right")), "outer"]
-)
+@pytest.mark.parametrize("how", slow_after(1, ["outer", "inner", "left", "right"]))
 def test_pairs_of_a_history_end_in_the_join(spark: SparkSession, tmp_path: Path, how: Any) -> None:
     rng = random.Random(how)
     left = TableOf("l", {"k": "long", "i": "long", "a": "string"}, ["k", "i"], [["k"]])

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from bench.parameters import slow_after
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 from snapshot_model import Histories, Memory, applied, counted, naive
@@ -140,7 +141,7 @@ def test_nothing_new_changes_nothing(small_spark: SparkSession, histories: Histo
     assert check(small_spark, histories, node, same, same) == 0
 
 
-@pytest.mark.parametrize("how", [pytest.param("inner", marks=pytest.mark.slow), "outer"])
+@pytest.mark.parametrize("how", slow_after(1, ["outer", "inner"]))
 def test_a_table_joined_with_itself(
     small_spark: SparkSession, histories: Histories, how: str
 ) -> None:

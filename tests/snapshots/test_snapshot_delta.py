@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.parameters import slow_after
 from pyspark.sql import DataFrame, SparkSession
 from snapshot_model import counted, naive
 
@@ -168,12 +169,7 @@ def targets(lake: Lake, request: pytest.FixtureRequest) -> dict[str, dt.Snapshot
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        *(pytest.param(how, marks=pytest.mark.slow) for how in ("inner", "left", "right")),
-        "outer",
-        *(pytest.param(tree, marks=pytest.mark.slow) for tree in ("cascade", "many to many")),
-    ],
+    "name", slow_after(1, ["outer", "inner", "left", "right", "many to many", "cascade"])
 )
 def test_every_commit_is_the_join_of_the_versions_that_it_covers(
     lake: Lake, targets: dict[str, dt.SnapshotTable], name: str

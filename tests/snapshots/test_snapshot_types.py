@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from bench.parameters import slow_after
 from pyspark.sql import SparkSession
 
 import dovetail as dt
@@ -75,7 +76,7 @@ def test_all_types(delta_spark: SparkSession, tmp_path: Path) -> None:
     assert len(seen) == 2
 
 
-@pytest.mark.parametrize("type_", ["double", pytest.param("float", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("type_", slow_after(1, ["double", "float"]))
 def test_a_zero_that_changes_its_sign_is_a_change(
     delta_spark: SparkSession, tmp_path: Path, type_: str
 ) -> None:

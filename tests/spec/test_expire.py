@@ -19,7 +19,7 @@ from bench import runners
 from bench.families import views
 from bench.forced import HASHES, forced
 from bench.models.views import Pipeline
-from bench.parameters import first
+from bench.parameters import slow_after
 from bench.records import WHOLE, Record, Result, by_key, cut, flat, parts
 
 import dovetail as dt
@@ -65,7 +65,7 @@ def pipeline(text: str) -> Pipeline:
     return views.read_join("view", text, {})
 
 
-@pytest.mark.parametrize("seed", first(8, range(24)))
+@pytest.mark.parametrize("seed", slow_after(8, range(24)))
 def test_what_comes_out_is_what_the_definition_says(seed: int) -> None:
     random_ = random.Random(seed)
     after, later = random_.choice(AFTER), random_.choice(AFTER)
@@ -93,7 +93,7 @@ def test_what_comes_out_is_what_the_definition_says(seed: int) -> None:
             assert one == other if exactly else by_key(one) == by_key(other), (size, buckets)
 
 
-@pytest.mark.parametrize("seed", first(8, range(24)))
+@pytest.mark.parametrize("seed", slow_after(8, range(24)))
 def test_by_batch_the_last_change_of_each_key_comes_out(seed: int) -> None:
     random_ = random.Random(seed)
     topology = pipeline(f"T expire {random_.choice(AFTER)}")
@@ -113,7 +113,7 @@ def test_by_batch_the_last_change_of_each_key_comes_out(seed: int) -> None:
         assert [*map(by_key, found)] == [*map(by_key, views.each_batch(topology, batches))]
 
 
-@pytest.mark.parametrize("seed", first(8, range(24)))
+@pytest.mark.parametrize("seed", slow_after(8, range(24)))
 def test_the_changes_add_up_to_the_rows_that_are_young_enough(seed: int) -> None:
     """After each record: of each key the last row to come, if it is no further behind."""
     random_ = random.Random(seed)
@@ -166,7 +166,7 @@ READERS: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("seed", first(1, range(2)))
+@pytest.mark.parametrize("seed", slow_after(1, range(2)))
 def test_whoever_reads_it_does_as_with_a_table_of_its_changelog(reader: str, seed: int) -> None:
     """In any number of buckets, cut anywhere: key by key."""
     random_ = random.Random(seed)
@@ -226,7 +226,7 @@ def clocked(random_: random.Random) -> Iterator[tuple[str, dict[str, Any], int, 
         yield random_.choice("TTU"), row, time, random_.random() < 0.15
 
 
-@pytest.mark.parametrize("seed", first(2, range(4)))
+@pytest.mark.parametrize("seed", slow_after(2, range(4)))
 @pytest.mark.parametrize("how", ["keys", "references", "groups"])
 def test_a_result_expires_by_the_time_of_what_it_is_made_of(how: str, seed: int) -> None:
     """Alike in any number of buckets, however it is cut."""
