@@ -80,8 +80,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 def strong() -> dict[str, Any]:
     """The part over snapshots, in a process of its own: its session has Delta's extension."""
     command = [sys.executable, "-m", "benchmarks", "snapshot-join", "--json"]
-    told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    table, _, figures = told.rstrip().rpartition("\n")
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    table, _, figures = printed.rstrip().rpartition("\n")
     print(table)
     return json.loads(figures)
 

@@ -4,7 +4,7 @@
 this join, by Kafka Streams and, not joined, by a plain copy. The results that come are compared
 with those owed, one by one. There are two inputs: left rows that come once, and left rows that come
 ten times, mostly with another foreign key; and two ways to read them: all there is in one
-micro-batch, as a query does that is not told otherwise, and in four. What Kafka Streams owes is
+micro-batch, as a query does by default, and in four. What Kafka Streams owes is
 counted in the order of the records' times; it misses results where right records overtake left ones
 on their way through its topics, and drops those of left rows that have changed meanwhile. The rates
 leave out the start: of Kafka Streams, until it runs; of Spark, the planning of the first
@@ -360,9 +360,9 @@ def files(
         queries = harness.queries_in_turn({"dovetail": to_files}, directory, rounds=rounds)
         rate = median(one.rate for one in queries["dovetail"])
         came = spark.read.parquet(f"{data}/out-dovetail-{rounds}")
-        told = pl.from_arrow(came.select("_position", *result_columns()).toArrow())
-        assert isinstance(told, pl.DataFrame)
-        one = difference(told.sort("_position"), owed(given))
+        emitted = pl.from_arrow(came.select("_position", *result_columns()).toArrow())
+        assert isinstance(emitted, pl.DataFrame)
+        one = difference(emitted.sort("_position"), owed(given))
         found.append(one)
         emitted = one.owed - one.dropped + one.surplus
         counts = (f"{number:,}" for number in (one.owed, emitted, one.dropped))

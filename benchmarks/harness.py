@@ -191,14 +191,14 @@ def peak_memory_mb(*, workers: bool = False) -> int:
 
 def _processes() -> dict[int, tuple[str, int]]:
     """This process and all below it: its name and its peak memory in kB."""
-    own, told = psutil.Process(), {}
+    own, peaks = psutil.Process(), {}
     for process in (own, *own.children(recursive=True)):
         with suppress(OSError):
             status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
             fields = dict(line.split(":", 1) for line in status)
             peak_kb = int(fields.get("VmHWM", "0 kB").split()[0])
-            told[process.pid] = (fields["Name"].strip(), peak_kb)
-    return told
+            peaks[process.pid] = (fields["Name"].strip(), peak_kb)
+    return peaks
 
 
 def note(text: str) -> None:

@@ -108,7 +108,7 @@ def value_of(name: str, value: Any) -> Any:
 @pytest.fixture(scope="module")
 def answers(spark: SparkSession) -> dict[str, tuple[pa.Table, dict[str, Any], StructType]]:
     """Per column the rows in Arrow, and Spark's own aggregates of its groups."""
-    told = {}
+    emitted = {}
     for name, (type_, groups) in COLUMNS.items():
         schema = StructType([StructField("group", LongType()), StructField(name, type_)])
         rows = [
@@ -123,8 +123,8 @@ def answers(spark: SparkSession) -> dict[str, tuple[pa.Table, dict[str, Any], St
         distinct = [asked.pop("count_distinct")] if "count_distinct" in asked else [F.count("*")]
         answered = frame.groupBy("group").agg(*asked.values())
         answered = answered.join(frame.groupBy("group").agg(*distinct), "group").orderBy("group")
-        told[name] = (frame.toArrow(), answered.toArrow(), answered.schema)
-    return told
+        emitted[name] = (frame.toArrow(), answered.toArrow(), answered.schema)
+    return emitted
 
 
 @pytest.mark.parametrize(("function", "name"), GRID)
@@ -173,7 +173,7 @@ BY = {
 
 def test_top_as_spark_ranks(spark: SparkSession) -> None:
     """Of a static frame: the rows that Spark numbers by a window in order of the column, then of
-    the key; the values that its ``max_by`` and ``min_by`` tell; its distinct counts.
+    the key; the values that its ``max_by`` and ``min_by`` show; its distinct counts.
     """
     random_ = random.Random(3)
     schema = StructType([StructField("id", LongType()), StructField("g", LongType())])
@@ -210,7 +210,7 @@ def test_top_as_spark_ranks(spark: SparkSession) -> None:
 
 
 def zeros_alike(value: Any) -> Any:
-    """Of rows with zeros ``max_by`` tells any first."""
+    """Of rows with zeros ``max_by`` shows any first."""
     if isinstance(value, list):
         return [zeros_alike(element) for element in value]
     return bits(value + 0.0 if isinstance(value, float) else value)
@@ -246,7 +246,7 @@ SCHEMA = SCHEMA.add("lower", StringType("UTF8_LCASE"))
 
 
 @pytest.mark.parametrize(
-    ("call", "retracts", "told"),
+    ("call", "retracts", "message"),
     [
         (agg.sum("nothing"), False, "x=sum(nothing) names an unknown column 'nothing'"),
         (agg.sum("string"), False, "column 'string' is of type string, not a number"),
@@ -280,11 +280,11 @@ SCHEMA = SCHEMA.add("lower", StringType("UTF8_LCASE"))
     ],
     ids=str,
 )
-def test_refused(call: agg.AggregateCall, retracts: bool, told: str) -> None:
+def test_refused(call: agg.AggregateCall, retracts: bool, message: str) -> None:
     with pytest.raises(PlanError) as raised:
         agg.resolve("orders.group_by(region)", "x", call, SCHEMA, retracts=retracts)
     assert raised.value.operator == "orders.group_by(region)"
-    assert told in raised.value.problem
+    assert message in raised.value.problem
     assert len(raised.value.remedy) > 20
 
 
@@ -316,13 +316,13 @@ def test_own_aggregates() -> None:
         assert field == StructField("x", DoubleType(), True)
         kernel = cloudpickle.loads(cloudpickle.dumps(kernel))
         updates = Updates(np.zeros(2, np.int64), 1, np.zeros(2, np.bool_))
-        told = kernel.scan(updates, nulls(kernel.state, 1), [pa.array([1.5, 2.0])])
-        assert told.to_pylist() == [1.5, 3.5]
+        emitted = kernel.scan(updates, nulls(kernel.state, 1), [pa.array([1.5, 2.0])])
+        assert emitted.to_pylist() == [1.5, 3.5]
 
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"merge": None}, "merge= is None"),
         ({"retract": 3}, "retract= is 3"),
@@ -335,10 +335,10 @@ def test_own_aggregates() -> None:
         ),
     ],
 )
-def test_own_aggregates_refused(changes: dict[str, Any], told: str) -> None:
+def test_own_aggregates_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(PlanError) as raised:
         own(**changes)
-    assert told in raised.value.problem
+    assert message in raised.value.problem
 
 
 @pytest.mark.usefixtures("spark")
@@ -361,12 +361,12 @@ def test_every_kernel_of_a_table_retracts() -> None:
 
 
 def test_overflow_says_what_to_cast_to() -> None:
-    for name, values, told in (
+    for name, values, message in (
         ("long", [2**63 - 1, 1], r"decimal\(20,0\)"),
         ("wide", [Decimal(10**28 - 1), Decimal(1)], "decimal"),
     ):
         _, kernel = agg.resolve("agg", "x", agg.sum(name), SCHEMA, retracts=False)
         updates = Updates(np.zeros(2, np.int64), 1, np.zeros(2, np.bool_))
         column = pa.array(values, pa.int64() if name == "long" else pa.decimal128(38, 10))
-        with pytest.raises(AggregateOverflowError, match=told):
+        with pytest.raises(AggregateOverflowError, match=message):
             kernel.scan(updates, nulls(kernel.state, 1), [column])

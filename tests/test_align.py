@@ -106,13 +106,13 @@ def test_a_replay_equals_the_live_run(kind: str, slow: str, restart: bool) -> No
         driver = Driver(joined)
         live = seen([c for r in records for c in feed(driver, (left, right), [r])])
         left, right, aligned = JOINS[kind]("1 min")
-        replay, told = Driver(aligned), []
+        replay, emitted = Driver(aligned), []
         for batch in throttled(records, slow):
             if restart:
                 replay = Driver.restore(aligned, replay.snapshot())
-            told += feed(replay, (left, right), batch)
-        told += replay.advance_wall_clock("1 min")
-        assert seen(told) == live
+            emitted += feed(replay, (left, right), batch)
+        emitted += replay.advance_wall_clock("1 min")
+        assert seen(emitted) == live
 
 
 def test_without_alignment_it_would_not() -> None:
@@ -121,8 +121,8 @@ def test_without_alignment_it_would_not() -> None:
     left, right, joined = JOINS["stream-table"](None)
     live, replay = Driver(joined), Driver(joined)
     expected = seen([c for r in records for c in feed(live, (left, right), [r])])
-    told = [c for batch in throttled(records, "R") for c in feed(replay, (left, right), batch)]
-    assert seen(told) != expected
+    emitted = [c for batch in throttled(records, "R") for c in feed(replay, (left, right), batch)]
+    assert seen(emitted) != expected
 
 
 def test_an_idle_side_is_not_waited_for() -> None:
@@ -191,16 +191,16 @@ def test_spark(spark: SparkSession, tmp_path: Path) -> None:
     assert start(availableNow=True).awaitTermination(120)
     assert 0 < len(read_back()) < len(live)
     query = start()
-    told: list[Any] = []
+    emitted: list[Any] = []
     try:
         until = time.monotonic() + 120
-        while len(told) < len(live) and time.monotonic() < until and query.isActive:
+        while len(emitted) < len(live) and time.monotonic() < until and query.isActive:
             time.sleep(1)
-            told = read_back()
+            emitted = read_back()
     finally:
         query.stop()
     assert query.exception() is None
-    assert told == live
+    assert emitted == live
 
 
 def collected(frame: DataFrame) -> list[Any]:

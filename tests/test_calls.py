@@ -140,17 +140,17 @@ POOL: dict[str, Any] = {
 class Line:
     """What of the pool an argument takes; ``wrong``: what it refuses besides all others.
 
-    ``told``: what an error says instead of the name of an argument, such as that of a row.
+    ``says``: what an error says instead of the name of an argument, such as that of a row.
     """
 
     right: frozenset[str]
     wrong: tuple[Any, ...]
-    told: str | None
+    says: str | None
 
 
-def line(*right: str, wrong: tuple[Any, ...] = (), told: str | None = None) -> Line:
+def line(*right: str, wrong: tuple[Any, ...] = (), says: str | None = None) -> Line:
     assert set(right) <= POOL.keys(), set(right) - POOL.keys()
-    return Line(frozenset(right), wrong, told)
+    return Line(frozenset(right), wrong, says)
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ NAMED = line("text", "column", "span")
 COLUMN = line("text", "column", "span", "empty text")
 SPAN = line("span", wrong=("soon", "-5 min", "5", "99999999999 days", "5 months"))
 MAYBE_SPAN = line("None", "span", wrong=SPAN.wrong)
-IDLE = line("None", wrong=(*SPAN.wrong, "1 min"), told="nothing waits for stream time")
+IDLE = line("None", wrong=(*SPAN.wrong, "1 min"), says="nothing waits for stream time")
 POSITIVE = line("None", "number")
 LISTS = ("empty list", "names", "list of None", "list of numbers")
 NATURAL = line("zero", "number")
@@ -325,7 +325,7 @@ CALLS: dict[str, Call] = {
     ),
     "TableSources.from_static": call(
         lambda w: partial(dt.Table.from_static, frame=w.static, key="id", name="static"),
-        frame=line("static frame", told="its frame is a streaming one"),
+        frame=line("static frame", says="its frame is a streaming one"),
         key=line("column", "names", wrong=("nope", ["id", "id"], ["id", "ID"], "tags")),
         name=NAME,
     ),
@@ -394,18 +394,18 @@ CALLS: dict[str, Call] = {
         late=line(wrong=("history", "drop")),
         align=MAYBE_SPAN,
         window_of=line("None", wrong=("at",)),
-        delta=line("None", wrong=(dt.delta(strategy="force"),), told="limitations are broken"),
+        delta=line("None", wrong=(dt.delta(strategy="force"),), says="limitations are broken"),
         name=NAME,
     ),
     "Table.join (look-ups)": call(
         lambda w: partial(
             w.looked_up("a").join, right=w.looked_up("b"), delta=dt.delta(strategy="force")
         ),
-        right=line(told="limitations are broken"),
+        right=line(says="limitations are broken"),
         on=line(
             *("None", "column", "names"),
             wrong=("nope", ["id", "id"], {"id": "nope"}, {"a": "b"}),
-            told="limitations are broken",
+            says="limitations are broken",
         ),
         how=HOW,
         select=SELECT,
@@ -422,7 +422,7 @@ CALLS: dict[str, Call] = {
     },
     "Table.with_lookup": call(
         lambda w: partial(w.orders.with_lookup, source=dt.sqlite("f.db", "orders", key="id")),
-        source=line(wrong=(dt.sqlite("f.db", "orders", key="n"),), told="sqlite orders"),
+        source=line(wrong=(dt.sqlite("f.db", "orders", key="n"),), says="sqlite orders"),
         changes=line("None", wrong=("retract",)),
     ),
     "LooksUp.look_up": call(
@@ -431,7 +431,7 @@ CALLS: dict[str, Call] = {
             source=dt.sqlite("f.db", "users", key="id"),
             columns="id long, city string",
         ),
-        source=line(wrong=(dt.sqlite("f.db", "users", key="nope"),), told="lacks 'nope'"),
+        source=line(wrong=(dt.sqlite("f.db", "users", key="nope"),), says="lacks 'nope'"),
         columns=line(wrong=("city string", "id", "id nope", {"id": 1}, {"city": pa.string()})),
         on=line(
             *("None", "column", "names"),
@@ -457,7 +457,7 @@ CALLS: dict[str, Call] = {
         names=line(
             "empty mapping",
             wrong=({"nope": "a"}, {"orders": ""}, {"orders": "_change"}, {"orders": "id"}),
-            told="a name that changelogs use|occurs twice",
+            says="a name that changelogs use|occurs twice",
         ),
     ),
     "Table.rekey": call(
@@ -487,7 +487,7 @@ CALLS: dict[str, Call] = {
     "Stream.deduplicate": call(lambda w: w.clicks.deduplicate, within=SPAN),
     "Table.to_changes": call(
         lambda w: w.orders.to_changes,
-        column=line("text", "span", wrong=("id", "_change"), told="a name that changelogs use"),
+        column=line("text", "span", wrong=("id", "_change"), says="a name that changelogs use"),
         kinds=line(wrong=(["a", "b", "c"], [*"abca"], "ibad")),
     ),
     "Table.expire": call(lambda w: w.orders.expire, after=SPAN),
@@ -562,7 +562,7 @@ CALLS: dict[str, Call] = {
                 dt.to_delta(table="no name"),
                 dt.to_delta(table="a.b.c.d"),
             ),
-            told="write_topic: |to_topic: |to_parquet: |to_delta\\(",
+            says="write_topic: |to_topic: |to_parquet: |to_delta\\(",
         ),
         checkpoint=line(
             "text",
@@ -789,7 +789,7 @@ CALLS: dict[str, Call] = {
     ),
     "dbapi": call(
         lambda _: partial(dt.dbapi, driver="sqlite3", table="t", connect={}, key="id"),
-        driver=line(wrong=("json", "nowhere_db"), told="PEP 249|cannot be imported"),
+        driver=line(wrong=("json", "nowhere_db"), says="PEP 249|cannot be imported"),
         connect=line("empty mapping", wrong=({"a": lambda: None},)),
         quote=line(wrong=("'", "]")),
         keys_max=line("number"),
@@ -896,7 +896,7 @@ CALLS: dict[str, Call] = {
     ),
     "Driver.__init__": call(
         lambda w: partial(testing.Driver, topology=w.fed),
-        topology=line("table", told="nothing is joined"),
+        topology=line("table", says="nothing is joined"),
         emit=EMIT,
         buckets=line("number", wrong=(1 << 17,)),
         key_hash=line("None", "function", "class", wrong=(lambda: None,)),
@@ -904,7 +904,7 @@ CALLS: dict[str, Call] = {
         idle=IDLE,
     ),
     "Driver.__init__ (several)": call(
-        lambda w: partial(testing.Driver, w.fed), others=line("table", told="nothing is joined")
+        lambda w: partial(testing.Driver, w.fed), others=line("table", says="nothing is joined")
     ),
     "Driver.pipe": call(
         lambda w: partial(testing.Driver(w.fed).pipe, table=w.fed, rows={"id": 1}, timestamp=1),
@@ -912,7 +912,7 @@ CALLS: dict[str, Call] = {
         rows=line(
             "empty list",
             wrong=({"nope": 1}, {"id": "x"}, {"id": 2**80}, {"amount": 1}, [{}]),
-            told="^table fed: ",
+            says="^table fed: ",
         ),
         timestamp=line(*MOMENT.right, "list of numbers", wrong=([1, 2], [None])),
         deleted=FLAG,
@@ -1022,9 +1022,11 @@ def test_a_wrong_argument_is_named(name: str, argument: str, world: World) -> No
     wrong = [(what, value) for what, value in known.items() if what not in line.right]
     wrong += [(repr(value), value) for value in line.wrong]
     others = [f"{other}=" for other in arguments_of(inner(one.of(world)))]
-    words = "|".join([argument, *others, *([line.told] if line.told else [])])
+    words = "|".join([argument, *others, *([line.says] if line.says else [])])
     unfit = [
-        f"{what}: {told}" for what, value in wrong if (told := _unfit(call, argument, value, words))
+        f"{what}: {problem}"
+        for what, value in wrong
+        if (problem := _unfit(call, argument, value, words))
     ]
     assert not unfit, "\n".join([f"{len(unfit)} of {len(wrong)}", *unfit])
 
@@ -1034,9 +1036,9 @@ def _unfit(call: Any, argument: str, value: Any, words: str) -> str | None:
     try:
         made = call(argument, value)
     except dt.DovetailError as error:
-        told = str(error)
-        complete = error.operator and error.problem and error.remedy and "\n" not in told
-        return None if complete and re.search(words, told) else told
+        message = str(error)
+        complete = error.operator and error.problem and error.remedy and "\n" not in message
+        return None if complete and re.search(words, message) else message
     except Exception as error:
         return f"{type(error).__name__}: {str(error)[:200]}"
     if hasattr(made, "stop"):

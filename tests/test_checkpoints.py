@@ -183,18 +183,18 @@ def test_another_last_selection_goes_on(spark: SparkSession, tmp_path: Path) -> 
     write(tmp_path / "table0", 0, [(1, "a", 100, 0), (2, "b", 200, 0)])
     write(tmp_path / "table1", 0, [(1, "x", 1, 0), (2, "y", 2, 0)])
 
-    def told(select: Any) -> list[tuple[Any, ...]]:
+    def emitted(select: Any) -> list[tuple[Any, ...]]:
         orders, items = tables(spark, tmp_path, "orders", "items")
         rows: list[tuple[Any, ...]] = []
         sink = dt.to_foreach_batch(lambda batch, _: rows.extend(map(tuple, batch.collect())))
         bound(tmp_path, orders.join(items, select=select), sink=sink)
         return sorted(row[: -len(("_change", "_timestamp", "_position"))] for row in rows)
 
-    assert told({"v": "left.v"}) == [(1, "a"), (2, "b")]
+    assert emitted({"v": "left.v"}) == [(1, "a"), (2, "b")]
     write(tmp_path / "table1", 1, [(1, "xx", 3, 1)])
-    assert told({"sum": F.col("left.n") + F.col("right.n"), "v": "left.v"}) == [(1, 103, "a")]
+    assert emitted({"sum": F.col("left.n") + F.col("right.n"), "v": "left.v"}) == [(1, 103, "a")]
     write(tmp_path / "table0", 1, [(2, "bb", 300, 1)])
-    assert told(["right.v"]) == [(2, "y")]
+    assert emitted(["right.v"]) == [(2, "y")]
 
 
 def test_sides_that_change_places_are_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_there_is_never_a_part_of_a_binding(spark: SparkSession, tmp_path: Path)
     assert [p.name for p in path.parent.iterdir() if not p.name.startswith(".")] == [path.name]
 
 
-def test_a_session_with_sparks_leak_is_told_once(
+def test_a_session_with_sparks_leak_is_warned_once(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the version of its JVM, with the sockets of a micro-batch: two tasks per stage."""
@@ -328,9 +328,9 @@ def test_a_session_with_sparks_leak_is_told_once(
         assert joined.changelog().isStreaming
     monkeypatch.setattr(running, "spark_version", lambda _: "4.2.0")
     message = r"a socket of each task with state: 4 per micro-batch.* Spark 4\.2\.1 or later"
-    with pytest.warns(dt.DovetailWarning, match=message) as told:
+    with pytest.warns(dt.DovetailWarning, match=message) as warned:
         joined.changelog()
-    assert told[0].filename == __file__
+    assert warned[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         joined.group_by("v").agg(n=dt.count()).changelog()

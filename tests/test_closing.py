@@ -98,7 +98,7 @@ def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
 
 
 def test_a_query_that_is_closed(spark: Any, tmp_path: Path) -> None:
-    """Stopped, and failing as it closes, it tells in the end what a batch run does."""
+    """Stopped, and failing as it closes, it emits in the end what a batch run does."""
     records = [r for r in drawn(random.Random(0)) if r[0] is not TABLE]
     assert len(records) > 20
     batches = cut(records, len(records) // 2 + 1)
@@ -142,11 +142,11 @@ def test_a_query_that_is_closed(spark: Any, tmp_path: Path) -> None:
     query = start()
     assert query.awaitTermination(120)
     assert len(query.recentProgress) == 1
-    for result, told in zip(read(spark.read, tmp_path), answers, strict=True):
-        assert [*told] == [*range(len(batches) + 1)]
-        assert told[len(batches)]
+    for result, emitted in zip(read(spark.read, tmp_path), answers, strict=True):
+        assert [*emitted] == [*range(len(batches) + 1)]
+        assert emitted[len(batches)]
         batch_run = rows_of(result.changelog(buckets=2))
-        assert sorted(chain(*told.values()), key=str) == sorted(batch_run, key=str)
+        assert sorted(chain(*emitted.values()), key=str) == sorted(batch_run, key=str)
     back = rf"has ended, by close_at_end=True.*batch={len(batches) - 1}\)"
     for close in (False, True):
         with pytest.raises(CheckpointError, match=back):

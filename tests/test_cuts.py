@@ -258,8 +258,8 @@ def by_driver(name: str, log: Sequence[tuple[str, Record]], cuts: set[int], buck
                 driver._sequence += 1
         for change in changes:
             cells = None if change.values is None else tuple(map(str, change.values.values()))
-            told = found.setdefault(tuple(change.key.values()), [])
-            told.append((change.change, cells, change.timestamp_us))
+            emitted = found.setdefault(tuple(change.key.values()), [])
+            emitted.append((change.change, cells, change.timestamp_us))
     return found, Counter({count: n for count, n in driver.counts.items() if n})
 
 

@@ -65,8 +65,8 @@ def agree(
     expected: dict[str, list[Any]] = {}
     for row in sorted(frame.collect(), key=lambda row: row["_position"]):
         value = {name: _plain(one) for name, one in zip(names[1], row["v"], strict=False)}
-        told = expected.setdefault(repr([*map(_plain, row["k"])]), [])
-        told.append((value, row["_change"], row["t"]))
+        emitted = expected.setdefault(repr([*map(_plain, row["k"])]), [])
+        emitted.append((value, row["_change"], row["t"]))
     log = [(table, row) for table, rows in given.items() for row in rows]
     log.sort(key=lambda record: record[1]["at"])
     changes: list[testing.Change] = []
@@ -82,9 +82,9 @@ def agree(
         found: dict[str, list[Any]] = {}
         for change in changes:
             value = dict.fromkeys(names[1]) if change.values is None else change.values
-            told = found.setdefault(repr([*map(_plain, change.key.values())]), [])
+            emitted = found.setdefault(repr([*map(_plain, change.key.values())]), [])
             value = {name: _plain(one) for name, one in value.items()}
-            told.append((value, change.change, change.timestamp_us))
+            emitted.append((value, change.change, change.timestamp_us))
         assert repr(found) == repr({key: expected[key] for key in found})
         assert found.keys() == expected.keys()
     return changes

@@ -255,7 +255,7 @@ def test_columns_named_as_the_tables_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "the text has the header ''"),
         (
@@ -276,12 +276,12 @@ def test_columns_named_as_the_tables_own() -> None:
         ),
     ],
 )
-def test_a_text_that_is_no_table(text: str, told: str, orders: dt.Table) -> None:
+def test_a_text_that_is_no_table(text: str, message: str, orders: dt.Table) -> None:
     driver = Driver(orders)
     driver.pipe(orders, {"id": 1}, timestamp=1)
     before = driver.snapshot()
     for take in (lambda: driver.pipe(orders, text), lambda: driver.assert_changes(text)):
-        with pytest.raises(DataError, match=f"table orders: .*{told}"):
+        with pytest.raises(DataError, match=f"table orders: .*{message}"):
             take()
     assert driver.snapshot() == before
     assert len(driver.read()) == 1

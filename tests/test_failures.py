@@ -164,7 +164,7 @@ FAILURES: dict[str, tuple[Callable[[World], dt.Table], list[str]]] = {
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_a_failure_is_told_first(failure: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_failure_comes_first(failure: str, spark: SparkSession, tmp_path: Path) -> None:
     make, lines = FAILURES[failure]
     query = make(World(spark, tmp_path)).write_stream(
         dt.to_parquet(tmp_path / "out"),
@@ -175,12 +175,12 @@ def test_a_failure_is_told_first(failure: str, spark: SparkSession, tmp_path: Pa
     with pytest.raises(StreamingQueryException) as raised:
         query.awaitTermination()
     for error in (raised.value, query.exception()):
-        told = str(error).splitlines()[: len(lines) + 2]
-        for pattern, line in zip([*lines, "$", "."], told, strict=True):
-            assert re.match(pattern, line), told
+        emitted = str(error).splitlines()[: len(lines) + 2]
+        for pattern, line in zip([*lines, "$", "."], emitted, strict=True):
+            assert re.match(pattern, line), emitted
 
 
-def test_what_a_function_raises_is_told_first(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_a_function_raises_comes_first(spark: SparkSession, tmp_path: Path) -> None:
     def fail(batch: DataFrame, number: int) -> None:
         raise RuntimeError(f"the sink fails at {number}")
 

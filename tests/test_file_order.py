@@ -137,8 +137,10 @@ def test_a_sequence_is_of_its_table_or_of_all(spark: SparkSession) -> None:
             )
             for name, given in rows.items()
         )
-        told = left.join(right).changelog(buckets=2).selectExpr("*", "unix_seconds(_timestamp) s")
-        ordered = sorted(told.collect(), key=lambda row: row["_position"])
+        emitted = (
+            left.join(right).changelog(buckets=2).selectExpr("*", "unix_seconds(_timestamp) s")
+        )
+        ordered = sorted(emitted.collect(), key=lambda row: row["_position"])
         assert [(row.left, row.right, row.s) for row in ordered] == expected
         aligned = left.join(right, align="1 min")
         if shared:
@@ -147,9 +149,9 @@ def test_a_sequence_is_of_its_table_or_of_all(spark: SparkSession) -> None:
             continue
         driver = testing.Driver(aligned)
         driver.pipe(right, {"id": 1, "right": 20}, timestamp=2)
-        told = driver.pipe(left, [{"id": 1, "left": v} for v in (10, 11)], timestamp=[1, 3])
-        told += driver.advance_wall_clock("1 min")
-        assert [(c.values, c.timestamp_us) for c in told] == [
+        emitted = driver.pipe(left, [{"id": 1, "left": v} for v in (10, 11)], timestamp=[1, 3])
+        emitted += driver.advance_wall_clock("1 min")
+        assert [(c.values, c.timestamp_us) for c in emitted] == [
             ({"left": 10, "right": 20}, 2),
             ({"left": 11, "right": 20}, 3),
         ]
@@ -170,5 +172,5 @@ def test_a_log_whose_files_are_read_apart_is_one_log(spark: SparkSession, tmp_pa
     assert frame.rdd.getNumPartitions() == 2
     rows = dt.Stream.from_changelog(frame, key="id", timestamp="at", sequence="v", name="rows")
     hourly = rows.group_by("id").window(dt.tumbling("10 s")).agg(n=dt.count())
-    told = hourly.to_table().changelog(emit="batch", buckets=3).collect()
-    assert [(row.window_start.second, row.n) for row in told] == [(30, 400)]
+    emitted = hourly.to_table().changelog(emit="batch", buckets=3).collect()
+    assert [(row.window_start.second, row.n) for row in emitted] == [(30, 400)]

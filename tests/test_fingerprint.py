@@ -49,7 +49,7 @@ def hours(size: str = "1 hour", **options: Any) -> dt.WindowedTable:
     return clicks().group_by("item").window(dt.tumbling(size, **options)).agg(n=dt.count())
 
 
-def told(**options: Any) -> dt.Table:
+def emitted(**options: Any) -> dt.Table:
     """A windowed table's changes, gathered by hour alone."""
     stream = hours(retention="9 days").to_stream(key="item", **options)
     return stream.group_by("item").agg(n=dt.sum("n"))
@@ -123,13 +123,13 @@ OTHERS: dict[str, tuple[Make, Make, str]] = {
     "another aggregate's column": (totals, lambda: totals("m"), r"plan.aggregate was"),
     "another name of an aggregate": (totals, lambda: totals(result="sum"), r"plan.aggregate was"),
     "a selection between stages": (
-        lambda: told(select={"item": "item", "n": "n"}),
-        lambda: told(select={"item": "item", "n": "n", "at": "window_start"}),
+        lambda: emitted(select={"item": "item", "n": "n"}),
+        lambda: emitted(select={"item": "item", "n": "n", "at": "window_start"}),
         r"plan.of.values was",
     ),
     "a column of a windowed table that is another": (
-        lambda: told(select={"item": "item", "n": "n", "at": "window_start"}),
-        lambda: told(select={"item": "item", "n": "n", "at": "window_end"}),
+        lambda: emitted(select={"item": "item", "n": "n", "at": "window_start"}),
+        lambda: emitted(select={"item": "item", "n": "n", "at": "window_end"}),
         r'plan.of.result.columns was .*"window_start"\] and is .*"window_end"\]',
     ),
     "other columns that wait for their window": (
@@ -334,8 +334,8 @@ EXPRESSIONS: dict[str, tuple[Make, Make, str, str]] = {
         "date_trunc('hour', since)",
     ),
     "a windowed table's columns": (
-        lambda: told(select={"item": "item", "n": F.col("n") * 2}),
-        lambda: told(select={"item": "item", "n": F.col("n") * 3}),
+        lambda: emitted(select={"item": "item", "n": F.col("n") * 2}),
+        lambda: emitted(select={"item": "item", "n": F.col("n") * 3}),
         "(n * CAST(2 AS BIGINT))",
         "(n * CAST(3 AS BIGINT))",
     ),
@@ -349,7 +349,7 @@ EXPRESSIONS: dict[str, tuple[Make, Make, str, str]] = {
 
 
 @pytest.mark.parametrize("case", EXPRESSIONS)
-def test_expressions_are_told_by_their_text(spark: SparkSession, case: str) -> None:
+def test_expressions_are_compared_by_their_text(spark: SparkSession, case: str) -> None:
     then, now, was, is_ = EXPRESSIONS[case]
     old, new = (str(describe(make().plan)) for make in (then, now))
     assert was in old

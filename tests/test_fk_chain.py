@@ -132,7 +132,7 @@ def found(key: Any, row: Mapping[str, Any]) -> Any:
     return key, tuple(sorted((c, v) for c, v in row.items() if v is not None))
 
 
-def told(changes: Iterable[testing.Change]) -> Counter[Any]:
+def emitted(changes: Iterable[testing.Change]) -> Counter[Any]:
     return Counter(found(change.key["flight"], change.values or {}) for change in changes)
 
 
@@ -156,7 +156,7 @@ def test_a_stream_sees_the_join_as_of_its_record(number: int) -> None:
                 expected[found(key, {"click": click} | match)] += 1
             else:
                 keep(run.rows, record)
-        assert told(changes) == expected
+        assert emitted(changes) == expected
 
 
 @pytest.mark.parametrize("number", RUNS)
@@ -186,7 +186,7 @@ def test_pairs_of_streams_see_the_join_as_of_the_second(number: int) -> None:
                         match = planes.get((row["tail"],), {})
                         expected[found(other.row["flight"], row | match)] += 1
             seen.append(record)
-        assert told(changes) == expected
+        assert emitted(changes) == expected
 
 
 # Streaming queries.

@@ -79,7 +79,7 @@ def test_a_materialized_result_emits_real_changes_only(how: Any, seed: int) -> N
             if rows.get(change.key) != change.cells:
                 wanted.append((change.key, change.cells and _flat(change.cells), change.time))
                 accumulate(rows, [change])
-        told = feed(driver, sides, record)
+        emitted = feed(driver, sides, record)
         # What one record changes of several keys goes on in an order of the keys alone.
         assert _by_key(
             (
@@ -87,14 +87,14 @@ def test_a_materialized_result_emits_real_changes_only(how: Any, seed: int) -> N
                 c.values and tuple(c.values.values()),
                 c.timestamp_us // 1000,
             )
-            for c in told
+            for c in emitted
         ) == _by_key(wanted)
 
 
-def _by_key(told: Iterable[tuple[Any, ...]]) -> dict[Any, list[Any]]:
+def _by_key(emitted: Iterable[tuple[Any, ...]]) -> dict[Any, list[Any]]:
     """Each key's changes in order."""
     found: dict[Any, list[Any]] = {}
-    for key, *change in told:
+    for key, *change in emitted:
         found.setdefault(key, []).append(change)
     return found
 

@@ -61,7 +61,7 @@ class Case:
     build: Callable[[Mapping[str, Any]], dt.Table | dt.Stream]
     odd: str
     even: str | None
-    told: Sequence[Row]
+    emitted: Sequence[Row]
 
 
 NAN = math.nan
@@ -157,7 +157,7 @@ def expected(case: Case, kind: Kind) -> list[str]:
     keys = ("k", "x", "right_k")
     return text(
         {n: kind.of(v) if n in keys and v is not None else v for n, v in row.items()}
-        for row in case.told
+        for row in case.emitted
     )
 
 
@@ -174,8 +174,10 @@ def test_in_the_driver(case: Case, kind: Kind) -> None:
     for name, row in brought(case, kind):
         own = {column: row[column] for column in sources(kind)[name].columns}
         driver.pipe(inputs[name], own, timestamp=0)
-    told = driver.read()
-    assert text({**change.key, **(change.values or {})} for change in told) == expected(case, kind)
+    emitted = driver.read()
+    assert text({**change.key, **(change.values or {})} for change in emitted) == expected(
+        case, kind
+    )
 
 
 def frames(spark: SparkSession, folder: Path, case: Case, kind: Kind) -> dict[str, DataFrame]:
@@ -211,12 +213,12 @@ def test_in_a_streaming_query(spark: SparkSession, tmp_path: Path) -> None:
         name: spark.readStream.schema(frame.schema).parquet(str(tmp_path / name))
         for name, frame in static.items()
     }
-    told: list[str] = []
+    emitted: list[str] = []
     query = case.build(read(sources(kind), streaming)).write_stream(
-        dt.to_foreach_batch(lambda changes, _: told.extend(results(changes))),
+        dt.to_foreach_batch(lambda changes, _: emitted.extend(results(changes))),
         checkpoint=str(tmp_path / "checkpoint"),
         availableNow=True,
         buckets=1,
     )
     query.awaitTermination()
-    assert told == expected(case, kind)
+    assert emitted == expected(case, kind)

@@ -30,7 +30,7 @@ from dovetail.physical.fragment import Emit
 SCHEMA = {"k": pa.string(), "v": pa.int64(), "f": pa.float64(), "d": pa.decimal128(9, 2)}
 Record: TypeAlias = "tuple[str, int, dict[str, Any]]"
 """Key, time, values."""
-Told: TypeAlias = "tuple[Any, str | None, int]"
+Emitted: TypeAlias = "tuple[Any, str | None, int]"
 """Key, values, None for a tombstone, time."""
 
 _text = dt.aggregate(
@@ -83,19 +83,19 @@ def drawn(random_: random.Random, count: int, keys: str) -> list[Record]:
     return made
 
 
-def told(
+def emitted(
     windows: Any,
     aggregates: Any,
     batches: Sequence[Sequence[Record]],
     emit: Emit = "change",
     sizes: list[int] | None = None,
-) -> list[list[Told]]:
+) -> list[list[Emitted]]:
     """What each micro-batch emits; ``sizes``: of the tables in which it comes, instead."""
     source = testing.stream("s", key="k", schema=SCHEMA)
     driver = testing.Driver(
         source.group_by("k").window(windows).agg(**aggregates).to_table(), emit=emit
     )
-    answers: list[list[Told]] = []
+    answers: list[list[Emitted]] = []
     position = 0
     for batch in batches:
         with driver.batch() as changes:
@@ -119,11 +119,11 @@ def told(
     return answers
 
 
-def net(batches: Sequence[Sequence[Told]]) -> Iterator[list[Told]]:
+def net(batches: Sequence[Sequence[Emitted]]) -> Iterator[list[Emitted]]:
     """The last change of each key in a micro-batch, where it changes something."""
     rows: dict[Any, str | None] = {}
     for batch in batches:
-        last: dict[Any, Told] = {}
+        last: dict[Any, Emitted] = {}
         for change in batch:
             last.pop(change[0], None)
             last[change[0]] = change
@@ -140,19 +140,19 @@ def test_what_is_made_at_a_time_changes_nothing(
     for keys in ("a", "ab"):
         records = drawn(random_, 24, keys)
         given = WINDOWS[windows](), AGGREGATES[aggregates]()
-        one_by_one = told(*given, [[record] for record in records])
+        one_by_one = emitted(*given, [[record] for record in records])
         for cuts in ([0, 24], [0, 9, 24]):
             batches = [records[a:b] for a, b in pairwise(cuts)]
             expected = [[*chain(*one_by_one[a:b])] for a, b in pairwise(cuts)]
             for limit in (1, 10**6):
                 monkeypatch.setattr(dovetail.laws.sliding, "_PAIRS_MAX", limit)
-                assert told(*given, batches) == expected
-                assert ordered(windows, told(*given, batches, "batch")) == ordered(
+                assert emitted(*given, batches) == expected
+                assert ordered(windows, emitted(*given, batches, "batch")) == ordered(
                     windows, [*net(expected)]
                 )
 
 
-def ordered(windows: str, batches: Sequence[Sequence[Told]]) -> list[list[Told]]:
+def ordered(windows: str, batches: Sequence[Sequence[Emitted]]) -> list[list[Emitted]]:
     """Of sessions by key: with ``emit="batch"`` a key's tombstones come first."""
     if windows.startswith("session"):
         return [sorted(batch, key=repr) for batch in batches]
@@ -178,7 +178,7 @@ def pairs(monkeypatch: pytest.MonkeyPatch, records: int, emit: Emit, aggregates:
     made = expanded(monkeypatch, dovetail.laws.sliding)
     times = random.Random(3).sample(range(records), records)
     batch = [("a", time, {"v": 1}) for time in times]
-    changes = told(dt.sliding("1 s", grace="1 s"), AGGREGATES[aggregates](), [batch], emit)
+    changes = emitted(dt.sliding("1 s", grace="1 s"), AGGREGATES[aggregates](), [batch], emit)
     assert len(changes[0]) >= records
     monkeypatch.undo()
     return made
@@ -188,7 +188,7 @@ def pairs(monkeypatch: pytest.MonkeyPatch, records: int, emit: Emit, aggregates:
 def test_a_batch_of_one_key_is_not_squared(
     aggregates: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With ``emit="batch"`` two windows are told for each record, not all pairs."""
+    """With ``emit="batch"`` two windows are emitted for each record, not all pairs."""
     assert sum(pairs(monkeypatch, 600, "batch", aggregates)) <= 2 * 2 * 600
 
 
@@ -202,11 +202,11 @@ def test_pairs_are_made_some_at_a_time(
     assert max(pairs(monkeypatch, 150, emit, aggregates), default=0) <= (4 + 1) * 2 * 150
 
 
-def test_what_slides_is_told_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_slides_is_emitted_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dovetail.laws.sliding, "_PAIRS_MAX", 10**3, raising=False)
     sizes: list[int] = []
     batch = [("a", time, {"v": 1}) for time in range(300)]
-    told(dt.sliding("1 s", grace="1 s"), {"n": dt.count()}, [batch], sizes=sizes)
+    emitted(dt.sliding("1 s", grace="1 s"), {"n": dt.count()}, [batch], sizes=sizes)
     # Four times as many as there are windows.
     assert max(sizes) <= 4 * 2 * 300
     assert sum(sizes) == 300 * 301 // 2
@@ -238,7 +238,7 @@ def test_sessions_are_merged_together(
 
         monkeypatch.setattr(Count, name, counted)
     batch = [("a", time, {"v": 1}) for time in ORDERS[order](256)]
-    told(dt.session("1 us", grace=grace), {"n": dt.count()}, [batch], emit)
+    emitted(dt.session("1 us", grace=grace), {"n": dt.count()}, [batch], emit)
     assert calls <= 6 * 8 + 6
 
 

@@ -193,7 +193,7 @@ def counts_of(query: Any) -> dict[str, int]:
 
 
 def test_a_query_goes_on_with_the_clock(spark: Any, tmp_path: Path) -> None:
-    """It tells what a batch run does, once: failing where time has gone on, going on without idle=,
+    """It emits what a batch run does, once: failing where time has gone on, going on without idle=,
     and again with it.
     """
 
@@ -251,7 +251,9 @@ def test_a_query_goes_on_with_the_clock(spark: Any, tmp_path: Path) -> None:
     assert answers[0][batch] == rows
     query = start(idle="2 s")
     try:
-        wait_until(query, lambda: [sorted(chain(*told.values())) for told in answers] == wanted)
+        wait_until(
+            query, lambda: [sorted(chain(*emitted.values())) for emitted in answers] == wanted
+        )
     finally:
         query.stop()
     # What comes for a window that has closed since is late.
@@ -262,7 +264,7 @@ def test_a_query_goes_on_with_the_clock(spark: Any, tmp_path: Path) -> None:
     finally:
         query.stop()
     assert counts_of(query)["left.late"] == 1
-    assert [sorted(chain(*told.values())) for told in answers] == wanted
+    assert [sorted(chain(*emitted.values())) for emitted in answers] == wanted
 
 
 def test_idle_is_given_from_the_first_start_on(spark: Any, tmp_path: Path) -> None:
@@ -286,12 +288,12 @@ def test_a_query_that_begins_with_idle_ends_by_itself_without(spark: Any, tmp_pa
     write_file(tmp_path / "left", rows, SCHEMA | {"at": pa.timestamp("us", "UTC")}, 0)
     frame = spark.readStream.schema("k string, v long, at timestamp").parquet(f"{tmp_path}/left")
     left = dt.Stream.from_changelog(frame, key="k", timestamp="at", name="left")
-    told = dict[int, list[Any]]()
-    sink = dt.to_foreach_batch(lambda changes, number: told.update({number: changes.collect()}))
+    emitted = dict[int, list[Any]]()
+    sink = dt.to_foreach_batch(lambda changes, number: emitted.update({number: changes.collect()}))
     checkpoint = tmp_path / "checkpoint"
     query = counted(left).write_stream(sink, checkpoint=checkpoint, idle="1 day")
     try:
-        wait_until(query, lambda: 0 in told)
+        wait_until(query, lambda: 0 in emitted)
     finally:
         query.stop()
     write_file(tmp_path / "left", rows, SCHEMA | {"at": pa.timestamp("us", "UTC")}, 1)

@@ -131,5 +131,5 @@ def test_final_windows_lose_nothing() -> None:
         last = {result.key: result for result in flat(defined)}
         far = [*records, Record("L", windows.FLUSHING, 10**12, "v", False)]
         found = runners.driver(family, replace(view, final=True), cut(far, 9))
-        told = Counter(r for r in flat(found) if r.key[0] != windows.FLUSHING)
-        assert told == Counter(last.values()), (view, records)
+        emitted = Counter(r for r in flat(found) if r.key[0] != windows.FLUSHING)
+        assert emitted == Counter(last.values()), (view, records)

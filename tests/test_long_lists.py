@@ -1,7 +1,7 @@
 """min, max, top, distinct values and collections of large groups of a table: lists in parts.
 
-- Random rows that come, change, move and go, against plain Python: every change that is told, for
-  all types, however the rows are cut, where hashes collide, with a few values in a part or segment.
+- Random rows that come, change, move and go, against plain Python: every emitted change, for all
+  types, however the rows are cut, where hashes collide, with a few values in a part or segment.
 - One changed row of a large group reads and writes as much where the group is ten times as large.
 """
 
@@ -76,17 +76,19 @@ class Group:
             if not self.counts[name(value)]:
                 del self.distinct[name(value)]
 
-    def told(self, ordered: bool) -> Any:
+    def emitted(self, ordered: bool) -> Any:
         if not self.rows:
             return None
         distinct = list(self.distinct.values())
         one_zero = {name(v + 0.0 if isinstance(v, float) else v) for v in distinct}
-        told: dict[str, Any] = {"set": distinct, "list": self.values, "distinct": len(one_zero)}
+        emitted: dict[str, Any] = {"set": distinct, "list": self.values, "distinct": len(one_zero)}
         if ordered:
             distinct.sort(key=rank)
-            told["low"], told["high"] = (distinct[0], distinct[-1]) if distinct else (None, None)
-            told["top"] = [{"id": k, "v": self.rows[k]} for k in self.highest()[:3]]
-        return bits(told)
+            emitted["low"], emitted["high"] = (
+                (distinct[0], distinct[-1]) if distinct else (None, None)
+            )
+            emitted["top"] = [{"id": k, "v": self.rows[k]} for k in self.highest()[:3]]
+        return bits(emitted)
 
     def highest(self) -> list[int]:
         """The keys from the highest value down."""
@@ -112,19 +114,19 @@ class Model:
         self.groups: dict[int, Group] = {}
 
     def record(self, key: int, row: tuple[int, Any] | None) -> list[tuple[int, Any]]:
-        """What a record tells: of the group that the row leaves, then of the one it enters."""
+        """What a record emits: of the group that the row leaves, then of the one it enters."""
         old = self.rows.pop(key, None)
-        told = []
+        emitted = []
         if old is not None:
             self.groups[old[0]].remove(key, old[1])
             if row is None or row[0] != old[0]:
-                told.append(old[0])
+                emitted.append(old[0])
         if row is not None:
             self.rows[key] = row
             self.groups.setdefault(row[0], Group()).add(key, row[1])
-        changes = [(group, self.groups[group].told(self.ordered)) for group in told]
+        changes = [(group, self.groups[group].emitted(self.ordered)) for group in emitted]
         if row is not None:
-            changes.append((row[0], self.groups[row[0]].told(self.ordered)))
+            changes.append((row[0], self.groups[row[0]].emitted(self.ordered)))
         return changes
 
 
@@ -138,7 +140,7 @@ def topology(type_: pa.DataType, ordered: bool) -> tuple[dt.Table, dt.Table]:
     return rows, rows.group_by("g").agg(**ends, **collections, distinct=distinct)
 
 
-def told(changes: list[testing.Change]) -> list[tuple[int, Any]]:
+def emitted(changes: list[testing.Change]) -> list[tuple[int, Any]]:
     return [
         (change.key["g"], None if change.values is None else bits(change.values))
         for change in changes
@@ -186,7 +188,7 @@ def test_long_lists_in_parts(type_: pa.DataType) -> None:
     model = Model(ordered)
     for batch in batches(random_, values):
         expected = []
-        before = {group: held.told(ordered) for group, held in model.groups.items()}
+        before = {group: held.emitted(ordered) for group, held in model.groups.items()}
         with driver.batch() as changes:
             for key, row in batch:
                 own = {"id": key} if row is None else {"id": key, "g": row[0], "v": row[1]}
@@ -195,9 +197,9 @@ def test_long_lists_in_parts(type_: pa.DataType) -> None:
         if emit == "batch":
             net = dict(expected)
             expected = [(g, now) for g, now in net.items() if now != before.get(g)]
-            assert sorted(told(changes), key=repr) == sorted(expected, key=repr)
+            assert sorted(emitted(changes), key=repr) == sorted(expected, key=repr)
         else:
-            assert told(changes) == expected
+            assert emitted(changes) == expected
         if random_.random() < 0.1:
             driver = testing.Driver.restore(
                 grouped, driver.snapshot(), emit=emit, key_hash=key_hash

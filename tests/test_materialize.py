@@ -20,11 +20,11 @@ from dovetail.testing import Driver
 KEYED = {"k": pa.int64(), "v": pa.int64()}
 
 
-def real_changes(told: list[Any]) -> list[Any]:
+def real_changes(emitted: list[Any]) -> list[Any]:
     """Of a table's changes those that change a row."""
     rows: dict[Any, Any] = {}
     kept = []
-    for change in told:
+    for change in emitted:
         key = tuple(change.key.values())
         if rows.get(key) != change.values:
             kept.append((key, change.values, change.timestamp_us))
@@ -32,13 +32,13 @@ def real_changes(told: list[Any]) -> list[Any]:
     return kept
 
 
-def seen(told: list[Any]) -> list[Any]:
-    return [(tuple(c.key.values()), c.values, c.timestamp_us) for c in told]
+def seen(emitted: list[Any]) -> list[Any]:
+    return [(tuple(c.key.values()), c.values, c.timestamp_us) for c in emitted]
 
 
-def by_key(told: list[Any]) -> list[Any]:
+def by_key(emitted: list[Any]) -> list[Any]:
     """Each key's changes in order."""
-    return sorted(told, key=lambda change: change[0])
+    return sorted(emitted, key=lambda change: change[0])
 
 
 def histories(seed: int) -> list[list[dict[str, Any]]]:
@@ -124,7 +124,7 @@ def test_on_spark(spark: SparkSession, tmp_path: Path, looked_up: bool) -> None:
         [("k", pa.int64()), ("v", pa.int64()), ("at", pa.int64()), ("gone", pa.bool_())]
     )
     (tmp_path / "in").mkdir()
-    told: dict[int, Any] = {}
+    emitted: dict[int, Any] = {}
     reader = spark.readStream.schema("k long, v long, at long, gone boolean")
     frame = reader.parquet(str(tmp_path / "in")).selectExpr(
         "k", "v", "timestamp_seconds(at) at", "gone"
@@ -149,7 +149,7 @@ def test_on_spark(spark: SparkSession, tmp_path: Path, looked_up: bool) -> None:
         )
 
     def collect(changes: Any, batch: int) -> None:
-        told[batch] = sorted(tuple(row)[:3] for row in changes.collect())
+        emitted[batch] = sorted(tuple(row)[:3] for row in changes.collect())
 
     for number, batch in rows.items():
         columns = [dict(zip(names, row, strict=True)) for row in batch]
@@ -162,7 +162,7 @@ def test_on_spark(spark: SparkSession, tmp_path: Path, looked_up: bool) -> None:
             availableNow=True,
             buckets=2,
         ).awaitTermination()
-    assert list(told.values()) == [
+    assert list(emitted.values()) == [
         [(1, 10, "upsert"), (2, 20, "upsert")],
         [],
         [(1, 11, "upsert"), (2, None, "delete")],

@@ -47,19 +47,19 @@ def errors(folder: Path) -> dict[str, str]:
             name="t",
         ),
     }
-    told = {}
+    emitted = {}
     for name, call in calls.items():
         with pytest.raises(dt.ConfigurationError) as raised:
             call()
-        told[name] = str(raised.value)
-    return told
+        emitted[name] = str(raised.value)
+    return emitted
 
 
 def test_a_missing_jar_is_named(tmp_path: Path) -> None:
     """In a process of its own: a session has its jars from its start."""
-    told = reported(__file__, tmp_path)
-    assert told.keys() == EXPECTED.keys()
-    for name, error in told.items():
+    emitted = reported(__file__, tmp_path)
+    assert emitted.keys() == EXPECTED.keys()
+    for name, error in emitted.items():
         assert re.search(EXPECTED[name], error), error
 
 

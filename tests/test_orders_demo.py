@@ -61,10 +61,10 @@ def test_changes_are_captured_as_debezium_sends_them(
     with pytest.raises(json.JSONDecodeError):
         json.loads(broken[2])
     events = [(topic, json.loads(key), value and json.loads(value)) for topic, key, value in sent]
-    told = [(t, key, v and (v["op"], v["before"], v["after"])) for t, key, v in events]
+    emitted = [(t, key, v and (v["op"], v["before"], v["after"])) for t, key, v in events]
     customer = {"customer_id": 1, "name": 'Łódź "x"', "city": None}
     placed = {"quantity": 4, "placed_at": "2024-05-01T10:00:00.25Z"}
-    assert told == [
+    assert emitted == [
         ("customers", {"customer_id": 1}, ("c", None, customer)),
         (
             "products",
@@ -113,7 +113,7 @@ class Kept:
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("found", "message"),
     [
         ([A, B], []),
         ([B, A], []),
@@ -122,10 +122,10 @@ class Kept:
         ([A, (9, *B[1:])], [f"wrong: {(9, *B[1:])}", f"missing: {B}"]),
     ],
 )
-def test_the_check_finds_what_differs(found: Any, told: list[str]) -> None:
+def test_the_check_finds_what_differs(found: Any, message: list[str]) -> None:
     from examples.orders import check
 
-    assert check.differences(found, [A, B]) == told
+    assert check.differences(found, [A, B]) == message
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from bench.parameters import slow_after
 from pyspark.sql import SparkSession
-from test_rewind import Told, joined, write
+from test_rewind import Emitted, joined, write
 from typer.testing import CliRunner
 
 import dovetail as dt
@@ -24,9 +24,9 @@ def totals(spark: SparkSession, folder: Path) -> dt.Table:
     return joined(spark, folder).group_by("city").agg(total=dt.sum("amount"), n=dt.count())
 
 
-def run(table: dt.Table, checkpoint: Path, told: Told, **options: Any) -> None:
+def run(table: dt.Table, checkpoint: Path, emitted: Emitted, **options: Any) -> None:
     table.write_stream(
-        dt.to_foreach_batch(told), checkpoint=checkpoint, availableNow=True, **options
+        dt.to_foreach_batch(emitted), checkpoint=checkpoint, availableNow=True, **options
     ).awaitTermination()
 
 
@@ -52,8 +52,8 @@ def test_a_query_goes_on_with_another_number_of_partitions(
     """More, fewer and one, through the command line too; all that it emits is the same."""
     write(tmp_path, 0, STEP)
     table, checkpoint = totals(spark, tmp_path), tmp_path / "checkpoint"
-    told, whole = Told(), Told()
-    run(table, checkpoint, told, buckets=BUCKETS, partitions=2)
+    emitted, whole = Emitted(), Emitted()
+    run(table, checkpoint, emitted, buckets=BUCKETS, partitions=2)
     for number, partitions in enumerate(numbers, start=1):
         before = stored(spark, checkpoint)
         if partitions == 3:
@@ -63,10 +63,10 @@ def test_a_query_goes_on_with_another_number_of_partitions(
             dt.repartition(spark, checkpoint, partitions=partitions)
         assert stored(spark, checkpoint) == before
         write(tmp_path, number * STEP, STEP)
-        run(table, checkpoint, told)
+        run(table, checkpoint, emitted)
         assert folders(checkpoint) == {*map(str, range(partitions))}
     run(table, tmp_path / "another", whole, buckets=BUCKETS, partitions=2)
-    assert told.by_key() == whole.by_key()
+    assert emitted.by_key() == whole.by_key()
     assert len(whole.batches) == (1 + len(numbers)) * STEP
 
 
@@ -76,8 +76,8 @@ def test_a_call_that_is_killed_is_repeated(
 ) -> None:
     write(tmp_path, 0, STEP)
     table, checkpoint = joined(spark, tmp_path), tmp_path / "checkpoint"
-    told, whole = Told(), Told()
-    run(table, checkpoint, told, buckets=BUCKETS, partitions=2)
+    emitted, whole = Emitted(), Emitted()
+    run(table, checkpoint, emitted, buckets=BUCKETS, partitions=2)
     put = CheckpointFile.write
 
     def killed(file: CheckpointFile, binding: Any) -> None:
@@ -93,15 +93,15 @@ def test_a_call_that_is_killed_is_repeated(
         for name in (str(STEP), f".{STEP}.crc"):
             (checkpoint / "commits" / name).unlink(missing_ok=True)
     with pytest.raises(dt.CheckpointError, match="--partitions 4"):
-        run(table, checkpoint, told)
+        run(table, checkpoint, emitted)
     with pytest.raises(dt.CheckpointError, match="partitions=4 was killed"):
         dt.repartition(spark, checkpoint, partitions=3)
     dt.repartition(spark, checkpoint, partitions=4)
     write(tmp_path, STEP, STEP)
-    run(table, checkpoint, told)
+    run(table, checkpoint, emitted)
     assert folders(checkpoint) == {*"0123"}
     run(table, tmp_path / "another", whole, buckets=BUCKETS, partitions=2)
-    assert told.by_key() == whole.by_key()
+    assert emitted.by_key() == whole.by_key()
 
 
 @pytest.mark.slow
@@ -124,7 +124,7 @@ def test_the_list_of_files_of_a_folder_goes_on(spark: SparkSession, tmp_path: Pa
         (target / "_spark_metadata" / left).touch()
     go_on()
     assert (target / "_spark_metadata" / "9.compact").exists()
-    whole = Told()
+    whole = Emitted()
     run(table, tmp_path / "another", whole)
     assert spark.read.parquet(str(target)).count() == sum(map(len, whole.batches.values()))
 
@@ -135,18 +135,18 @@ def test_what_cannot_be_repartitioned_is_refused(spark: SparkSession, tmp_path: 
     with pytest.raises(dt.CheckpointError, match="has no micro-batch"):
         dt.repartition(spark, checkpoint, partitions=2)
     query = table.write_stream(
-        dt.to_foreach_batch(Told()), checkpoint=checkpoint, buckets=BUCKETS, partitions=2
+        dt.to_foreach_batch(Emitted()), checkpoint=checkpoint, buckets=BUCKETS, partitions=2
     )
     query.processAllAvailable()
     with pytest.raises(dt.CheckpointError, match="is running"):
         dt.repartition(spark, checkpoint, partitions=4)
     query.stop()
     with pytest.raises(dt.CheckpointError, match=r"another number is given by dt\.repartition"):
-        run(table, checkpoint, Told(), partitions=4)
+        run(table, checkpoint, Emitted(), partitions=4)
     with pytest.raises(dt.PlanError, match="partitions=7 is more than the 6 buckets"):
         dt.repartition(spark, checkpoint, partitions=7)
     (checkpoint / "commits" / str(STEP - 1)).unlink()
     with pytest.raises(dt.ConfigurationError, match="LAST_BATCH_FAILED"):
         dt.repartition(spark, checkpoint, partitions=4)
     assert REPARTITIONING not in json.loads((checkpoint / "dovetail.json").read_text())
-    run(table, checkpoint, Told())
+    run(table, checkpoint, Emitted())

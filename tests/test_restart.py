@@ -211,7 +211,7 @@ def test_local_copies_may_be_spoiled_between_and_within_micro_batches(
     given = batches(6, 40)
     write(tmp_path, given)
     copies = Path(SparkFiles.getRootDirectory()) / "dovetail-segments"
-    told: list[Row] = []
+    emitted: list[Row] = []
     spoiled, done = 0, threading.Event()
 
     def spoil_all() -> None:
@@ -223,7 +223,7 @@ def test_local_copies_may_be_spoiled_between_and_within_micro_batches(
                     spoiled += 1
 
     query = start(
-        spark, tmp_path, dt.to_foreach_batch(lambda changes, _: told.extend(changes.collect()))
+        spark, tmp_path, dt.to_foreach_batch(lambda changes, _: emitted.extend(changes.collect()))
     )
     spoiler = threading.Thread(target=spoil_all)
     spoiler.start()
@@ -233,13 +233,13 @@ def test_local_copies_may_be_spoiled_between_and_within_micro_batches(
         done.set()
         spoiler.join()
     assert spoiled > 10
-    last = {row["k"]: row for row in sorted(told, key=lambda row: row["_position"])}
+    last = {row["k"]: row for row in sorted(emitted, key=lambda row: row["_position"])}
     assert {
         key: (row["c0"], row["c1"], row["c2"])
         for key, row in last.items()
         if row["_change"] == "upsert"
     } == static_join(TOPOLOGY, [record for records in given for record in records])
-    assert len(told) == len(expected("tree", [r for records in given for r in records]))
+    assert len(emitted) == len(expected("tree", [r for records in given for r in records]))
 
 
 @pytest.mark.parametrize("times", slow_after(1, [2, 4]))
@@ -275,10 +275,10 @@ def refuse_other_changes(
     spark: SparkSession, folder: Path, kind: str, records: Sequence[Record]
 ) -> None:
     """What was written is what the records make the query emit, each key's in order."""
-    told = spark.read.parquet(str(folder / "out"))
-    values = [name for name in ("c0", "c1", "c2") if name in told.columns]
+    emitted = spark.read.parquet(str(folder / "out"))
+    values = [name for name in ("c0", "c1", "c2") if name in emitted.columns]
     rows = (
-        told.select("k", *values, "_change", F.expr("unix_millis(_timestamp) ms"), "_position")
+        emitted.select("k", *values, "_change", F.expr("unix_millis(_timestamp) ms"), "_position")
         .withColumn("bucket", F.expr("pmod(xxhash64(k), 2)"))
         .orderBy("bucket", "_position")
         .collect()

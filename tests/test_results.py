@@ -147,14 +147,14 @@ def test_each_result_is_what_its_own_query_gives(results: Results, buckets: int)
                 restored = list(topology.values())
                 together = testing.Driver.restore(restored, together.snapshot())
             records = [drawn(random_, 40 * batch + n) for n in range(random_.randint(1, 20))]
-            told = []
+            emitted = []
             for driver in (together, *alone.values()):
                 with driver.batch() as changes:
                     for n, (table, row, gone) in enumerate(records):
                         if tables[table].plan in driver._nodes:
                             time = 40 * batch + n
                             driver.pipe(tables[table], row, timestamp=time, deleted=gone)
-                told.append(changes)
+                emitted.append(changes)
             expected = {name: driver.read() for name, driver in alone.items()}
             for name, result in topology.items():
                 own = together.read(result)
@@ -163,8 +163,10 @@ def test_each_result_is_what_its_own_query_gives(results: Results, buckets: int)
                     assert [str(c) for c in own] == [str(c) for c in expected[name]]
                 seen += len(own)
             # By their text: positions have the driver's numbers of micro-batches with changes.
-            together_told, *each_told = ([str(c) for c in changes] for changes in told)
-            assert together_told == [c for changes in each_told for c in changes] or buckets > 1
+            together_emitted, *each_emitted = ([str(c) for c in changes] for changes in emitted)
+            assert (
+                together_emitted == [c for changes in each_emitted for c in changes] or buckets > 1
+            )
         assert seen > 50
 
 
@@ -371,7 +373,7 @@ def test_on_spark_each_result_is_exact_though_sinks_fail(
                 driver.pipe(hand[table], row, timestamp=1_000_000 * place, deleted=gone)
     expected = {name: by_key(driver.read(r)) for name, r in shared_of(driver).items()}
     letters = sorted((c.values["row"], c.timestamp_us) for c in driver.read(dt.dead_letters))
-    told: dict[str, list[Row]] = defaultdict(list)
+    emitted: dict[str, list[Row]] = defaultdict(list)
     failing = {"at": 1}
 
     def take(name: str) -> dt.Sink:
@@ -379,8 +381,8 @@ def test_on_spark_each_result_is_exact_though_sinks_fail(
             rows = changes.collect()
             if name == "cities" and failing["at"] == number:
                 raise RuntimeError("the sink fails once")
-            told[name] = [row for row in told[name] if row["batch"] != number]
-            told[name] += [Row(batch=number, **row.asDict()) for row in rows]
+            emitted[name] = [row for row in emitted[name] if row["batch"] != number]
+            emitted[name] += [Row(batch=number, **row.asDict()) for row in rows]
 
         return dt.to_foreach_batch(function)
 
@@ -409,19 +411,19 @@ def test_on_spark_each_result_is_exact_though_sinks_fail(
     query.awaitTermination()
 
     for name, wanted in expected.items():
-        came = by_key(as_changes(told[name], shared(hand)[name]))
+        came = by_key(as_changes(emitted[name], shared(hand)[name]))
         if name == "cities":
             # One record may change several rows of a group; their order is that of hashes, which
             # are Spark's own.
             came, wanted = map(last_at_each_time, (came, wanted))
         assert came == wanted, name
-    assert sorted((r["row"], int(r["_timestamp"].timestamp() * 1e6)) for r in told["letters"]) == (
-        letters
-    )
+    assert sorted(
+        (r["row"], int(r["_timestamp"].timestamp() * 1e6)) for r in emitted["letters"]
+    ) == (letters)
     assert letters
     written = spark.read.parquet(str(tmp_path / "out")).withColumnRenamed("_batch", "batch")
     assert sorted(map(str, written.collect())) == sorted(
-        str(Row(**{name: row[name] for name in written.columns})) for row in told["cities"]
+        str(Row(**{name: row[name] for name in written.columns})) for row in emitted["cities"]
     )
     progress = [p for p in query.recentProgress if p.numInputRows]
     inputs = [sum(1 for _ in read_back(tmp_path, batch)) for batch in (1, 2)]
@@ -457,11 +459,11 @@ def test_records_that_cannot_be_read_are_dead_letters_of_the_query(
             path = tmp_path / folder / f"{number}.txt"
             path.write_text("\n".join(text))
             os.utime(path, (number, number))
-    told: dict[str, list[Row]] = defaultdict(list)
+    emitted: dict[str, list[Row]] = defaultdict(list)
 
     def take(name: str) -> dt.Sink:
         def function(changes: DataFrame, number: int) -> None:
-            told[name] += [Row(batch=number, **row.asDict()) for row in changes.collect()]
+            emitted[name] += [Row(batch=number, **row.asDict()) for row in changes.collect()]
 
         return dt.to_foreach_batch(function)
 
@@ -498,12 +500,12 @@ def test_records_that_cannot_be_read_are_dead_letters_of_the_query(
             buckets=2,
         ).awaitTermination()
     for name in ("groups", "records", "items", "joined"):
-        assert told[f"lines {name}"] == told[f"sound {name}"], name
-        assert told[f"lines {name}"], name
-    (failing,) = told["sound letters"]
+        assert emitted[f"lines {name}"] == emitted[f"sound {name}"], name
+        assert emitted[f"lines {name}"], name
+    (failing,) = emitted["sound letters"]
     assert failing["_problem"] == "on= fails on a row of Tables"
-    letters = [row for row in told["lines letters"] if row["row"] != failing["row"]]
-    assert len(letters) == len(told["lines letters"]) - 1
+    letters = [row for row in emitted["lines letters"] if row["row"] != failing["row"]]
+    assert len(letters) == len(emitted["lines letters"]) - 1
     malformed = [
         (number, line)
         for number, lines in enumerate(SENT)
@@ -545,8 +547,8 @@ def test_the_console_shows_the_first_changes_of_each_micro_batch(
     shown.write_stream(
         dt.to_console(rows=2), checkpoint=tmp_path / "alone", availableNow=True
     ).awaitTermination()
-    for told in (several, capsys.readouterr().out):
-        lines = told.splitlines()
+    for emitted in (several, capsys.readouterr().out):
+        lines = emitted.splitlines()
         titles = [line for line in lines if line.startswith("micro-batch")]
         assert titles == [
             f"micro-batch {n} of orders: {count} changes" for n, count in ((0, 3), (2, 1))

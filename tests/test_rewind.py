@@ -73,7 +73,7 @@ def run(table: dt.Table, folder: Path, sink: Any, checkpoint: str = "checkpoint"
     ).awaitTermination()
 
 
-class Told:
+class Emitted:
     """What a sink was given."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ def test_a_query_goes_on_from_an_earlier_micro_batch(spark: SparkSession, tmp_pa
     """With the state of it, and of an aggregate of a join."""
     write(tmp_path)
     totals = joined(spark, tmp_path).group_by("city").agg(total=dt.sum("amount"), n=dt.count())
-    first, second = Told(), Told()
+    first, second = Emitted(), Emitted()
     run(totals, tmp_path, dt.to_foreach_batch(first))
     assert [*first.batches] == [*range(BATCHES)]
     checkpoint = tmp_path / "checkpoint"
@@ -144,7 +144,7 @@ def test_a_call_that_is_killed_is_repeated(
     """
     write(tmp_path)
     table = joined(spark, tmp_path)
-    run(table, tmp_path, dt.to_foreach_batch(Told()))
+    run(table, tmp_path, dt.to_foreach_batch(Emitted()))
     kind: Any = type(files_of(spark))
     remove, given, most = kind.remove, list[str](), 0
 
@@ -165,7 +165,7 @@ def test_a_call_that_is_killed_is_repeated(
         with pytest.raises(KeyboardInterrupt) if most else nullcontext():
             dt.rewind(spark, checkpoint, batch=BACK_TO)
     write(tmp_path, BATCHES, 1)
-    whole, half, rest = Told(), Told(), Told()
+    whole, half, rest = Emitted(), Emitted(), Emitted()
     run(table, tmp_path, dt.to_foreach_batch(whole), "another")
     failed = False
     try:

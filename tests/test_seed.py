@@ -68,14 +68,14 @@ def test_a_start_that_fails_goes_on_with_what_was_stored(
     at = {"at": "2024-05-01T10:00:00Z"}
     given(tmp_path, "orders", 1, {"id": 1, "customer": "ann", "amount": 11} | at)
     given(tmp_path, "customers", 1, {"name": "bob", "city": "Oslo"} | at)
-    told: list[Any] = []
+    emitted: list[Any] = []
 
     def refuse(changes: DataFrame, batch: int) -> None:
         raise ValueError("the target is not there")
 
     def collect(changes: DataFrame, batch: int) -> None:
         rows = changes.orderBy("_position").collect()
-        told.append([(r["city"], r["_change"], r["total"], r["n"]) for r in rows])
+        emitted.append([(r["city"], r["_change"], r["total"], r["n"]) for r in rows])
 
     def run(sink: Any, **options: Any) -> None:
         query = totals(spark, tmp_path).write_stream(
@@ -91,11 +91,11 @@ def test_a_start_that_fails_goes_on_with_what_was_stored(
     with pytest.raises(Exception, match="the target is not there"):
         run(refuse, initial=frames(spark))
     run(collect)
-    assert sorted(told.pop()) == [("Oslo", "upsert", 61, 3), ("Rome", "delete", None, None)]
+    assert sorted(emitted.pop()) == [("Oslo", "upsert", 61, 3), ("Rome", "delete", None, None)]
     assert (tmp_path / "checkpoint/initial").exists()
     given(tmp_path, "orders", 2, {"id": 4, "customer": "ann", "amount": 1} | at)
     run(collect, initial=frames(spark))
-    assert told == [[("Oslo", "upsert", 62, 4)]]
+    assert emitted == [[("Oslo", "upsert", 62, 4)]]
     assert not (tmp_path / "checkpoint/initial").exists()
 
 

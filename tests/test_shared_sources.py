@@ -75,12 +75,12 @@ def send(folder: Path) -> None:
 def test_views_of_a_source_are_made_of_one_reading(spark: SparkSession, tmp_path: Path) -> None:
     """Records that a view leaves out, or fails on, are the others' all the same."""
     send(tmp_path / "lines")
-    told: dict[str, list[Row]] = defaultdict(list)
+    emitted: dict[str, list[Row]] = defaultdict(list)
 
     def take(name: str) -> dt.Sink:
         def function(changes: DataFrame, number: int) -> None:
             rows = changes.drop("_position").collect()
-            told[name] += [Row(batch=number, **row.asDict()) for row in rows]
+            emitted[name] += [Row(batch=number, **row.asDict()) for row in rows]
 
         return dt.to_foreach_batch(function)
 
@@ -104,14 +104,14 @@ def test_views_of_a_source_are_made_of_one_reading(spark: SparkSession, tmp_path
     progress = run(together, "together")
     run(apart, "apart")
     for name in together:
-        one, other = told[f"together {name}"], told[f"apart {name}"]
+        one, other = emitted[f"together {name}"], emitted[f"apart {name}"]
         assert sorted(map(str, one)) == sorted(map(str, other)), name
         assert by_key(one) == by_key(other), name
         assert one, name
-    letters = [*map(text, told["together letters"])]
-    assert set(letters) == set(map(text, told["apart letters"]))
-    assert len(letters) < len(told["apart letters"])
-    operators = Counter(row["_operator"] for row in told["together letters"])
+    letters = [*map(text, emitted["together letters"])]
+    assert set(letters) == set(map(text, emitted["apart letters"]))
+    assert len(letters) < len(emitted["apart letters"])
+    operators = Counter(row["_operator"] for row in emitted["together letters"])
     assert operators.keys() == {"stream records", "with_columns of records", "select of records"}
     lines = [line for file in (tmp_path / "lines").iterdir() for line in file.open()]
     assert operators["stream records"] == sum("no record" in line for line in lines) > 2

@@ -183,9 +183,9 @@ def test_a_kind_runs_and_goes_on(kind: str, spark: SparkSession, tmp_path: Path)
     if kind == "foreign key":
         dt.repartition(spark, tmp_path / "other", partitions=3)
     world.write(then, 1)
-    told = run("checkpoint")
-    assert told == sorted(expected, key=str)
-    assert sorted([*before, *run("other")], key=str) == told
+    emitted = run("checkpoint")
+    assert emitted == sorted(expected, key=str)
+    assert sorted([*before, *run("other")], key=str) == emitted
     stores = dt.read_state(spark, tmp_path / "checkpoint").where("table IS NOT NULL").collect()
     assert bool(stores) == (kind != "delta join")
     for store in stores[:1]:

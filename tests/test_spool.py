@@ -55,10 +55,10 @@ def test_rows_are_what_came(tmp_path: Path) -> None:
 def test_a_full_disk_is_an_error_that_says_what_to_do(tmp_path: Path, already: int) -> None:
     spool = Spool(tmp_path / "spool", 0)
     fill(spool, [piece(number) for number in range(already)])
-    with no_room(), pytest.raises(dt.StorageError) as told:
+    with no_room(), pytest.raises(dt.StorageError) as raised:
         spool.add(piece(9), to_ipc(piece(9).rows))
     for part in ("cannot be written to", str(tmp_path), "File too large", "maxFilesPerTrigger"):
-        assert part in str(told.value)
+        assert part in str(raised.value)
     assert open_files(tmp_path) == 0
     assert list((tmp_path / "spool").iterdir()) == []
 

@@ -33,7 +33,7 @@ def orders_of(spark: SparkSession, folder: Path, kind: type[Any]) -> Any:
     return kind.from_changelog(frame, key="id", timestamp="at", name="orders")
 
 
-class Told:
+class Emitted:
     """What a sink gets, by micro-batch."""
 
     def __init__(self, *columns: str) -> None:
@@ -68,14 +68,14 @@ def test_a_stream_meets_rows_that_are_kept(spark: SparkSession, tmp_path: Path) 
         stream: dt.Stream = orders.join(cities, on="customer", how="left", select=["city"])
         return stream.join(countries, on="city", how="left", select=["city", "land"])
 
-    told, checkpoint = Told("id", "city", "land"), tmp_path / "checkpoint"
+    emitted, checkpoint = Emitted("id", "city", "land"), tmp_path / "checkpoint"
     came(tmp_path, 1, (1, "ann", 1), (2, "bob", 2), (3, "cat", 3))
     first = joined(("ann", "Oslo"), ("bob", "Rome"))
-    assert told.run(first, checkpoint, buckets=1) == [
+    assert emitted.run(first, checkpoint, buckets=1) == [
         [(1, "Oslo", "Norway"), (2, None, None), (3, None, None)]
     ]
     came(tmp_path, 2, (4, "ann", 1), (5, "cat", 2))
-    assert told.run(joined(("cat", "Bern")), checkpoint) == [
+    assert emitted.run(joined(("cat", "Bern")), checkpoint) == [
         [(4, "Oslo", "Norway"), (5, None, None)]
     ]
     found = dt.read_state(spark, checkpoint, "customers").select("name", "city")
@@ -89,16 +89,16 @@ def test_rows_come_out_that_need_nothing_else(spark: SparkSession, tmp_path: Pat
         per_name = orders.group_by("customer").agg(total=dt.sum("amount"))
         return people.join(per_name, on={"name": "customer"}, how="left")
 
-    told = Told("name", "city", "total", "_change")
+    emitted = Emitted("name", "city", "total", "_change")
     people = customers(spark, ("ann", "Oslo"), ("bob", "Rome"))
     came(tmp_path, 1, (1, "ann", 10), (2, "eve", 1))
     topology = totals(people, orders_of(spark, tmp_path, dt.Table))
     begun = [("ann", "Oslo", None, "upsert"), ("bob", "Rome", None, "upsert")]
-    first, second = told.run(topology, tmp_path / "checkpoint", buckets=1)
+    first, second = emitted.run(topology, tmp_path / "checkpoint", buckets=1)
     assert sorted(first) == begun
     assert second == [("ann", "Oslo", 10, "upsert")]
     came(tmp_path, 2, (1, "bob", 7))
-    third = told.run(topology, tmp_path / "checkpoint")
+    third = emitted.run(topology, tmp_path / "checkpoint")
     assert [sorted(batch) for batch in third] == [
         [("ann", "Oslo", None, "upsert"), ("bob", "Rome", 7, "upsert")]
     ]
@@ -115,7 +115,7 @@ def test_rows_come_out_that_need_nothing_else(spark: SparkSession, tmp_path: Pat
     }
     for emits, expected in ((True, 3), (False, 0)):
         checkpoint = tmp_path / f"emits_{emits}"
-        batches = told.run(topology, checkpoint, initial=silent, emit_initial=emits, buckets=1)
+        batches = emitted.run(topology, checkpoint, initial=silent, emit_initial=emits, buckets=1)
         assert [len(batch) for batch in batches[:-1]] == ([expected] if expected else [])
         assert ("bob", "Rome", 12, "upsert") in batches[-1]
 
@@ -126,17 +126,17 @@ def test_a_row_that_fails_is_a_dead_letter(spark: SparkSession, tmp_path: Path) 
     came(tmp_path, 1, (1, "ann", 1), (2, "bob", 2))
     orders = orders_of(spark, tmp_path, dt.Stream)
     joined = orders.join(numbered, on="customer", how="left", select=["number"])
-    told, letters = Told("id", "number"), Told("row")
+    emitted, letters = Emitted("id", "number"), Emitted("row")
     dt.run(
         {
-            joined: dt.to_foreach_batch(told.keep),
+            joined: dt.to_foreach_batch(emitted.keep),
             dt.dead_letters: dt.to_foreach_batch(letters.keep),
         },
         checkpoint=tmp_path / "checkpoint",
         availableNow=True,
         buckets=1,
     ).awaitTermination()
-    assert [batch for batch in told.batches if batch] == [[(1, 1), (2, None)]]
+    assert [batch for batch in emitted.batches if batch] == [[(1, 1), (2, None)]]
     found = [json.loads(row) for batch in letters.batches for (row,) in batch]
     assert found == [{"name": "bob", "city": "Rome"}]
 
@@ -144,19 +144,19 @@ def test_a_row_that_fails_is_a_dead_letter(spark: SparkSession, tmp_path: Path) 
 def test_a_row_that_a_query_begins_with_may_be_a_dead_letter(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Though no result is told; and only once."""
+    """Though no result is emitted; and only once."""
     came(tmp_path, 1, (3, "7", 1), (4, "bob", 1))
     orders = orders_of(spark, tmp_path, dt.Table)
     numbers = orders.with_columns(number=F.col("customer").cast("int"), errors="dead_letter")
     counts = numbers.group_by("number").agg(total=dt.sum("amount"))
     begun = spark.createDataFrame([(1, "7", 5, None), (2, "ann", 5, None)], ORDERS)
     begun = begun.withColumn("at", F.timestamp_micros(F.lit(1)))
-    told, letters = Told("number", "total"), Told("row")
+    emitted, letters = Emitted("number", "total"), Emitted("row")
 
     def run() -> None:
         dt.run(
             {
-                counts: dt.to_foreach_batch(told.keep),
+                counts: dt.to_foreach_batch(emitted.keep),
                 dt.dead_letters: dt.to_foreach_batch(letters.keep),
             },
             checkpoint=tmp_path / "checkpoint",
@@ -166,12 +166,12 @@ def test_a_row_that_a_query_begins_with_may_be_a_dead_letter(
         ).awaitTermination()
 
     run()
-    assert [batch for batch in told.batches if batch] == [[(7, 6)]]
+    assert [batch for batch in emitted.batches if batch] == [[(7, 6)]]
     found = [json.loads(row) for batch in letters.batches for (row,) in batch]
     assert [row["customer"] for row in found] == ["ann", "bob"]
     came(tmp_path, 2, (2, "7", 1))
     run()
-    assert told.batches[-1] == [(7, 7)]
+    assert emitted.batches[-1] == [(7, 7)]
     assert sum(map(len, letters.batches)) == 2
 
 
@@ -185,16 +185,16 @@ def test_a_table_becomes_static_and_changes_again(spark: SparkSession, tmp_path:
         stream: dt.Stream = orders.join(people, on="customer", select=["city"])
         return stream
 
-    told = Told("id", "city")
+    emitted = Emitted("id", "city")
     came(tmp_path, 1, (1, "ann", 1))
     orders = orders_of(spark, tmp_path, dt.Stream)
     alone = orders.select("customer").to_table().group_by("customer").agg(n=dt.count())
-    Told("customer").run(alone, tmp_path / "alone", buckets=2)
+    Emitted("customer").run(alone, tmp_path / "alone", buckets=2)
     with_people = joined(customers(spark, ("ann", "Oslo")))
     steps = dt.upgrade(spark, tmp_path / "alone", tmp_path / "static", with_people)
     assert [row["begins"] for row in steps.collect()] == ["with the rows of customers"]
     came(tmp_path, 2, (2, "ann", 1))
-    assert told.run(with_people, tmp_path / "static") == [[(2, "Oslo")]]
+    assert emitted.run(with_people, tmp_path / "static") == [[(2, "Oslo")]]
 
     (tmp_path / "people").mkdir()
     (tmp_path / "people" / "1.json").write_text(
@@ -207,9 +207,9 @@ def test_a_table_becomes_static_and_changes_again(spark: SparkSession, tmp_path:
     again = joined(changing)
     dt.upgrade(spark, tmp_path / "static", tmp_path / "again", again)
     came(tmp_path, 3, (3, "ann", 1))
-    assert told.run(again, tmp_path / "again") == [[(3, "Oslo")]]
+    assert emitted.run(again, tmp_path / "again") == [[(3, "Oslo")]]
     came(tmp_path, 4, (4, "bob", 1))
-    assert told.run(again, tmp_path / "again") == [[(4, "Rome")]]
+    assert emitted.run(again, tmp_path / "again") == [[(4, "Rome")]]
 
 
 def test_what_cannot_be_static_is_refused(spark: SparkSession, tmp_path: Path) -> None:

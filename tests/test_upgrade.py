@@ -32,12 +32,12 @@ def test_an_upgraded_query_goes_on_as_one_that_ran_from_the_beginning(
     spark: SparkSession, number: int
 ) -> None:
     """``DOVETAIL_CASES`` says how many, ``DOVETAIL_SEED`` draws others."""
-    told = upgraded.difference(*upgraded.drawn(SEED, number))
-    assert told is None or told.startswith("refused: has not what"), told
+    emitted = upgraded.difference(*upgraded.drawn(SEED, number))
+    assert emitted is None or emitted.startswith("refused: has not what"), emitted
 
 
 class Shop:
-    """Orders and customers in a folder, and what queries over them have told."""
+    """Orders and customers in a folder, and what queries over them have emitted."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark, self.folder, self.files = spark, folder, 0
@@ -76,11 +76,11 @@ class Shop:
 
     def run(self, table: Any, checkpoint: str, **options: Any) -> list[tuple[Any, ...]]:
         """The changes of a run, without their times and positions, in the order of keys."""
-        told: list[tuple[Any, ...]] = []
+        emitted: list[tuple[Any, ...]] = []
 
         def collect(changes: DataFrame, number: int) -> None:
             rows = changes.drop("_timestamp", "_position").collect()
-            told.extend(sorted(map(tuple, rows), key=str))
+            emitted.extend(sorted(map(tuple, rows), key=str))
 
         query = table.write_stream(
             dt.to_foreach_batch(collect),
@@ -89,7 +89,7 @@ class Shop:
             **{"buckets": 2, "emit": "batch", **options},
         )
         query.awaitTermination()
-        return told
+        return emitted
 
     def files_of(self, name: str) -> dict[str, bytes]:
         root = self.folder / name
@@ -229,17 +229,17 @@ def test_positions_go_on_in_a_stage_that_stores_nothing(shop: Shop) -> None:
         other = dt.Stream.from_changelog(
             shop.read("orders", ORDERS), key="id", timestamp="at", name="others"
         )
-        told: list[int] = []
+        emitted: list[int] = []
         shop.payments().union(other).write_stream(
             dt.to_foreach_batch(
-                lambda changes, _: told.extend(row["_position"] for row in changes.collect())
+                lambda changes, _: emitted.extend(row["_position"] for row in changes.collect())
             ),
             checkpoint=shop.folder / checkpoint,
             buckets=1,
             availableNow=True,
             **({} if checkpoint == "old" else {"initial": shop.folder / "old"}),
         ).awaitTermination()
-        return told
+        return emitted
 
     before = run("old")
     shop.write("orders", {"id": 9, "customer": "b", "amount": 100})
@@ -308,12 +308,12 @@ def test_several_results_and_one_more(shop: Shop) -> None:
     def start(checkpoint: str, *, more: bool, **options: Any) -> dict[str, list[Any]]:
         orders = shop.orders()
         joined = orders.join(shop.customers(), on="customer", how="left", select=["amount", "city"])
-        told: dict[str, list[Any]] = {}
+        emitted: dict[str, list[Any]] = {}
 
         def kept(name: str) -> Any:
             def collect(changes: DataFrame, number: int) -> None:
                 rows = changes.drop("_timestamp", "_position").collect()
-                told.setdefault(name, []).extend(sorted(map(tuple, rows), key=str))
+                emitted.setdefault(name, []).extend(sorted(map(tuple, rows), key=str))
 
             return dt.to_foreach_batch(collect)
 
@@ -327,7 +327,7 @@ def test_several_results_and_one_more(shop: Shop) -> None:
             emit="batch",
             **options,
         ).awaitTermination()
-        return told
+        return emitted
 
     first = start("old", more=False)
     found = start("new", more=True, initial=shop.folder / "old", emit_initial=True)

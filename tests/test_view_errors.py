@@ -1,4 +1,4 @@
-"""Rows on which a view fails: left out as if they had never come, counted, told."""
+"""Rows on which a view fails: left out as if they had never come, counted, reported."""
 
 from __future__ import annotations
 
@@ -184,9 +184,9 @@ def test_a_result_whose_view_fails_keeps_the_former_row(
         driver = testing.Driver(topology(inputs, **ASKED), spark=spark, emit=emit)
         for start in range(0, len(feeds), size):
             fed(driver, inputs, feeds[start : start + size])
-        told = [(change.key["id"], change.values) for change in driver.read()]
+        emitted = [(change.key["id"], change.values) for change in driver.read()]
         for key, last in rows.items():
-            own = [row for of, row in told if of == key]
+            own = [row for of, row in emitted if of == key]
             if emit == "change":
                 assert own == [row for of, row in expected if of == key]
             assert (own or [None])[-1] == last
@@ -282,12 +282,12 @@ def test_on_spark_each_row_that_fails_is_one_dead_letter(
     hand = given()
     by_hand = results(hand)
     driver = testing.Driver(*by_hand.values(), dt.dead_letters, spark=spark)
-    told: dict[str, list[Row]] = {name: [] for name in (*by_hand, "letters")}
+    emitted: dict[str, list[Row]] = {name: [] for name in (*by_hand, "letters")}
     counted = Counter[str]()
 
     def take(name: str) -> dt.Sink:
         return dt.to_foreach_batch(
-            lambda changes, _: told[name].extend(changes.orderBy("_position").collect())
+            lambda changes, _: emitted[name].extend(changes.orderBy("_position").collect())
         )
 
     feeds = [(name, row, time + 1, gone) for name, row, time, gone in drawn(11, 75)]
@@ -311,11 +311,11 @@ def test_on_spark_each_row_that_fails_is_one_dead_letter(
             query.awaitTermination()
             counted += failed(query)
     for name, result in by_hand.items():
-        assert by_key(changes_of(told[name], result)) == by_key(driver.read(result)), name
-        assert told[name], name
+        assert by_key(changes_of(emitted[name], result)) == by_key(driver.read(result)), name
+        assert emitted[name], name
     letters = Counter(
         (row["_operator"], row["_problem"], row["row"], round(row["_timestamp"].timestamp() * 1e6))
-        for row in told["letters"]
+        for row in emitted["letters"]
     )
     expected = driver.read(dt.dead_letters)
     assert letters == Counter(
@@ -329,8 +329,8 @@ def test_on_spark_each_row_that_fails_is_one_dead_letter(
     assert operators["where of orders"] == sum(row["text"] == "0" for row in computed) > 1
     assert len(operators) == 5
     assert counted == {name: n for name, n in driver.counts.items() if name.endswith(".failed")}
-    assert any(json.loads(str(row["row"])).get("id") == 9 for row in told["letters"])
-    assert any(row["id"] == 9 for row in told["both"])
+    assert any(json.loads(str(row["row"])).get("id") == 9 for row in emitted["letters"])
+    assert any(row["id"] == 9 for row in emitted["both"])
 
 
 def test_a_query_that_has_failed_goes_on_without_the_row(

@@ -1,8 +1,8 @@
 """Random views of tables and streams: the definition against Kafka Streams itself, which
 ``kafka_streams/Views.java`` runs. Every record's changes must be equal, but for this:
 
-- Kafka Streams' filter of a table tells the deletion of rows that it never told. A tombstone of a
-  key that has no row is left out of both.
+- Kafka Streams' filter of a table emits the deletion of rows that it never emitted. A tombstone of
+  a key that has no row is left out of both.
 - Its counts of a table's rows keep the largest time that they have seen. Where rows are counted,
   times do not go back.
 - It counts zero where a group has no row; that is a tombstone.
@@ -88,12 +88,12 @@ def said(record: Record) -> str:
 
 
 def kafka_streams(cases: list[tuple[Pipeline, list[Record]]]) -> list[Answers]:
-    """What Kafka Streams tells for each record of each case."""
+    """What Kafka Streams emits for each record of each case."""
     asked = [
         (" ".join([",".join(pipeline.inputs), *pipeline.steps]), [*map(said, records)])
         for pipeline, records in cases
     ]
-    return [[_changes(line) for line in told] for told in run_java(SOURCE, asked)]
+    return [[_changes(line) for line in emitted] for emitted in run_java(SOURCE, asked)]
 
 
 def _changes(line: str) -> list[Result]:
@@ -129,11 +129,11 @@ def test_kafka_streams_has_the_same_views() -> None:
     for number in range(CASES):
         pipeline = read_join("view", PIPELINES[number % len(PIPELINES)], {})
         cases.append((pipeline, draw(random_, pipeline)))
-    told = 0
+    emitted = 0
     for (pipeline, records), kafka in zip(cases, kafka_streams(cases), strict=True):
         defined = [*each_record(pipeline, records)]
         if pipeline.inputs[0] == "T" or {"to_table", "count"} & {*pipeline.steps}:
             defined, kafka = of_rows(defined), of_rows(kafka)
         assert defined == kafka, (pipeline, records)
-        told += sum(map(len, kafka))
-    assert told > 5 * CASES
+        emitted += sum(map(len, kafka))
+    assert emitted > 5 * CASES

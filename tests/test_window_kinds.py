@@ -5,7 +5,7 @@ Every record's changes must be equal, but for this:
 
 - Kafka Streams deletes a session that a record falls into and adds it again, also where its bounds
   stay. Such deletions are left out.
-- It tells some sliding windows twice for one record, and in an order of its own. They are compared
+- It emits some sliding windows twice for one record, and in an order of its own. They are compared
   once, by their starts.
 - It knows a record by the sliding windows stored when it came, so it forgets one that was late for
   the window that ends at it. By the law the record is in the windows that were still open. No such
@@ -57,14 +57,14 @@ def draw(random_: random.Random, kind: str) -> Case:
 
 
 def kafka_streams(cases: list[Case]) -> list[Answers]:
-    """What Kafka Streams tells for each record of each case."""
+    """What Kafka Streams emits for each record of each case."""
     asked = []
     for view, records in cases:
         windows = view.windows[0][1]
         head = f"{windows.kind} {windows.size} {windows.grace}"
         asked.append((head, [f"{record.key} {record.time}" for record in records]))
     both = zip(cases, run_java(SOURCE, asked), strict=True)
-    return [[_as_we(view, _changes(line)) for line in told] for (view, _), told in both]
+    return [[_as_we(view, _changes(line)) for line in emitted] for (view, _), emitted in both]
 
 
 def _as_we(view: View, changes: list[Result]) -> list[Result]:
@@ -91,21 +91,21 @@ def shown(answers: Answers) -> Answers:
 
 
 @pytest.fixture(scope="module", params=["session", "sliding"])
-def told(request: pytest.FixtureRequest) -> list[tuple[Case, Answers]]:
+def emitted(request: pytest.FixtureRequest) -> list[tuple[Case, Answers]]:
     random_ = random.Random(f"{SEED} {request.param}")
     cases = [draw(random_, request.param) for _ in range(CASES)]
     return list(zip(cases, kafka_streams(cases), strict=True))
 
 
-def test_the_definition(told: list[tuple[Case, Answers]]) -> None:
-    for (view, records), expected in told:
+def test_the_definition(emitted: list[tuple[Case, Answers]]) -> None:
+    for (view, records), expected in emitted:
         found = shown(list(family.each_record(view, records)))
         assert found == expected, (view, records)
 
 
 @pytest.mark.parametrize(("size", "buckets"), [(1, 1), (4, 1), (10**6, 1), (10**6, 8)])
-def test_the_driver(size: int, buckets: int, told: list[tuple[Case, Answers]]) -> None:
-    for (view, records), expected in told[:: 16 if size == 1 else 4]:
+def test_the_driver(size: int, buckets: int, emitted: list[tuple[Case, Answers]]) -> None:
+    for (view, records), expected in emitted[:: 16 if size == 1 else 4]:
         answers = shown(
             driver(family, view, cut(records, size), restart=size == 1, buckets=buckets)
         )

@@ -76,7 +76,8 @@ def test_batches(kind: str, name: str) -> None:
     for view, batches in drawn(kind, name, "batch"):
         answers = driver(family, view, batches, emit="batch", **RUNNERS[name])
         found, expected = (
-            [*map(family.arranged, told)] for told in (answers, family.each_batch(view, batches))
+            [*map(family.arranged, emitted)]
+            for emitted in (answers, family.each_batch(view, batches))
         )
         assert found == expected, (view, batches)
 

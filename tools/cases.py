@@ -84,8 +84,8 @@ def main() -> None:
         else:
             answers[number] = {"id": case.get("id"), "error": problem}
     run = on_spark if options.runner == "spark" else in_process
-    for number, told in run([cases[number] for number in runnable], options).items():
-        answers[runnable[number]] = printed(cases[runnable[number]], told, options.dropped)
+    for number, emitted in run([cases[number] for number in runnable], options).items():
+        answers[runnable[number]] = printed(cases[runnable[number]], emitted, options.dropped)
     for number in range(len(cases)):
         print(json.dumps(answers[number], ensure_ascii=False))
 
@@ -166,8 +166,8 @@ def on_spark(cases: Sequence[Case], options: argparse.Namespace) -> dict[int, An
             by_op[case["op"]].append(number)
         else:
             batches = cut(records_of(case), options.split or 10**9)
-            told = streamed(session, case, batches, restart=options.restart)
-            answers[number] = attributed(case, [records_of(case)], [told])
+            emitted = streamed(session, case, batches, restart=options.restart)
+            answers[number] = attributed(case, [records_of(case)], [emitted])
     for numbers in by_op.values():
         own = {n: cut(named(n, cases[n]), options.split or 10**9) for n in numbers}
         longest = max(1, *(len(batches) for batches in own.values()))

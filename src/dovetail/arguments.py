@@ -98,7 +98,7 @@ def validated_fields(class_: C) -> C:
 
 
 def takes(count: int, function: Callable[..., Any]) -> bool:
-    """Whether a function can be called with so many arguments, as far as it tells."""
+    """Whether a function can be called with so many arguments, as far as its signature says."""
     try:
         inspect.signature(function).bind(*range(count))
     except TypeError:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 class DovetailError(Exception):
     """Base of all errors: ``operator: problem; remedy``. Of one in a batch ``where``, in a second
-    line, tells the tables and, as far as it is known, the key.
+    line, names the tables and, as far as it is known, the key.
 
     The parts stay readable as attributes, and the error survives pickling, so that one raised in a
     worker says the same on the driver.

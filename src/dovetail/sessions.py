@@ -34,7 +34,7 @@ def is_remote(session: SparkSession) -> bool:
 
 def ended_by_itself(query: StreamingQuery) -> bool:
     """Whether a classic session's query has come to its end by itself, having found that nothing is
-    left to read, rather than by being stopped, which Spark does not tell.
+    left to read, rather than by being stopped, which Spark does not say.
     """
     own: Any = query
     return bool(own._jsq.streamingQuery().noNewData())  # noqa: SLF001
@@ -56,7 +56,7 @@ def numbered(session: SparkSession, function: OfBatches) -> OfBatches:
     """A function for ``foreachBatch`` whose jobs know their micro-batch (``spark.task``).
 
     On Spark Connect it runs in a process of the server's and its jobs are those of any client, so
-    they are told by a tag.
+    a tag marks them.
     """
     if not is_remote(session):
         return function
@@ -146,7 +146,7 @@ def has_source(session: SparkSession, source: str) -> bool:
 
 def started_with(session: SparkSession, name: str) -> str:
     """A setting with which Spark itself was started; empty if it has none. (Later ones of a session
-    have no effect on it, and cannot be told from it on Spark Connect.)
+    have no effect on it, and look the same on Spark Connect.)
     """
     if is_remote(session):
         return str(session.conf.get(name, ""))

@@ -369,9 +369,9 @@ class Topology(Planned):
         where it stopped, having lost and doubled nothing. ``processingTime``,
         ``availableNow``: as in ``DataStreamWriter.trigger``, a micro-batch every so long (``"10
         seconds"``), or all there is and then stop; with neither of them as fast as data comes.
-        ``buckets``: into how many parts the key space is cut (8 by default); ``partitions``: into
-        how many tasks' state they are dealt, by default as many as there are cores, and at most as
-        many as buckets. The checkpoint fixes both.
+        ``buckets``: into how many parts the key space is cut (8 by default); ``partitions``: over
+        how many tasks they are spread, by default as many as there are cores, and at most as many
+        as buckets. The checkpoint fixes both.
 
         ``initial``: by name the static frames with which tables begin, one row a key: their columns
         of key and values, and ``_timestamp`` or what ``timestamp=`` reads. Or the checkpoint of a

@@ -107,15 +107,15 @@ def test_a_list_of_a_map() -> None:
     """Growing groups compare nothing, so any type will do."""
     type_ = pa.map_(pa.string(), pa.int64())
     script = [Update(0, False, (value,)) for value in ([("a", 1)], None, [])]
-    told, _ = run(CollectList(type_), script, [type_], [1])
-    assert told == [[[("a", 1)]], [[("a", 1)]], [[("a", 1)], []]]
+    emitted, _ = run(CollectList(type_), script, [type_], [1])
+    assert emitted == [[[("a", 1)]], [[("a", 1)]], [[("a", 1)], []]]
 
 
 def test_a_retracted_row_takes_the_first_equal_value() -> None:
     script = [Update(0, at == 3, (value,)) for at, value in enumerate(["a", "b", "a", "a", "c"])]
     for cut in ([], [1], [3], [2, 4]):
-        told, _ = run(CollectList(pa.string()), script, [pa.string()], cut)
-        assert told[3:] == [["b", "a"], ["b", "a", "c"]]
+        emitted, _ = run(CollectList(pa.string()), script, [pa.string()], cut)
+        assert emitted[3:] == [["b", "a"], ["b", "a", "c"]]
 
 
 def test_a_value_that_went_and_came_is_last_of_an_unordered_set() -> None:
@@ -123,8 +123,8 @@ def test_a_value_that_went_and_came_is_last_of_an_unordered_set() -> None:
     updates = [(x, False), (y, False), (x, False), (x, True), (x, True), (x, False)]
     script = [Update(0, retracted, (value,)) for value, retracted in updates]
     for cut in ([], [1], [4], [5]):
-        told, _ = run(CollectSet(PAIR, retractable=True), script, [PAIR], cut)
-        assert told == [[x], [x, y], [x, y], [x, y], [y], [y, x]]
+        emitted, _ = run(CollectSet(PAIR, retractable=True), script, [PAIR], cut)
+        assert emitted == [[x], [x, y], [x, y], [x, y], [y], [y, x]]
 
 
 def test_collections_too_large_for_a_column(monkeypatch: pytest.MonkeyPatch) -> None:

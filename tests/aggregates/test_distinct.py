@@ -64,16 +64,16 @@ def test_equal_rows_count_once_until_the_last_one_leaves() -> None:
     updates = [(5, False), (5, False), (None, False), (5, True), (7, False), (5, True), (5, False)]
     script = [Update(0, retracted, (value,)) for value, retracted in updates]
     for cut in ([], [1], [4], [5, 6]):
-        told, state = run(CountDistinct(pa.int64(), True), script, [pa.int64()], cut)
-        assert told == [1, 1, 1, 1, 2, 1, 2]
+        emitted, state = run(CountDistinct(pa.int64(), True), script, [pa.int64()], cut)
+        assert emitted == [1, 1, 1, 1, 2, 1, 2]
         assert [column[0].as_py() for column in state] == [[5, 7], [1, 1], 2]
 
 
 def test_zeros_are_one_value_and_nans_are() -> None:
     negative = np.array([0xFFF8000000000001], np.uint64).view(np.float64)[0]
     script = [Update(0, False, (v,)) for v in [0.0, -0.0, math.nan, negative]]
-    told, _ = run(CountDistinct(pa.float64(), True), script, [pa.float64()], [1])
-    assert told == [1, 1, 2, 2]
+    emitted, _ = run(CountDistinct(pa.float64(), True), script, [pa.float64()], [1])
+    assert emitted == [1, 1, 2, 2]
 
 
 def test_the_number_is_not_counted_anew() -> None:
@@ -85,8 +85,8 @@ def test_the_number_is_not_counted_anew() -> None:
     counts = [pa.array([[1, 1]], column.type) for column in part[1:]]
     updates = Updates(np.zeros(3, np.int64), 1, np.array([True, False, False]))
     values = [pa.array([3, 9, 9])]
-    told = aggregate.scan(updates, [*lists, *counts, state[2].slice(0, 1)], values)
-    assert told.to_pylist() == [4, 5, 5]
+    emitted = aggregate.scan(updates, [*lists, *counts, state[2].slice(0, 1)], values)
+    assert emitted.to_pylist() == [4, 5, 5]
 
 
 @pytest.mark.parametrize("retractable", [False, True])

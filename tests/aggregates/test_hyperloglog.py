@@ -61,15 +61,15 @@ def test_pieces_and_merges(data: st.DataObject) -> None:
     script, right = (
         data.draw(scripts(st.none() | st.integers(0, 12), retracts=False)) for _ in range(2)
     )
-    told, state = run(SKETCH, script, [LONG])
+    emitted, state = run(SKETCH, script, [LONG])
     seen: dict[int, set[Any]] = {}
     expected = []
     for update in script:
         seen.setdefault(update.group, set()).update(set(update.values) - {None})
         expected.append(len(seen[update.group]))
-    assert told == expected
-    told_in_pieces, state_of_pieces = run(SKETCH, script, [LONG], data.draw(cuts(script)))
-    assert told_in_pieces == told
+    assert emitted == expected
+    emitted_in_pieces, state_of_pieces = run(SKETCH, script, [LONG], data.draw(cuts(script)))
+    assert emitted_in_pieces == emitted
     assert same(state_of_pieces, state)
     check_merged(SKETCH, script, right, [LONG])
 
@@ -88,8 +88,8 @@ def test_pieces_and_merges(data: st.DataObject) -> None:
     ids=str,
 )
 def test_what_is_distinct(type_: pa.DataType, values: list[Any], distinct: int) -> None:
-    told, _ = run(SKETCH, [Update(0, False, (value,)) for value in values], [type_], [2])
-    assert told[-1] == distinct
+    emitted, _ = run(SKETCH, [Update(0, False, (value,)) for value in values], [type_], [2])
+    assert emitted[-1] == distinct
 
 
 def test_registers_stay_what_they_are() -> None:

@@ -74,8 +74,8 @@ def test_a_multiset_keeps_what_a_group_has() -> None:
     """Distinct values ascending, with counts; none that are gone."""
     updates = [(2, False), (1, False), (2, False), (None, False), (3, False), (1, True)]
     script = [Update(0, retracted, (value,)) for value, retracted in updates]
-    told, state = run(ChangingExtreme(pa.int64(), largest=False), script, [pa.int64()])
-    assert told == [2, 1, 1, 1, 1, 2]
+    emitted, state = run(ChangingExtreme(pa.int64(), largest=False), script, [pa.int64()])
+    assert emitted == [2, 1, 1, 1, 1, 2]
     assert [column[0].as_py() for column in state] == [[2, 3], [2, 1]]
 
 

@@ -252,17 +252,17 @@ def test_a_sum_that_fits_to_the_last_digit(type_: pa.DataType) -> None:
         number = top if sign > 0 or type_ != LONG else LOWEST + 1
         script = [Update(0, False, (value,)) for value in (sign * abs(number), sign, -sign)]
         plain = [script[0], script[2]]
-        told, _ = run(ExactSum(type_), plain, [type_])
-        assert told == [sign * abs(number), sign * (abs(number) - 1)]
+        emitted, _ = run(ExactSum(type_), plain, [type_])
+        assert emitted == [sign * abs(number), sign * (abs(number) - 1)]
         if type_ == LONG and sign < 0:
             script.insert(1, script[1])  # there is one long more below zero
         with pytest.raises(AggregateOverflowError) as raised:
             run(ExactSum(type_), script, [type_])
-        told = pickle.loads(pickle.dumps(raised.value))
-        assert isinstance(told, AggregateOverflowError)
-        assert str(told) == str(raised.value)
-        assert "a sum does not fit its type" in told.problem
-        assert "Cast the column" in told.remedy
+        emitted = pickle.loads(pickle.dumps(raised.value))
+        assert isinstance(emitted, AggregateOverflowError)
+        assert str(emitted) == str(raised.value)
+        assert "a sum does not fit its type" in emitted.problem
+        assert "Cast the column" in emitted.remedy
 
 
 @pytest.mark.parametrize("aggregate", [FloatSum(), FloatMean()], ids=str)
@@ -314,8 +314,8 @@ def test_every_running_sum_is_what_fsum_gives() -> None:
     initial = nulls(FloatSum().state, 4)
     for block in (7, 1000, 2**15):
         with mock.patch.object(exact_floats, "_BLOCK", block):
-            told = FloatSum().scan(updates, initial, [pa.array(value)])
-            assert bits(told.to_pylist()) == bits(expected)
+            emitted = FloatSum().scan(updates, initial, [pa.array(value)])
+            assert bits(emitted.to_pylist()) == bits(expected)
 
 
 @pytest.mark.parametrize(
@@ -337,16 +337,16 @@ def test_what_has_left_leaves_nothing_behind(come: list[float], go: list[float])
     script = [Update(0, False, (value,)) for value in come]
     script += [Update(0, True, (value,)) for value in go]
     for cut in ([], [*range(len(script))]):
-        told, state = run(FloatSum(), script, [DOUBLE], cut)
-        assert bits(told[-1]) == bits(left)
+        emitted, state = run(FloatSum(), script, [DOUBLE], cut)
+        assert bits(emitted[-1]) == bits(left)
         fresh = final(FloatSum(), [Update(0, False, (left,))], [DOUBLE])
         if len(come) - len(go) == 1:
             assert same([column.slice(0, 1) for column in state], [c.slice(0, 1) for c in fresh])
 
 
 def test_a_mean_of_what_is_too_large_to_be_summed() -> None:
-    told, _ = run(FloatMean(), [Update(0, False, (1.5e308,))] * 3, [DOUBLE])
-    assert told == [1.5e308] * 3
+    emitted, _ = run(FloatMean(), [Update(0, False, (1.5e308,))] * 3, [DOUBLE])
+    assert emitted == [1.5e308] * 3
 
 
 @settings(max_examples=200, deadline=None)
@@ -459,6 +459,6 @@ def test_running_sums_wrap_only_where_they_must(script: list[Update], initial: i
 @given(st.lists(st.integers(LOWEST, HIGHEST), min_size=1, max_size=30))
 def test_a_mean_of_longs_is_near_the_true_one(values: list[int]) -> None:
     """Spark adds doubles up, each addition rounding; here sum and quotient round once each."""
-    told, _ = run(ExactMean(LONG), [Update(0, False, (value,)) for value in values], [LONG])
+    emitted, _ = run(ExactMean(LONG), [Update(0, False, (value,)) for value in values], [LONG])
     true = Fraction(sum(values), len(values))
-    assert abs(Fraction(told[-1]) - true) <= abs(true) * Fraction(1, 2**52)
+    assert abs(Fraction(emitted[-1]) - true) <= abs(true) * Fraction(1, 2**52)

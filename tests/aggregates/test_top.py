@@ -56,10 +56,10 @@ class TopModel:
         self.n, self.single, self.descending = n, single, descending
         self.rows: list[tuple[Any, ...]] = []
 
-    def update(self, retracted: bool, by: Any, *told: Any) -> None:
+    def update(self, retracted: bool, by: Any, *emitted: Any) -> None:
         if by is None:
             return
-        row = (by + 0.0 if isinstance(by, float) else by, *told)
+        row = (by + 0.0 if isinstance(by, float) else by, *emitted)
         if retracted:
             del self.rows[[bits(held) for held in self.rows].index(bits(row))]
         else:
@@ -68,16 +68,16 @@ class TopModel:
     def result(self) -> list[Any]:
         rows = sorted(self.rows, key=lambda row: place(row[1:]))
         rows.sort(key=lambda row: rank(row[0]), reverse=self.descending)
-        told = [row[1] if self.single else dict(zip("xy", row[1:], strict=True)) for row in rows]
-        return told[: self.n]
+        emitted = [row[1] if self.single else dict(zip("xy", row[1:], strict=True)) for row in rows]
+        return emitted[: self.n]
 
 
 def top(
     n: int, types: list[pa.DataType], *, descending: bool = True, retractable: bool = True
 ) -> Top:
-    by, *told = types
-    row = told[0] if len(told) == 1 else pa.struct([*zip("xy", told, strict=True)])
-    return Top(n, by, row, len(told) == 1, descending, retractable)
+    by, *emitted = types
+    row = emitted[0] if len(emitted) == 1 else pa.struct([*zip("xy", emitted, strict=True)])
+    return Top(n, by, row, len(emitted) == 1, descending, retractable)
 
 
 @pytest.mark.parametrize("descending", [False, True], ids=["lowest", "highest"])
@@ -136,8 +136,8 @@ def test_zeros_are_one_value_and_nan_is_the_highest() -> None:
     script = [Update(0, False, row) for row in rows] + [Update(0, True, (0.0, 2))]
     for descending, expected in ((True, [6, 9, 8, 1, 3]), (False, [1, 3, 8, 6, 9])):
         aggregate = top(9, [pa.float64(), pa.int64()], descending=descending)
-        told, _ = run(aggregate, script, [pa.float64(), pa.int64()], [4])
-        assert told[-1] == expected
+        emitted, _ = run(aggregate, script, [pa.float64(), pa.int64()], [4])
+        assert emitted[-1] == expected
 
 
 def test_a_result_too_large_for_a_column(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,8 +113,8 @@ def test_a_function_is_called_as_often_as_the_longest_group_has_bits() -> None:
 
     functions = replace(TEXTS, **{name: counted(name) for name in ("init", "add", "merge")})
     script = [Update(number % 2, False, ("a",)) for number in range(200)]
-    told, _ = run(UserDefined(functions), script, [TEXT])
-    assert told[-1] == "a" * 100
+    emitted, _ = run(UserDefined(functions), script, [TEXT])
+    assert emitted[-1] == "a" * 100
     assert calls["add"] == 2  # for running and for final
     assert calls["merge"] == 2 * 7
 
@@ -138,7 +138,7 @@ def test_a_new_group_is_what_init_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "function", "told"),
+    ("name", "function", "message"),
     [
         (
             "init",
@@ -154,10 +154,10 @@ def test_a_new_group_is_what_init_says() -> None:
         ("finish", lambda state: state, "finish .* returned dict for its result"),
     ],
 )
-def test_what_functions_must_return(name: str, function: Callable[..., Any], told: str) -> None:
+def test_what_functions_must_return(name: str, function: Callable[..., Any], message: str) -> None:
     aggregate = UserDefined(replace(TEXTS, **{name: function}))
     script = [Update(0, False, (value,)) for value in "abc"]
-    with pytest.raises(AggregateError, match=told) as raised:
+    with pytest.raises(AggregateError, match=message) as raised:
         run(aggregate, script, [TEXT])
     assert "Return " in raised.value.remedy
 

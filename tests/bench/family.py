@@ -96,7 +96,7 @@ class Family(Protocol):
     def asked(self, join: Join, records: Sequence[Record]) -> dict[str, Any]:
         """The case as the oracle reads it."""
 
-    def told(self, join: Join, change: Mapping[str, Any]) -> Result:
+    def emitted(self, join: Join, change: Mapping[str, Any]) -> Result:
         """A result from what the oracle says."""
 
     def agree(self, join: Join, records: Sequence[Record], given: Answers, kafka: Answers) -> bool:

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -28,31 +29,33 @@ def answers(family: Family, cases: Sequence[tuple[Any, list[Record]]]) -> list[A
     asked = [family.asked(join, records) for join, records in cases]
     lines = "".join(json.dumps({"id": ""} | case) + "\n" for case in asked)
     short_lived = os.environ | {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
-    told = subprocess.run(
+    emitted = subprocess.run(
         [ORACLE], input=lines, capture_output=True, text=True, check=True, env=short_lived
     )
     found = []
-    for (join, records), case, line in zip(cases, asked, told.stdout.splitlines(), strict=True):
+    for (join, records), case, line in zip(cases, asked, emitted.stdout.splitlines(), strict=True):
         answer = json.loads(line)
         assert "out" in answer, (join, records, answer)
-        parts = [[family.told(join, change) for change in part] for part in answer["out"]]
+        parts = [[family.emitted(join, change) for change in part] for part in answer["out"]]
         found.append(_per_record(records, case["events"], parts))
     return found
 
 
 def run_java(source: Path, cases: Sequence[tuple[str, Sequence[str]]]) -> list[list[str]]:
-    """What a program of ``kafka_streams/`` tells for each record of each case: a line each, from a
+    """What a program of ``kafka_streams/`` emits for each record of each case: a line each, from a
     line of its own for the case and one for each record.
     """
     lines = [line for head, records in cases for line in (head, *records, "")]
     build = subprocess.run([ORACLE.parent / "build"], check=True, stdout=subprocess.PIPE, text=True)
     jars = Path(build.stdout.strip()) / "lib" / "*"
     command = ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx512m", "-cp", str(jars)]
-    command += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=off", str(source)]
-    told = subprocess.run(
-        command, input="\n".join([*lines, ""]), check=True, stdout=subprocess.PIPE, text=True
-    )
-    answers, found = iter(told.stdout.split("\n")), []
+    command += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=off"]
+    with TemporaryDirectory() as own:  # of the stores: several programs may run at once
+        command += [f"-Djava.io.tmpdir={own}", str(source)]
+        emitted = subprocess.run(
+            command, input="\n".join([*lines, ""]), check=True, stdout=subprocess.PIPE, text=True
+        )
+    answers, found = iter(emitted.stdout.split("\n")), []
     for _, records in cases:
         found.append([next(answers) for _ in records])
         assert next(answers) == ""

@@ -114,14 +114,14 @@ def results(spark: SparkSession, folder: Path) -> dict[str, dt.Table | dt.Stream
     }
 
 
-def told(frame: DataFrame) -> list[str]:
+def emitted(frame: DataFrame) -> list[str]:
     """All its rows, in an order that does not depend on files."""
     return sorted(str(tuple(row)) for row in frame.collect())
 
 
 def written(spark: SparkSession, path: Path) -> list[str]:
     """All rows that a query has written as Parquet."""
-    return told(spark.read.parquet(str(path)))
+    return emitted(spark.read.parquet(str(path)))
 
 
 Sinks = Callable[[dict[str, Any]], dict[Any, Any]]
@@ -161,7 +161,7 @@ def several_results(spark: SparkSession, folder: Path) -> dict[str, list[str]]:
         "memory": spark.table(table),
         "handed": spark.read.parquet(path),
     }
-    return {name: told(frame.drop("_timestamp", "_position")) for name, frame in found.items()}
+    return {name: emitted(frame.drop("_timestamp", "_position")) for name, frame in found.items()}
 
 
 def test_several_results_into_several_sinks(delta_client: Client, tmp_path: Path) -> None:
@@ -341,7 +341,7 @@ def left_out(spark: SparkSession, folder: Path) -> tuple[list[str], list[tuple[s
     dt.run(sinks, checkpoint=folder / "checkpoint", availableNow=True).awaitTermination()
     rows = spark.read.parquet(str(folder / "out")).select("id", "by", "name")
     letters = spark.read.parquet(str(folder / "dead")).select("_operator", "row")
-    return told(rows), sorted((row["_operator"], row["row"]) for row in letters.collect())
+    return emitted(rows), sorted((row["_operator"], row["row"]) for row in letters.collect())
 
 
 def test_rows_on_which_an_expression_fails_are_dead_letters(client: Client, tmp_path: Path) -> None:
@@ -407,9 +407,9 @@ def by_floats(spark: SparkSession, folder: Path) -> list[list[str]]:
     )
     times = [*(F.minute(name) for name in ("_valid_from", "_valid_to")), "_current"]
     return [
-        told(rows.drop("_timestamp")),
-        told(versions.select("part", "n", *times)),
-        told(few.select("carrier", "n", *times)),
+        emitted(rows.drop("_timestamp")),
+        emitted(versions.select("part", "n", *times)),
+        emitted(few.select("carrier", "n", *times)),
     ]
 
 
@@ -470,7 +470,7 @@ def through_a_topic(spark: SparkSession, folder: Path, servers: str) -> tuple[li
     texts = "transform(slice(headers, 2, 9), h -> h.key || '=' || string(h.value))"
     headed = records.selectExpr(f"array_join({texts}, ',') AS text").collect()
     read_back = spark.read.parquet(str(folder / "out")).select("id", "late", "name", "_change")
-    return told(read_back), sorted(row["text"] for row in headed)
+    return emitted(read_back), sorted(row["text"] for row in headed)
 
 
 def test_topics_are_written_and_read(
@@ -500,7 +500,7 @@ def of_static_frames(spark: SparkSession, folder: Path) -> list[str]:
     frame = spark.read.parquet(str(folder / "flights"))
     table = dt.Table.from_changelog(frame, key="id", timestamp="at", deleted="gone", name="flights")
     counted = table.group_by("carrier").agg(n=dt.count(), late=dt.sum("late"))
-    return told(counted.changelog(emit="batch", buckets=2))
+    return emitted(counted.changelog(emit="batch", buckets=2))
 
 
 def test_static_frames_are_a_batch(spark: SparkSession, client: Client, tmp_path: Path) -> None:
@@ -532,9 +532,9 @@ def begun_with_rows(spark: SparkSession, folder: Path) -> list[list[str]]:
     found = dt.lookup_state(checkpoint, "flights", keys=[1, 2, 9]).sort_by("id").to_pylist()
     state = dt.read_state(spark, checkpoint, "flights")
     held = dt.read_state(spark, checkpoint, topology=beside(spark, folder))
-    lists = [told(frame.drop("_timestamp")) for frame in (state, held)]
+    lists = [emitted(frame.drop("_timestamp")) for frame in (state, held)]
     out = spark.read.parquet(str(folder / "out")).drop("_timestamp", "_position")
-    return [told(out), *lists, [str((row["id"], row["late"])) for row in found]]
+    return [emitted(out), *lists, [str((row["id"], row["late"])) for row in found]]
 
 
 def test_a_table_begins_with_rows_and_state_is_read(client: Client, tmp_path: Path) -> None:
@@ -577,7 +577,7 @@ def snapshots(spark: SparkSession, folder: Path) -> list[Any]:
     made += joined.refresh(folder / "target", max_versions=1)
     rows = spark.read.format("delta").load(str(folder / "target"))
     commits = [(one.version, dict(one.covered), one.changed) for one in made]
-    return [commits, told(rows)]
+    return [commits, emitted(rows)]
 
 
 def test_snapshots_are_joined(delta_client: Client, tmp_path: Path) -> None:

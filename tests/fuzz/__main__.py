@@ -64,9 +64,9 @@ def replay(path: Path) -> int:
     from fuzz import judges
     from fuzz.case import Case
 
-    told = judges.difference(Case.from_json(path.read_text()))
-    print(told or "holds")
-    return int(told is not None)
+    problem = judges.difference(Case.from_json(path.read_text()))
+    print(problem or "holds")
+    return int(problem is not None)
 
 
 @dataclass
@@ -89,7 +89,7 @@ class Run:
         print(f"fuzz: seed {self.asked.seed}", flush=True)
         # A fault must be found within a minute of the processor's time, however busy it is.
         clock = time.monotonic if self.asked.fault is None else time.process_time
-        begun = told = clock()
+        begun = shown = clock()
         end = begun + 60 * self.asked.minutes
         number = self.asked.case or 0
         while clock() < end and self.differences < self.asked.failures:
@@ -102,9 +102,9 @@ class Run:
                 if number % spark.EVERY == spark.EVERY - 1:
                     self.by_spark(number)
             number += 1
-            if clock() > told + 10:
-                told = clock()
-                print(self.progress(told - begun), flush=True)
+            if clock() > shown + 10:
+                shown = clock()
+                print(self.progress(shown - begun), flush=True)
             if self.asked.case is not None or self.events >= (self.asked.events or 10**18):
                 break
         faulthandler.cancel_dump_traceback_later()
@@ -124,7 +124,7 @@ class Run:
             parts += [f"{self.kafka_cases} by Kafka Streams", f"{self.spark_cases} on Spark"]
         return f"{', '.join(parts)}, {seconds:.0f} s"
 
-    def judged(self, number: int, case: object, told: str | None) -> None:
+    def judged(self, number: int, case: object, problem: str | None) -> None:
         """Count a case; shrink and write it where it does not hold."""
         from fuzz import judges, shrink
         from fuzz.case import Case
@@ -132,12 +132,12 @@ class Run:
         assert isinstance(case, Case)
         self.cases, self.last = self.cases + 1, number
         self.events += len(case.records)
-        if told is None:
+        if problem is None:
             return
         self.differences += 1
-        print(f"case {number} ({case.family}): {told[:1000]}", flush=True)
+        print(f"case {number} ({case.family}): {problem[:1000]}", flush=True)
         if not self.asked.no_shrink:
-            case = shrink.shrunk(case, judges.like(told))
+            case = shrink.shrunk(case, judges.like(problem))
             print(f"shrunk to {len(case.records)} records: {judges.difference(case)}"[:1000])
         self.written(number, case)
 
@@ -168,9 +168,9 @@ class Run:
         cases, self.asked_kafka = self.asked_kafka, []
         if not ORACLE.exists():
             return
-        told, count = families.unlike_kafka(cases)  # type: ignore[arg-type]
+        differences, count = families.unlike_kafka(cases)  # type: ignore[arg-type]
         self.kafka_cases += count
-        for case, what in told:
+        for case, what in differences:
             self.differences += 1
             print(f"{what}: {case.to_json()[:500]}")
             self.written(self.kafka_cases, case)
@@ -182,10 +182,10 @@ class Run:
         case = spark.drawn(self.asked.seed, number)
         self.spark_cases += 1
         self.events += len(case.records)
-        told = spark.difference(case)
-        if told is not None:
+        problem = spark.difference(case)
+        if problem is not None:
             self.differences += 1
-            print(f"case {number} on Spark: {told[:1000]}", flush=True)
+            print(f"case {number} on Spark: {problem[:1000]}", flush=True)
             self.written(number, case)
 
 

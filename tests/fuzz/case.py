@@ -45,10 +45,10 @@ class Case:
     def to_json(self) -> str:
         """The text that ``from_json`` reads, a node or a record a line."""
         parts = []
-        for name, told in asdict(self).items():
-            text = json.dumps(told, ensure_ascii=False)
+        for name, value in asdict(self).items():
+            text = json.dumps(value, ensure_ascii=False)
             if name == "records" or (name == "topology" and self.family == "graph"):
-                lines = ",\n  ".join(json.dumps(one, ensure_ascii=False) for one in told)
+                lines = ",\n  ".join(json.dumps(one, ensure_ascii=False) for one in value)
                 text = f"[\n  {lines}\n ]"
             parts.append(f' "{name}": {text}')
         return "{\n" + ",\n".join(parts) + "\n}\n"

@@ -66,8 +66,8 @@ def drawn(random_: random.Random, name: str) -> Case:
     )
 
 
-def _listed(told: Any) -> Any:
-    return [_listed(one) for one in told] if isinstance(told, tuple) else told
+def _listed(given: Any) -> Any:
+    return [_listed(one) for one in given] if isinstance(given, tuple) else given
 
 
 def records(case: Case) -> list[Record]:
@@ -96,25 +96,25 @@ def difference(case: Case) -> str | None:
             buckets=case.buckets,
             key_hash=HASHES[case.hash],
         )
-    for number, (told, wanted) in enumerate(zip(answers, expected, strict=True)):
-        if not _same(case, told, wanted):
-            return f"micro-batch {number}: {_first(told, wanted)}"
+    for number, (given, wanted) in enumerate(zip(answers, expected, strict=True)):
+        if not _same(case, given, wanted):
+            return f"micro-batch {number}: {_first(given, wanted)}"
     return None
 
 
-def _same(case: Case, told: list[Any], wanted: list[Any]) -> bool:
+def _same(case: Case, given: list[Any], wanted: list[Any]) -> bool:
     """Exactly, but that several buckets, slices of some keys, and the net of a batch come in any
     order of keys.
     """
     if case.buckets == 1 and case.emit == "change" and "slice_bytes" not in case.limits:
-        return told == wanted
-    return by_key(told) == by_key(wanted)
+        return given == wanted
+    return by_key(given) == by_key(wanted)
 
 
-def _first(told: Sequence[Any], wanted: Sequence[Any]) -> str:
-    more = [one for one in told if one not in wanted]
-    less = [one for one in wanted if one not in told]
-    return f"too much {more[:3]}, missing {less[:3]}, of {len(told)} and {len(wanted)}"
+def _first(given: Sequence[Any], wanted: Sequence[Any]) -> str:
+    more = [one for one in given if one not in wanted]
+    less = [one for one in wanted if one not in given]
+    return f"too much {more[:3]}, missing {less[:3]}, of {len(given)} and {len(wanted)}"
 
 
 def unlike_kafka(cases: Sequence[Case]) -> tuple[list[tuple[Case, str]], int]:
@@ -125,15 +125,15 @@ def unlike_kafka(cases: Sequence[Case]) -> tuple[list[tuple[Case, str]], int]:
     for name, known in FAMILIES.items():
         family, own = known.family, []
         for case in (c for c in cases if c.family == name and c.emit == "change"):
-            join, told = known.read(case.topology), records(case)
-            if family.kafka_can(join, told):
-                own.append((case, join, family.flushed(join, told)))
-        answers = kafka_streams.answers(family, [told for _, *told in own]) if own else []
+            join, given = known.read(case.topology), records(case)
+            if family.kafka_can(join, given):
+                own.append((case, join, family.flushed(join, given)))
+        answers = kafka_streams.answers(family, [given for _, *given in own]) if own else []
         asked += len(own)
-        for (case, join, told), expected in zip(own, answers, strict=True):
+        for (case, join, given), expected in zip(own, answers, strict=True):
             with forced(case.hash, case.limits):
-                found = runners.driver(family, join, cut(told, 1), key_hash=HASHES[case.hash])
-            if not family.agree(join, told, found, expected):
+                found = runners.driver(family, join, cut(given, 1), key_hash=HASHES[case.hash])
+            if not family.agree(join, given, found, expected):
                 single = replace(case, batches=[1] * len(case.records), buckets=1)
                 unlike.append((single, "Kafka Streams emits something else"))
     return unlike, asked
@@ -171,8 +171,8 @@ def _draw_tree(random_: random.Random, count: int) -> tuple[Any, list[Record]]:
     return found, _plain(random_, count, tables, random_.choice(KEYS))
 
 
-def _read_tree(told: Any) -> Any:
-    return told if isinstance(told, str) else tuple(_read_tree(part) for part in told)
+def _read_tree(given: Any) -> Any:
+    return given if isinstance(given, str) else tuple(_read_tree(part) for part in given)
 
 
 # Streams and versioned tables.
@@ -181,28 +181,28 @@ def _read_tree(told: Any) -> Any:
 def _draw_streams(random_: random.Random, count: int) -> tuple[Any, list[Record]]:
     how = random_.choice(["inner", "left", "outer"])
     kind = random_.choice(["StreamTable", "StreamStream", "StreamStream", "VersionedTables"])
-    told: dict[str, Any]
+    given: dict[str, Any]
     if kind == "StreamTable":
         versioned = random_.choice(RETENTIONS)
         graces = [None] if versioned is None else [None, 0, min(versioned, 3), versioned]
         how = random_.choice(["inner", "left"])
-        told = {"how": how, "versioned": versioned, "grace": random_.choice(graces)}
+        given = {"how": how, "versioned": versioned, "grace": random_.choice(graces)}
     elif kind == "StreamStream":
         spans = [(0, 0), (0, 1), (3, 0), (2, 5), (10, 10), (-2, 6), (7, -3), (50, 0)]
         before, after = random_.choice(spans)
-        told = {"how": how, "before": before, "after": after}
-        told |= {"grace": random_.choice([0, 1, 4, 30]), "self_join": random_.random() < 0.15}
-        told["unmatched"] = random_.choice(["on_close", "on_close", "eager", "retract"])
+        given = {"how": how, "before": before, "after": after}
+        given |= {"grace": random_.choice([0, 1, 4, 30]), "self_join": random_.random() < 0.15}
+        given["unmatched"] = random_.choice(["on_close", "on_close", "eager", "retract"])
     else:
         left, right = random_.choice(RETENTIONS), random_.choice(RETENTIONS[2:])
-        told = {"how": how, "left_versioned": left, "right_versioned": right}
-        told["late"] = random_.choice(["ignore", "history"]) if left is not None else "ignore"
-    sides = "L" if told.get("self_join") else "LR"
-    return {"kind": kind, **told}, _plain(random_, count, sides, random_.choice(KEYS))
+        given = {"how": how, "left_versioned": left, "right_versioned": right}
+        given["late"] = random_.choice(["ignore", "history"]) if left is not None else "ignore"
+    sides = "L" if given.get("self_join") else "LR"
+    return {"kind": kind, **given}, _plain(random_, count, sides, random_.choice(KEYS))
 
 
-def _read_streams(told: Any) -> Any:
-    options = dict(told)
+def _read_streams(given: Any) -> Any:
+    options = dict(given)
     return KINDS[options.pop("kind")](**options)
 
 
@@ -222,12 +222,12 @@ def _draw_foreign(random_: random.Random, count: int) -> tuple[Any, list[Record]
             foreign = None if random_.random() < nulls else random_.choice(keys["R"])
             value = (foreign, value)
         found.append(record._replace(key=key, value=value))
-    told = {
+    given = {
         "how": random_.choice(HOWS),
         "left_versioned": random_.choice(RETENTIONS),
         "right_versioned": random_.choice(RETENTIONS),
     }
-    return told, found
+    return given, found
 
 
 # Aggregates and windows.
@@ -239,20 +239,20 @@ def _draw_windows(random_: random.Random, count: int) -> tuple[Any, list[Record]
     if kind in window_cases.FIXED:
         names += [*window_cases.PLACED]
     view = window_cases.views(random_, kind, random_.choice(names))
-    told = json.loads(json.dumps(asdict(view)))
-    return told, window_cases.records(random_, view)
+    given = json.loads(json.dumps(asdict(view)))
+    return given, window_cases.records(random_, view)
 
 
-def _read_view(told: Any) -> View:
-    windows = tuple((name, Windows(**w)) for name, w in told["windows"])
-    return View(_read_joined(told["topology"]), windows, told["final"], told.get("shows", ""))
+def _read_view(given: Any) -> View:
+    windows = tuple((name, Windows(**w)) for name, w in given["windows"])
+    return View(_read_joined(given["topology"]), windows, given["final"], given.get("shows", ""))
 
 
-def _read_joined(told: Any) -> Any:
-    if isinstance(told, str):
-        return told
-    sides = {side: _read_joined(told[side]) for side in ("left", "right")}
-    return Joined(**(told | sides))
+def _read_joined(given: Any) -> Any:
+    if isinstance(given, str):
+        return given
+    sides = {side: _read_joined(given[side]) for side in ("left", "right")}
+    return Joined(**(given | sides))
 
 
 # Tables whose rows expire.
@@ -279,7 +279,7 @@ FAMILIES = {
     "tree": Drawn(tables, _draw_tree, _read_tree, lambda tree: True),
     "matrix": Drawn(streams, _draw_streams, _read_streams, lambda join: False),
     "foreign": Drawn(
-        foreign_keys, _draw_foreign, lambda told: ForeignKeyJoin(**told), lambda join: True
+        foreign_keys, _draw_foreign, lambda given: ForeignKeyJoin(**given), lambda join: True
     ),
     "windows": Drawn(
         windows, _draw_windows, _read_view, lambda view: inputs_of(view.topology)[0] != "S"

@@ -37,7 +37,7 @@ FAULTS = [
         "versions.start[group + 1], time_us, right=False)",
     ),
     Fault(
-        "versions: an older one than the latest is told",
+        "versions: an older one than the latest is emitted",
         "laws.versioning",
         "return counted & not_older &",
         "return counted &",
@@ -81,7 +81,7 @@ FAULTS = [
         "                first, last",
     ),
     Fault(
-        "table: a scan tells rows that newer ones replace",
+        "table: a scan emits rows that newer ones replace",
         "state.table_state",
         "if len(tables) > 1:",
         "if len(tables) > 10**9:",
@@ -213,7 +213,7 @@ FAULTS = [
         "return replaced(alone, many, left)",
     ),
     Fault(
-        "groups: what leaves and enters one group is told twice",
+        "groups: what leaves and enters one group is emitted twice",
         "laws.retract",
         "leaves & enters & same)",
         "leaves & enters & ~same)",
@@ -310,13 +310,13 @@ def check(seed: int, only: str | None = None) -> int:
     time; and that nothing is found without a fault. 1 where it is otherwise.
     """
     chosen = [fault for fault in FAULTS if only is None or only in fault.name]
-    sound, told = _run(seed, None)
-    print(f"{told}  without a fault", flush=True)
+    sound, line = _run(seed, None)
+    print(f"{line}  without a fault", flush=True)
     missed = int(not sound)
     for fault in chosen:
-        holds, told = _run(seed, fault)
+        holds, line = _run(seed, fault)
         missed += holds
-        print(f"{told}  {'MISSED' if holds else 'found'}  {fault.name}", flush=True)
+        print(f"{line}  {'MISSED' if holds else 'found'}  {fault.name}", flush=True)
     print(f"fuzz: seed {seed}: {len(chosen)} faults, {missed} missed")
     return int(missed > 0)
 

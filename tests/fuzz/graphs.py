@@ -187,18 +187,18 @@ def difference(case: Case) -> str | None:
     middle = random.Random(len(case.records)).randrange(whole) + 1
     # Rows that wait come in another order than the records.
     for upto in [] if topologies.aligned(case.topology) else sorted({middle, whole}):
-        told = of_sql(case, ordered, sum(case.batches[:upto]), answers[:upto])
-        if told is not None:
-            return f"after micro-batch {upto} of {whole}: {told}"
+        problem = of_sql(case, ordered, sum(case.batches[:upto]), answers[:upto])
+        if problem is not None:
+            return f"after micro-batch {upto} of {whole}: {problem}"
     other = _other(case)
     others = in_process(other, tables)
     stream = not _is_table(case.topology)
-    told = (
+    problem = (
         _unlike(answers, others, stream=stream)
         if case.emit == "change"
         else _not_net(answers, others)
     )
-    return told and f"{told}; other run: buckets={other.buckets}, batches={other.batches[:9]}"
+    return problem and f"{problem}; other run: buckets={other.buckets}, batches={other.batches[:9]}"
 
 
 def _other(case: Case) -> Case:
@@ -294,7 +294,7 @@ def _unlike(answers: Answers, others: Answers, *, stream: bool) -> str | None:
 
 def _first(ours: Sequence[Change], theirs: Sequence[Change]) -> str:
     for place in range(max(len(ours), len(theirs))):
-        pair = [list(told[place : place + 1]) for told in (ours, theirs)]
+        pair = [list(batches[place : place + 1]) for batches in (ours, theirs)]
         if pair[0] != pair[1]:
             return f"change {place} is {pair[0]}, in the other run {pair[1]}"
     return "equal"
@@ -306,11 +306,11 @@ def _not_net(net: Answers, each: Answers) -> str | None:
     """
     rows: dict[Any, Any] = {}
     netted: dict[Any, Any] = {}
-    for number, (told, changes) in enumerate(zip(net, each, strict=True)):
-        if len({change.key for change in told}) < len(told):
+    for number, (last, changes) in enumerate(zip(net, each, strict=True)):
+        if len({change.key for change in last}) < len(last):
             return f"micro-batch {number}: a key comes twice"
         accumulate(rows, changes)
-        accumulate(netted, told)
+        accumulate(netted, last)
         for key in {*rows, *netted}:
             if rows.get(key) != netted.get(key):
                 return f"micro-batch {number}: {key} is {netted.get(key)}, not {rows.get(key)}"

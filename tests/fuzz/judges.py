@@ -36,10 +36,10 @@ def difference(case: Case) -> str | None:
         return f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"
 
 
-def like(told: str) -> Callable[[Case], bool]:
+def like(problem: str) -> Callable[[Case], bool]:
     """Whether a smaller case is wrong in the same way: by the same error, or by no error."""
     errors = re.compile(r"\w+(Error|Exception|Iteration)(?=: )")
-    kind = errors.match(told)
+    kind = errors.match(problem)
 
     def fails(case: Case) -> bool:
         found = difference(case)

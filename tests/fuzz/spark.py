@@ -103,17 +103,17 @@ def difference(case: Case) -> str | None:
     tables = inputs(case)
     with tempfile.TemporaryDirectory(prefix="dovetail-fuzz-") as folder:
         try:
-            told = _judged(case, tables, "stream", streamed(case, tables, Path(folder)))
-            if told is None and not any(n.get("emit") == "final" for n in case.topology):
-                told = _judged(case, tables, "batch", [_static(case, tables, Path(folder))])
+            problem = _judged(case, tables, "stream", streamed(case, tables, Path(folder)))
+            if problem is None and not any(n.get("emit") == "final" for n in case.topology):
+                problem = _judged(case, tables, "batch", [_static(case, tables, Path(folder))])
         except Exception as error:
             return f"{type(error).__name__}: {str(error)[:800]}"
-    return told
+    return problem
 
 
 def _judged(case: Case, tables: Mapping[int, pa.Table], how: str, answers: Answers) -> str | None:
-    told = graphs.of_sql(case, tables, len(case.records), answers)
-    return told and f"{how}: {told}"
+    problem = graphs.of_sql(case, tables, len(case.records), answers)
+    return problem and f"{how}: {problem}"
 
 
 def ordered_by_files(case: Case) -> bool:
@@ -227,7 +227,7 @@ def _parts(rows: pa.Table, count: int) -> Iterator[pa.Table]:
 
 
 def _plain(case: Case, changes: DataFrame) -> Iterator[Change]:
-    """Changes as the runs in process tell them, in the order of their positions."""
+    """Changes as the runs in process emit them, in the order of their positions."""
     rows = changes.toArrow()
     rows = rows.sort_by("_position")
     shape = topologies.shapes(case.topology)[-1]

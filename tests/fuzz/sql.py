@@ -57,8 +57,8 @@ def result(
     steps = [f"n{i} as ({SQL[node['op']](i, node, known, nodes)})" for i, node in enumerate(nodes)]
     last = known[-1]
     names = [name for name, _ in last.columns] + ["_t"] * (last.kind == "stream")
-    told = ", ".join(names)
-    query = f"with {', '.join(steps)} select {told} from n{len(nodes) - 1}"
+    selected = ", ".join(names)
+    query = f"with {', '.join(steps)} select {selected} from n{len(nodes) - 1}"
     return database.sql(query).to_arrow_table()
 
 
@@ -106,9 +106,11 @@ def _join(number: int, node: Node, known: list[Shape], nodes: Any) -> str:
     left, right = known[node["left"]], known[node["right"]]
     pairs = list(zip(_names(left), _names(right), strict=True))
     keys = [f"coalesce(l.{mine}, r.{other}) {mine}" for mine, other in pairs]
-    told = ", ".join(keys + _selected(number, node))
+    selected = ", ".join(keys + _selected(number, node))
     on = _and([f"l.{mine} = r.{other}" for mine, other in pairs])
-    return f"select {told} from n{node['left']} l {KIND[node['how']]} n{node['right']} r on {on}"
+    return (
+        f"select {selected} from n{node['left']} l {KIND[node['how']]} n{node['right']} r on {on}"
+    )
 
 
 def _foreign(number: int, node: Node, known: list[Shape], nodes: Any) -> str:
@@ -117,9 +119,11 @@ def _foreign(number: int, node: Node, known: list[Shape], nodes: Any) -> str:
     if node["how"] in ("right", "outer"):
         alone = f"l.{_names(left)[0]} is null"
         keys += [f"case when {alone} then r.{name} end right_{name}" for name in _names(right)]
-    told = ", ".join(keys + _selected(number, node))
+    selected = ", ".join(keys + _selected(number, node))
     on = _and([f"l.{c} = r.{k}" for c, k in zip(node["on"], _names(right), strict=True)])
-    return f"select {told} from n{node['left']} l {KIND[node['how']]} n{node['right']} r on {on}"
+    return (
+        f"select {selected} from n{node['left']} l {KIND[node['how']]} n{node['right']} r on {on}"
+    )
 
 
 def _lookup(number: int, node: Node, known: list[Shape], nodes: Any) -> str:
@@ -152,9 +156,9 @@ def _within(number: int, node: Node, known: list[Shape], nodes: Any) -> str:
     both = [f"(select * from n{node[side]} where not _d)" for side in ("left", "right")]
     eager = node["unmatched"] == "eager"
     keys = [f"l.{name}" for name in _names(left)]
-    told = ", ".join(keys + _selected(number, node))
+    selected = ", ".join(keys + _selected(number, node))
     last = ", greatest(l._t, r._t) _t, greatest(l._a, r._a) _a, false _d"
-    parts = [f"select {told}{last} from {both[0]} l join {both[1]} r on {on}"]
+    parts = [f"select {selected}{last} from {both[0]} l join {both[1]} r on {on}"]
     for side, (own, other) in enumerate(("lr", "rl")):
         if not (node["how"] == "outer" or (node["how"] == "left" and side == 0)):
             continue
@@ -194,9 +198,9 @@ def _aggregate(function: str, column: str | None, types: Mapping[str, str]) -> s
     if function == "count_distinct":
         return f"count(distinct {column})"
     if " " in function:
-        word, n, told = function.split()
-        order = f"{column} {'desc' if word == 'top' else 'asc'}, {told} asc nulls first"
-        rows = f"list({told} order by {order}) filter (where {column} is not null)"
+        word, n, selected = function.split()
+        order = f"{column} {'desc' if word == 'top' else 'asc'}, {selected} asc nulls first"
+        rows = f"list({selected} order by {order}) filter (where {column} is not null)"
         return f"coalesce(list_slice({rows}, 1, {n}), [])"
     if function.startswith("collect"):
         distinct = "distinct " if function == "collect_set" else ""
@@ -206,8 +210,8 @@ def _aggregate(function: str, column: str | None, types: Mapping[str, str]) -> s
 
 def _group(number: int, node: Node, known: list[Shape], nodes: Any) -> str:
     by = ", ".join(node["by"])
-    told = ", ".join([by, *_aggregates(number, node, known[node["of"]])])
-    return f"select {told} from n{node['of']} where {_whole(node['by'])} group by {by}"
+    selected = ", ".join([by, *_aggregates(number, node, known[node["of"]])])
+    return f"select {selected} from n{node['of']} where {_whole(node['by'])} group by {by}"
 
 
 def _window(number: int, node: Node, known: list[Shape], nodes: Any) -> str:
@@ -220,15 +224,15 @@ def _window(number: int, node: Node, known: list[Shape], nodes: Any) -> str:
         lag = f"_t - lag(_t) over (partition by {by} order by _t) <= {size}"
         begun = f"select *, case when {lag} then 0 else 1 end _b from ({rows})"
         rows = f"select *, sum(_b) over ({same}) _g from ({begun})"
-        told = f"{by}, min(_t) window_start, max(_t) window_end, 0 _now, {aggregates}"
-        return f"select {told} from ({rows}) group by {by}, _g"
+        selected = f"{by}, min(_t) window_start, max(_t) window_end, 0 _now, {aggregates}"
+        return f"select {selected} from ({rows}) group by {by}, _g"
     clock = "max(_t) over (order by _a rows unbounded preceding) _c, max(_t) over () _now"
     last = f"(_t // {advance}) * {advance}"
     starts = f"unnest(generate_series({last}, _t - {size} + 1, -{advance})) window_start"
     rows = f"select *, {starts} from (select *, {clock} from ({rows}))"
-    told = f"{by}, window_start, window_start + {size} window_end, max(_now) _now, {aggregates}"
+    selected = f"{by}, window_start, window_start + {size} window_end, max(_now) _now, {aggregates}"
     open_ = f"_c < window_start + {size + node['grace']}"
-    return f"select {told} from ({rows}) where {open_} group by {by}, window_start"
+    return f"select {selected} from ({rows}) where {open_} group by {by}, window_start"
 
 
 def _windows(number: int, node: Node, known: list[Shape], nodes: Any) -> str:
@@ -240,26 +244,25 @@ def _windows(number: int, node: Node, known: list[Shape], nodes: Any) -> str:
     on += [f"l.{bound} + {shift} = r.{bound}" for bound in ("window_start", "window_end")]
     keys = [f"coalesce(l.{mine}, r.{other}) {mine}" for mine, other in pairs]
     keys += [f"coalesce(l.{b}, r.{b}) {b}" for b in ("window_start", "window_end")]
-    told = ", ".join(keys + _selected(number, node))
-    return (
-        f"select {told} from n{node['left']} l {KIND[node['how']]} n{node['right']} r on {_and(on)}"
-    )
+    selected = ", ".join(keys + _selected(number, node))
+    joined = f"n{node['left']} l {KIND[node['how']]} n{node['right']} r"
+    return f"select {selected} from {joined} on {_and(on)}"
 
 
 def _beside(number: int, node: Node, known: list[Shape], nodes: Any) -> str:
     left, right = known[node["left"]], known[node["right"]]
     on = _and([f"l.{m} = r.{o}" for m, o in zip(_names(left), _names(right), strict=True)])
     keys = [f"l.{name}" for name in (*_names(left), "window_start", "window_end")]
-    told = ", ".join(keys + _selected(number, node))
-    return f"select {told} from n{node['left']} l left join n{node['right']} r on {on}"
+    selected = ", ".join(keys + _selected(number, node))
+    return f"select {selected} from n{node['left']} l left join n{node['right']} r on {on}"
 
 
 def _asks(number: int, node: Node, known: list[Shape], nodes: Any) -> str:
     left, right = known[node["left"]], known[node["right"]]
     pairs = [*zip(_names(left), _names(right), strict=True), (node["window_of"], "window_start")]
     on = _and([f"l.{mine} = r.{other}" for mine, other in pairs])
-    told = ", ".join([f"l.{name}" for name in _names(left)] + _selected(number, node))
-    return f"select {told} from n{node['left']} l left join n{node['right']} r on {on}"
+    selected = ", ".join([f"l.{name}" for name in _names(left)] + _selected(number, node))
+    return f"select {selected} from n{node['left']} l left join n{node['right']} r on {on}"
 
 
 def _as_table(number: int, node: Node, known: list[Shape], nodes: list[Node]) -> str:

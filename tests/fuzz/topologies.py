@@ -181,9 +181,9 @@ def _call(function: str, column: str | None) -> dt.AggregateCall:
     """``top 2 c``, ``lowest 2 c``: what c is in the rows with the highest values of the column."""
     word, *words = function.split()
     if words:
-        n, told = words
+        n, given = words
         assert column is not None
-        return dt.top(int(n), told, by=column, descending=word == "top")
+        return dt.top(int(n), given, by=column, descending=word == "top")
     made: dt.AggregateCall = getattr(dt, function)(*([] if column is None else [column]))
     return made
 
@@ -193,10 +193,10 @@ def _group(number: int, node: Node, made: list[Any]) -> Any:
 
 
 def _window(number: int, node: Node, made: list[Any]) -> Any:
-    told = {n: timedelta(microseconds=node[n]) for n in ("grace", "retention")}
+    given = {n: timedelta(microseconds=node[n]) for n in ("grace", "retention")}
     if node["kind"] == "hopping":
-        told["advance"] = timedelta(microseconds=node["advance"])
-    windows = getattr(dt, node["kind"])(timedelta(microseconds=node["size"]), **told)
+        given["advance"] = timedelta(microseconds=node["advance"])
+    windows = getattr(dt, node["kind"])(timedelta(microseconds=node["size"]), **given)
     grouped = made[node["of"]].group_by(*node["by"]).window(windows)
     return grouped.agg(**_aggregates(number, node))
 
@@ -290,13 +290,13 @@ SIDES = ("left", "right", "of")
 
 
 def _renamed(nodes: list[Node], names: dict[str, str]) -> list[Node]:
-    def name(told: Any) -> Any:
-        if isinstance(told, str) and told.startswith(("c", "right_c")):
-            head, _, tail = told.rpartition("_")
+    def name(given: Any) -> Any:
+        if isinstance(given, str) and given.startswith(("c", "right_c")):
+            head, _, tail = given.rpartition("_")
             bare = head.removeprefix("right_") + "_"
             if bare in names:
-                return told[: len(head) + 1 - len(bare)] + names[bare] + tail
-        return [name(one) for one in told] if isinstance(told, list) else told
+                return given[: len(head) + 1 - len(bare)] + names[bare] + tail
+        return [name(one) for one in given] if isinstance(given, list) else given
 
     lists = ("on", "by", "columns", "aggregates", "values", "window_of")
     return [{k: name(v) if k in lists else v for k, v in node.items()} for node in nodes]
@@ -391,9 +391,9 @@ def _draw_aggregates(random_: random.Random, of: Shape) -> list[list[Any]]:
         columns = [name for name, type_ in of.columns if type_ in AGGREGATES[function]]
         if function in ("top", "lowest"):
             # DuckDB has no order of zeros of either sign.
-            told = [name for name, type_ in of.columns if type_ in TYPES and type_ != "float"]
-            function += f" {random_.choice([1, 2, 3, 40])} {random_.choice(told)}" if told else ""
-            columns = columns if told else []
+            given = [name for name, type_ in of.columns if type_ in TYPES and type_ != "float"]
+            function += f" {random_.choice([1, 2, 3, 40])} {random_.choice(given)}" if given else ""
+            columns = columns if given else []
         if columns:
             found.append([function, random_.choice(columns)])
     return found
@@ -448,12 +448,12 @@ def _draw_same(random_: random.Random, nodes: list[Node], known: list[Shape]) ->
     windows = [n for n, node in enumerate(nodes) if node["op"] == "window"]
     if not windows:
         return None
-    told = ("kind", "size", "advance")
+    given = ("kind", "size", "advance")
     left = random_.choice(windows)
     rights = [
         n
         for n in windows
-        if [nodes[n][k] for k in told] == [nodes[left][k] for k in told]
+        if [nodes[n][k] for k in given] == [nodes[left][k] for k in given]
         and _types(known[n].key) == _types(known[left].key)
     ]
     right = random_.choice(rights)

@@ -108,8 +108,10 @@ def difference(before: Case, case: Case) -> str | None:
             expected += _answers(case, case, tables, root, "whole")
             found += _answers(case, case, tables, root, "after")
     timed = not any(node["op"] == "group" for node in case.topology)
-    told = [[_by_key(batch, timed=timed) for batch in answers[1:]] for answers in (expected, found)]
-    same = told[0] == told[1] and (not is_table or _net(expected[0]) == _net(found[0]))
+    emitted = [
+        [_by_key(batch, timed=timed) for batch in answers[1:]] for answers in (expected, found)
+    ]
+    same = emitted[0] == emitted[1] and (not is_table or _net(expected[0]) == _net(found[0]))
     if same:
         return None
     return f"{before.to_json()}\n{case.to_json()}\nwhole: {expected}\nupgraded: {found}"
@@ -139,8 +141,8 @@ def _answers(
 
 
 def _by_key(changes: Sequence[Change], *, timed: bool) -> list[Any]:
-    told = [change if timed else change._replace(time=0) for change in changes]
-    return sorted(told, key=lambda change: repr(change.key))
+    emitted = [change if timed else change._replace(time=0) for change in changes]
+    return sorted(emitted, key=lambda change: repr(change.key))
 
 
 def _net(changes: Sequence[Change]) -> dict[str, Any]:

@@ -203,7 +203,7 @@ def test_a_registry_that_refuses_says_why(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "columns", "told"),
+    ("schema", "columns", "message"),
     [
         (FIRST, "id int", "lacks the column 'who', which its Avro schema requires"),
         (FIRST, "id long, who string", "column 'id' of type bigint, which is int in its Avro"),
@@ -215,9 +215,9 @@ def test_a_registry_that_refuses_says_why(server: Server) -> None:
     ],
 )
 def test_columns_that_do_not_fit_are_refused(
-    avro_spark: SparkSession, tmp_path: Path, schema: Any, columns: str, told: str
+    avro_spark: SparkSession, tmp_path: Path, schema: Any, columns: str, message: str
 ) -> None:
     given = dt.registry("schemas.json") if schema is None else json.dumps(schema)
     frame = avro_spark.createDataFrame([], columns)
-    with pytest.raises(dt.PlanError, match=told):
+    with pytest.raises(dt.PlanError, match=message):
         dt.avro(given).writing(Place("to_topic", "value", "orders"), frame.schema)

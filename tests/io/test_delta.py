@@ -179,14 +179,14 @@ def test_rows_whose_keys_have_nulls_are_merged(
     ]
 
 
-def test_a_session_without_delta_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_without_delta_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     changes, session = Mock(), Mock()
     session.conf.get.return_value = "some.other.Extension"
     monkeypatch.setattr(delta, "apart", lambda _: session)
-    with pytest.raises(dt.ConfigurationError) as told:
+    with pytest.raises(dt.ConfigurationError) as raised:
         dt.to_delta("/tables/users").writer(changes, Mock(), "/checkpoint")
     for part in ("to_delta('/tables/users')", "does not know Delta Lake", "delta-spark_4.2_2.13:"):
-        assert part in str(told.value)
+        assert part in str(raised.value)
     changes.writeStream.foreachBatch.assert_not_called()
 
 

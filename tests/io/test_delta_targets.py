@@ -109,11 +109,11 @@ def place(delta_spark: SparkSession, tmp_path: Path) -> Place:
 def refused(place: Place, *parts: str, **options: Any) -> None:
     """Before the query starts, and with the table as it was."""
     before = place.files()
-    with pytest.raises(dt.TargetError) as told:
+    with pytest.raises(dt.TargetError) as raised:
         place.run(**options)
     for part in parts:
-        assert part in str(told.value), told.value
-    assert len(str(told.value)) < 500
+        assert part in str(raised.value), raised.value
+    assert len(str(raised.value)) < 500
     assert not place.spark.streams.active
     assert place.files() == before != {}
 
@@ -166,9 +166,9 @@ def test_other_columns_are_refused_before_the_query_starts(
     place: Place, schema: str, rows: Rows, problem: str
 ) -> None:
     place.there([], schema)
-    with pytest.raises(dt.TargetError) as told:
+    with pytest.raises(dt.TargetError) as raised:
         place.run(existing="adopt")
-    assert problem in str(told.value)
+    assert problem in str(raised.value)
     place.run(existing="replace")
     assert place.stored() == OWN
 
@@ -357,7 +357,9 @@ def test_a_tables_log_loses_commits_that_are_old(place: Place) -> None:
     assert place.stored() == [*OWN, (3, "g")]
 
 
-def test_a_log_that_cannot_be_cleaned_is_told_and_nothing_more(delta_spark: SparkSession) -> None:
+def test_a_log_that_cannot_be_cleaned_is_a_warning_and_nothing_more(
+    delta_spark: SparkSession,
+) -> None:
     with pytest.warns(dt.DovetailWarning, match="old commits of nowhere://table stay"):
         lake.clean_log(delta_spark, "nowhere://table")
 

@@ -131,7 +131,7 @@ WELL_FORMED = {
 }
 
 
-def test_what_does_not_parse_is_told_apart_from_null(
+def test_what_does_not_parse_is_compared_from_null(
     kafka_spark: SparkSession, kafka_servers: str, new_topic: NewTopic
 ) -> None:
     topic = new_topic(1)
@@ -280,7 +280,7 @@ def test_an_upsert_that_would_read_as_a_delete_fails(spark: SparkSession) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"value": {"key": LongType()}}, "'key' occurs twice"),
         ({"key": {"id": LongType()}, "value": {"ID": LongType()}}, "'ID' occurs twice"),
@@ -293,9 +293,9 @@ def test_an_upsert_that_would_read_as_a_delete_fails(spark: SparkSession) -> Non
     ],
 )
 def test_a_read_that_makes_no_sense_is_refused(
-    kafka_spark: SparkSession, arguments: dict[str, Any], told: str
+    kafka_spark: SparkSession, arguments: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(PlanError, match=told):
+    with pytest.raises(PlanError, match=message):
         read_topic(
             kafka_spark,
             servers="nowhere:1",
@@ -312,7 +312,7 @@ def test_a_write_to_no_topic_is_refused(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"key_columns": ["id", "at"], "key": "string"}, "id bigint, at timestamp"),
         ({"key_columns": ["at"], "key": "string"}, "at timestamp"),
@@ -321,12 +321,12 @@ def test_a_write_to_no_topic_is_refused(spark: SparkSession) -> None:
     ],
 )
 def test_a_write_that_makes_no_sense_is_refused(
-    spark: SparkSession, arguments: dict[str, Any], told: str
+    spark: SparkSession, arguments: dict[str, Any], message: str
 ) -> None:
     changes = spark.createDataFrame(
         [], "id long, at timestamp, v string, _change string, _timestamp timestamp"
     )
-    with pytest.raises(PlanError, match=told):
+    with pytest.raises(PlanError, match=message):
         to_records(changes, **({"value_columns": ["v"]} | arguments))
 
 

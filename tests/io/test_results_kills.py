@@ -138,7 +138,7 @@ def test_each_sink_is_exact_whatever_is_killed(
             start(spark, tmp_path, kafka_servers, topic, dies, fail).awaitTermination()
         start(spark, tmp_path, kafka_servers, topic, {}, fail).awaitTermination()
 
-        table, told = expected()
+        table, emitted = expected()
         delta = spark.read.format("delta")
         cities = delta.load(str(tmp_path / "cities")).collect()
         assert sorted((row["city"], row["users"]) for row in cities) == table
@@ -146,7 +146,9 @@ def test_each_sink_is_exact_whatever_is_killed(
             delta.load(str(tmp_path / "clicked")),
             spark.read.parquet(str(tmp_path / "files")),
         ):
-            assert sorted((row["id"], row["user"], row["city"]) for row in kept.collect()) == told
+            assert (
+                sorted((row["id"], row["user"], row["city"]) for row in kept.collect()) == emitted
+            )
         assert latest(spark, kafka_servers, topic) == table
 
 
@@ -161,8 +163,8 @@ def expected() -> tuple[list[Any], list[Any]]:
         rows = records(batch)
         driver.pipe(users, rows["users"], timestamp=batch)
         driver.pipe(clicks, rows["clicks"], timestamp=batch)
-    told = sorted((*c.key.values(), *c.values.values()) for c in driver.read(clicked))
-    return sorted((city, row["users"]) for city, row in driver.table(cities).items()), told
+    emitted = sorted((*c.key.values(), *c.values.values()) for c in driver.read(clicked))
+    return sorted((city, row["users"]) for city, row in driver.table(cities).items()), emitted
 
 
 def latest(spark: SparkSession, servers: str, topic: str) -> list[Any]:

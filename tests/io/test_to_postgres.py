@@ -127,18 +127,18 @@ def refused(
     place: Place, *parts: str, error: type[dt.DovetailError] = dt.TargetError, **options: Any
 ) -> None:
     """Before the query starts."""
-    with pytest.raises(error) as told:
+    with pytest.raises(error) as raised:
         place.run(**options)
     for part in parts:
-        assert part in str(told.value), told.value
+        assert part in str(raised.value), raised.value
     assert not place.spark.streams.active
 
 
 def failed(place: Place, *parts: str, **options: Any) -> None:
     """While the query runs."""
-    with pytest.raises(StreamingQueryException) as told:
+    with pytest.raises(StreamingQueryException) as raised:
         place.run(**options)
-    first = str(told.value).partition("\n\n")[0]
+    first = str(raised.value).partition("\n\n")[0]
     for part in parts:
         assert part in first, first
 
@@ -622,11 +622,11 @@ def test_names_and_keys_that_postgresql_lacks_are_refused(place: Place) -> None:
 def test_a_server_that_is_gone_is_named_without_secrets(place: Place) -> None:
     place.come((1, "a"))
     place.dsn = "host=127.0.0.1 port=1 user=me password=s3cret dbname=d"
-    with pytest.raises(dt.ConfigurationError) as told:
+    with pytest.raises(dt.ConfigurationError) as raised:
         place.run()
-    assert str(told.value).startswith("to_postgres('t'): no answer after 1 attempts: ")
-    assert "See that it runs and can be reached" in str(told.value)
-    assert "s3cret" not in everything(told.value)
+    assert str(raised.value).startswith("to_postgres('t'): no answer after 1 attempts: ")
+    assert "See that it runs and can be reached" in str(raised.value)
+    assert "s3cret" not in everything(raised.value)
     assert "s3cret" not in repr(dt.to_postgres(place.dsn, "t"))
 
 
@@ -645,11 +645,13 @@ def test_a_server_that_goes_fails_the_query_without_secrets(
     postgres_server.stop()
     try:
         place.come((2, "b"))
-        with pytest.raises(StreamingQueryException, match=r"to_postgres\('t'\): no answer") as told:
+        with pytest.raises(
+            StreamingQueryException, match=r"to_postgres\('t'\): no answer"
+        ) as raised:
             running.processAllAvailable()
     finally:
         postgres_server.start()
-    shown = everything(told.value)
+    shown = everything(raised.value)
     assert "s3cret" not in shown
     assert "127.0.0.1" not in shown
     place.run()

@@ -78,7 +78,7 @@ def test_headers_are_columns_and_expressions_and_nulls_are_none(
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"h": "nope"}, "headers= names an unknown column 'nope'. Known are id, tenant"),
         ({"h": F.max}, r"headers\['h'\] is not of one row"),
@@ -86,14 +86,14 @@ def test_headers_are_columns_and_expressions_and_nulls_are_none(
     ],
 )
 def test_a_header_that_makes_no_sense_is_refused(
-    kafka_spark: SparkSession, tmp_path: Path, given: dict[str, Any], told: str
+    kafka_spark: SparkSession, tmp_path: Path, given: dict[str, Any], message: str
 ) -> None:
     """Before the query starts, so without a broker."""
     columns = {
         n: c if isinstance(c, str) else c("n" if c is F.max else "m") for n, c in given.items()
     }
     sink = dt.to_topic("t", servers="nowhere:1", headers=columns)
-    with pytest.raises(dt.PlanError, match=f"write_topic: {told}"):
+    with pytest.raises(dt.PlanError, match=f"write_topic: {message}"):
         table(kafka_spark, tmp_path).write_stream(sink, checkpoint=tmp_path / "checkpoint")
     with pytest.raises(dt.PlanError, match=r"headers= has 'dovetail\.change'"):
         dt.to_topic("t", servers="nowhere:1", headers={"dovetail.change": "tenant"})

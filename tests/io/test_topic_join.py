@@ -259,10 +259,10 @@ def test_a_record_that_cannot_be_read_stops_the_query_or_is_counted(
         cities = broker.table(topics["cities"], name="cities")
         return users.join(cities, how="left", select={"user": F.col("left.value")})
 
-    with pytest.raises(StreamingQueryException) as told:
+    with pytest.raises(StreamingQueryException) as raised:
         ran(joined("fail"), broker, target, tmp_path / "fail")
     for part in ("table users", f"topic {topic}", "partition 0, offset 1", "malformed='drop'"):
-        assert part in str(told.value)
+        assert part in str(raised.value)
     assert broker.written(target) == {}
 
     progress = ran(joined("drop"), broker, target, tmp_path / "drop")

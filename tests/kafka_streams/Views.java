@@ -42,7 +42,7 @@ public final class Views {
     for (String head = in.readLine(); head != null; head = in.readLine()) {
       String[] words = head.split(" "), inputs = words[0].split(",");
       StreamsBuilder builder = new StreamsBuilder();
-      made(builder, inputs, Arrays.copyOfRange(words, 1, words.length)).process(Told::new);
+      made(builder, inputs, Arrays.copyOfRange(words, 1, words.length)).process(Emitted::new);
       Properties settings = new Properties();
       settings.put(StreamsConfig.APPLICATION_ID_CONFIG, "views");
       settings.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, "none:1");
@@ -121,7 +121,7 @@ public final class Views {
     return text.equals("~") ? null : text;
   }
 
-  private static final class Told extends ContextualProcessor<String, String, Void, Void> {
+  private static final class Emitted extends ContextualProcessor<String, String, Void, Void> {
     @Override
     public void process(Record<String, String> change) {
       CHANGES.append(CHANGES.length() == 0 ? "" : ",").append(change.key() == null ? "~" : change.key());

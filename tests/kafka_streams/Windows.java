@@ -40,7 +40,7 @@ public final class Windows {
     PrintStream out = new PrintStream(System.out, false, StandardCharsets.UTF_8);
     for (String head = in.readLine(); head != null; head = in.readLine()) {
       StreamsBuilder builder = new StreamsBuilder();
-      counted(builder, head.split(" ")).toStream().process(Told::new);
+      counted(builder, head.split(" ")).toStream().process(Emitted::new);
       Properties settings = new Properties();
       settings.put(StreamsConfig.APPLICATION_ID_CONFIG, "windows");
       settings.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, "none:1");
@@ -74,7 +74,7 @@ public final class Windows {
                 .withRetention(Duration.ofDays(365)));
   }
 
-  private static final class Told extends ContextualProcessor<Windowed<String>, Long, Void, Void> {
+  private static final class Emitted extends ContextualProcessor<Windowed<String>, Long, Void, Void> {
     @Override
     public void process(Record<Windowed<String>, Long> change) {
       CHANGES.append(CHANGES.length() == 0 ? "" : ",").append(change.key().key());

@@ -22,9 +22,9 @@ from dovetail.laws.foreign_key_join import (
 )
 
 # What is said of a left row: to the former foreign key that it "ends"; to the present one that it
-# "begins", and that it is "fresh" there. Either "tells" something where no right row is.
-# KIP-213: DELETE_KEY_AND_PROPAGATE is "ends tells", DELETE_KEY_NO_PROPAGATE "ends",
-# PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE "begins tells", PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE "begins".
+# "begins", and that it is "fresh" there. Either "emits" something where no right row is.
+# KIP-213: DELETE_KEY_AND_PROPAGATE is "ends emits", DELETE_KEY_NO_PROPAGATE "ends",
+# PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE "begins emits", PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE "begins".
 # A row is its foreign key: "-" no row; "0", "1" null ones; "x", "y".
 INNER = {
     "--": "",
@@ -34,23 +34,23 @@ INNER = {
     "00": "",
     "01": "",
     "0x": "begins fresh",
-    "x-": "ends tells",
-    "x0": "ends tells",
+    "x-": "ends emits",
+    "x0": "ends emits",
     "xx": "begins",
-    "xy": "ends, begins tells fresh",
+    "xy": "ends, begins emits fresh",
 }
 LEFT = {
     "--": "",
     "-0": "begins fresh",
     "-x": "begins fresh",
-    "0-": "ends tells",
+    "0-": "ends emits",
     "00": "begins",
-    "01": "ends, begins tells fresh",
-    "0x": "ends, begins tells fresh",
-    "x-": "ends tells",
-    "x0": "ends, begins tells fresh",
+    "01": "ends, begins emits fresh",
+    "0x": "ends, begins emits fresh",
+    "x-": "ends emits",
+    "x0": "ends, begins emits fresh",
     "xx": "begins",
-    "xy": "ends, begins tells fresh",
+    "xy": "ends, begins emits fresh",
 }
 
 
@@ -69,12 +69,12 @@ def test_what_a_changed_row_says(left_preserved: bool, law: dict[str, str]) -> N
     columns = np.array([inputs for _, inputs in cases]).T
     said = messages(*columns, left_preserved=left_preserved)
     for number, (change, inputs) in enumerate(cases):
-        to_former = ["ends"] + ["tells"] * bool(said.end_emits[number])
-        to_present = ["begins"] + ["tells"] * bool(said.begin_emits[number])
+        to_former = ["ends"] + ["emits"] * bool(said.end_emits[number])
+        to_present = ["begins"] + ["emits"] * bool(said.begin_emits[number])
         to_present += ["fresh"] * bool(said.fresh[number])
-        told = [" ".join(to_former)] * bool(said.ends[number])
-        told += [" ".join(to_present)] * bool(said.begins[number])
-        assert ", ".join(told) == law[change], (change, inputs)
+        emitted = [" ".join(to_former)] * bool(said.ends[number])
+        emitted += [" ".join(to_present)] * bool(said.begins[number])
+        assert ", ".join(emitted) == law[change], (change, inputs)
 
 
 def test_a_combined_key_is_half_of_both() -> None:

@@ -37,14 +37,14 @@ class TableOf:
 
 
 class World:
-    """Tables in a SQLite file; what is written there is told in JSON files, in order."""
+    """Tables in a SQLite file; what is written there also comes as JSON files, in order."""
 
     def __init__(self, directory: Path, *tables: TableOf) -> None:
         self.directory = directory
         self.path = directory / "store.db"
         self.tables = {table.name: table for table in tables}
         self.clock = 0
-        self._untold: dict[str, list[Row]] = {table.name: [] for table in tables}
+        self._pending: dict[str, list[Row]] = {table.name: [] for table in tables}
         with self.store() as store:
             store.execute("PRAGMA journal_mode = WAL")
             for table in tables:
@@ -65,7 +65,7 @@ class World:
             store.commit()
 
     def write(self, name: str, *rows: Row, deleted: bool = False) -> None:
-        """Change rows in the store; ``tell`` brings the changes into the changelog."""
+        """Change rows in the store; ``publish`` brings the changes into the changelog."""
         table = self.tables[name]
         with self.store() as store:
             for row in rows:
@@ -85,23 +85,23 @@ class World:
                         list(row.values()),
                     )
                 at = f"2024-01-01T00:{self.clock // 60:02d}:{self.clock % 60:02d}Z"
-                self._untold[name].append(row | {"_at": at, "_gone": deleted, "_n": self.clock})
+                self._pending[name].append(row | {"_at": at, "_gone": deleted, "_n": self.clock})
 
-    def tell(self, name: str, count: int | None = None) -> None:
+    def publish(self, name: str, count: int | None = None) -> None:
         """Bring changes, all or the first ``count``, into the changelog."""
-        untold, table = self._untold[name], self.tables[name]
-        told, self._untold[name] = untold[:count], [] if count is None else untold[count:]
-        if told:
+        pending, table = self._pending[name], self.tables[name]
+        emitted, self._pending[name] = pending[:count], [] if count is None else pending[count:]
+        if emitted:
             table.files += 1
             path = self.directory / name / f"{table.files:05d}.json"
             partial = self.directory / f"{name}.partial"
-            partial.write_text("".join(json.dumps(row) + "\n" for row in told))
+            partial.write_text("".join(json.dumps(row) + "\n" for row in emitted))
             partial.rename(path)
 
     def put(self, name: str, *rows: Row, deleted: bool = False) -> None:
         """Change rows in the store and in the changelog."""
         self.write(name, *rows, deleted=deleted)
-        self.tell(name)
+        self.publish(name)
 
     def frame(self, spark: SparkSession, name: str, *, streaming: bool = True) -> DataFrame:
         table = self.tables[name]
@@ -223,7 +223,7 @@ def _row(left: TableOf, right: TableOf, a: Row | None, b: Row | None) -> Row:
 
 
 def random_history(world: World, rng: random.Random, kinds: Mapping[str, str], keys: int) -> None:
-    """Some changes of the tables, of the kinds that each may have, some of them told late."""
+    """Some changes of the tables, of the kinds that each may have, some of them late."""
     for _ in range(rng.randrange(1, 8)):
         name = rng.choice(sorted(world.tables))
         table = world.tables[name]
@@ -240,7 +240,7 @@ def random_history(world: World, rng: random.Random, kinds: Mapping[str, str], k
         world.write(name, row, deleted=kind == "all" and rng.random() < 0.35)
     for name in world.tables:
         if rng.random() < 0.7:
-            world.tell(name, rng.choice([1, 2, None, None]))
+            world.publish(name, rng.choice([1, 2, None, None]))
 
 
 VALUES: dict[str, list[Any]] = {"long": [1, 2, 3, 4, 5, None], "string": ["a", "b", "c", None]}

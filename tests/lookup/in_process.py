@@ -88,11 +88,11 @@ class TableOf:
     changes: str = "all"
     indexes: Sequence[Sequence[str]] = ()
     rows: dict[tuple[Any, ...], Row] = field(default_factory=dict)
-    untold: list[tuple[Row, bool, int]] = field(default_factory=list)
+    pending: list[tuple[Row, bool, int]] = field(default_factory=list)
 
 
 class World:
-    """Stores that are written at once, and changelogs that tell of it later, in order."""
+    """Stores that are written at once, and changelogs that have it later, in order."""
 
     def __init__(self, *tables: TableOf) -> None:
         self.tables = {table.name: table for table in tables}
@@ -109,13 +109,13 @@ class World:
             row = dict(zip(table.key, key, strict=True))
         else:
             table.rows[key] = row
-        table.untold.append((row, deleted, self.clock))
+        table.pending.append((row, deleted, self.clock))
 
-    def tell(self, name: str, count: int | None = None) -> list[tuple[Row, bool, int]]:
+    def publish(self, name: str, count: int | None = None) -> list[tuple[Row, bool, int]]:
         table = self.tables[name]
-        count = len(table.untold) if count is None else count
-        told, table.untold = table.untold[:count], table.untold[count:]
-        return told
+        count = len(table.pending) if count is None else count
+        emitted, table.pending = table.pending[:count], table.pending[count:]
+        return emitted
 
     def table(self, name: str) -> dt.Table:
         table = self.tables[name]
@@ -174,15 +174,15 @@ class Tasks:
             for source in self.operator.sources
         ]
 
-    def run(self, told: Mapping[str, Sequence[tuple[Row, bool, int]]]) -> list[Row]:
+    def run(self, emitted: Mapping[str, Sequence[tuple[Row, bool, int]]]) -> list[Row]:
         """One micro-batch: the changes, in an order of no meaning."""
         inputs = []
         for number, (port, upstream) in enumerate(zip(self.ports, self.upstream, strict=True)):
             entry = port.input.source
             rows = (
-                told.get(entry.name, [])
+                emitted.get(entry.name, [])
                 if upstream is None
-                else [as_change(entry, row) for row in upstream.run(told)]
+                else [as_change(entry, row) for row in upstream.run(emitted)]
             )
             batch = wire(port, rows)
             if number == 0 and self.law.moving:

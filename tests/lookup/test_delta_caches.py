@@ -185,11 +185,11 @@ def test_no_cache_entry_outlives_a_micro_batch_that_its_keeper_did_not_see(tmp_p
         timeout=600,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
-    told = json.loads((tmp_path / "told").read_text())
-    assert list(told["hits"]) == list(PLACES)
-    assert all(hits > 10 for hits in told["hits"].values()), told
-    assert told["kills"] > 3 * told["idle"] > 3, told
-    assert set(told["modes"]) == {"0o700", "0o600"}
+    message = json.loads((tmp_path / "message").read_text())
+    assert list(message["hits"]) == list(PLACES)
+    assert all(hits > 10 for hits in message["hits"].values()), message
+    assert message["kills"] > 3 * message["idle"] > 3, message
+    assert set(message["modes"]) == {"0o700", "0o600"}
 
 
 class Kills:
@@ -292,7 +292,7 @@ def change(world: World, rng: random.Random, number: int) -> None:
                 rows[-1]["boss"] = rng.choice(KEYS)
         world.write(name, *rows[:3], deleted=True)
         world.write(name, *rows[3:])
-        world.tell(name)
+        world.publish(name)
 
 
 def main(folder: Path) -> None:
@@ -318,8 +318,8 @@ def main(folder: Path) -> None:
         hits[place], seen = play(spark, folder / str(number), place, kills, rng)
         modes |= seen
         print(place, round(time.monotonic() - started, 1), "s", flush=True)
-    told = {"hits": hits, "modes": sorted(modes), "kills": kills.done, "idle": kills.idle}
-    (folder / "told").write_text(json.dumps(told))
+    message = {"hits": hits, "modes": sorted(modes), "kills": kills.done, "idle": kills.idle}
+    (folder / "message").write_text(json.dumps(message))
 
 
 if __name__ == "__main__":

@@ -125,12 +125,12 @@ def test_a_row_that_two_look_ups_find_has_its_last_key(monkeypatch: pytest.Monke
     world.write("left", row)
     for y in (1, 2):
         world.write("right", {"y": y, "j": y, "b": f"b{y}"})
-    told = world.tell("right")
+    emitted = world.publish("right")
     found = []
     for order in ((1, 2), (2, 1)):
         moves = iter(order)
         world.asked = lambda _, moves=moves: row.update(x=next(moves))  # type: ignore[misc]
-        changes = Tasks(table, random.Random(1), tasks=1).run({"right": told})
+        changes = Tasks(table, random.Random(1), tasks=1).run({"right": emitted})
         found += [(change["b"], order[1]) for change in changes]
     # Which key is asked first is not said, so one of the orders lets both look-ups find the row.
     assert found in ([("b1", 1)], [("b2", 2)])
@@ -152,12 +152,12 @@ def play(world: World, tasks: Tasks, rng: random.Random, *, writes: int = 1) -> 
             world.random_write(rng)
         tasks.run(
             {
-                name: world.tell(name, rng.choice([0, 1, 2, None]))
+                name: world.publish(name, rng.choice([0, 1, 2, None]))
                 for name in rng.sample(sorted(world.tables), rng.randrange(len(world.tables) + 1))
             }
         )
     world.asked = lambda _: None
-    tasks.run({name: world.tell(name) for name in world.tables})
+    tasks.run({name: world.publish(name) for name in world.tables})
 
 
 def rest(world: World, tasks: Tasks) -> None:
@@ -195,10 +195,10 @@ def test_a_delta_join_reads_nothing_of_the_tables_but_by_key() -> None:
     tasks = Tasks(table, random.Random(1), amnesia=1.0)
     for number in range(50):
         world.write("right", {"j": 1, "y": number, "b": "b"})
-    tasks.run({"right": world.tell("right")})
+    tasks.run({"right": world.publish("right")})
     world.looked_up = 0
     world.write("left", {"i": 1, "x": 7, "a": "a"})
-    (change,) = tasks.run({"left": world.tell("left")})
+    (change,) = tasks.run({"left": world.publish("left")})
     assert world.looked_up == 1
     assert (change["x"], change["a"], change["b"]) == (7, "a", "b")
 
@@ -272,11 +272,11 @@ def test_the_limit_to_one_deleting_side_is_needed() -> None:
     object.__setattr__(tasks.law.sides[1], "deletes", True)
     for name, key in (("left", ("x", "i")), ("right", ("y", "j"))):
         world.write(name, dict.fromkeys(key, 1) | {"a": "a", "b": "b"})
-    tasks.run({name: world.tell(name) for name in world.tables})
+    tasks.run({name: world.publish(name) for name in world.tables})
     world.write("left", {"x": 1, "i": 1}, deleted=True)
     world.write("right", {"y": 1, "j": 1}, deleted=True)
-    tasks.run({"left": world.tell("left")})
-    tasks.run({"right": world.tell("right")})
+    tasks.run({"left": world.publish("left")})
+    tasks.run({"right": world.publish("right")})
     assert len(tasks.table) == 1
     assert not world.tables["left"].rows
 
@@ -289,12 +289,12 @@ def test_two_rows_under_one_unique_index_fail_the_batch() -> None:
     tasks = Tasks(world.table("left").join(many, on={"x": "y"}, delta=FORCED), random.Random(1))
     world.write("right", {"j": 1, "y": 1, "b": "a"})
     world.write("left", {"x": 1, "i": 1, "a": "a"})
-    assert len(tasks.run({"left": world.tell("left")})) == 1
+    assert len(tasks.run({"left": world.publish("left")})) == 1
     world.write("right", {"j": 2, "y": 2, "b": "a"})
     world.write("right", {"j": 3, "y": 2, "b": "b"})
     world.write("left", {"x": 2, "i": 1, "a": "a"})
     with pytest.raises(dt.DataError, match="right: a look-up found two rows that are one by a uni"):
-        tasks.run({"left": world.tell("left")})
+        tasks.run({"left": world.publish("left")})
 
 
 def test_a_negative_zero_of_a_store_is_the_zero_of_the_changelog() -> None:
@@ -313,12 +313,12 @@ def test_a_negative_zero_of_a_store_is_the_zero_of_the_changelog() -> None:
         sides[0].join(sides[1], on={"x": "y"}, delta=FORCED), random.Random(1), amnesia=0.0
     )
     world.write("right", {"j": -0.0, "y": -0.0, "b": "a"})
-    world.tell("right")
+    world.publish("right")
     for number in (1, 2):
         world.write("left", {"i": number, "x": 0.0})
-        tasks.run({"left": world.tell("left")})
+        tasks.run({"left": world.publish("left")})
         world.write("right", {"j": -0.0, "y": 0.0, "b": f"b{number}"})
-        tasks.run({"right": world.tell("right")})
+        tasks.run({"right": world.publish("right")})
     assert [(row["i"], row["b"]) for row in tasks.table] == [(1, "b2"), (2, "b2")]
 
 
@@ -333,12 +333,12 @@ def test_what_the_cache_holds_is_not_looked_up(size: int, most: int) -> None:
     tasks = Tasks(table, random.Random(1), amnesia=0.0)
     for y in (1, 2, 3):
         world.write("right", {"y": y, "j": 1, "b": "b"})
-    tasks.run({"right": world.tell("right")})
+    tasks.run({"right": world.publish("right")})
     before = tasks.counts[1][1]
     for i in range(4):
         for x in (1, 2, 3):
             world.write("left", {"x": x, "i": i, "a": "a"})
-        tasks.run({"left": world.tell("left")})
+        tasks.run({"left": world.publish("left")})
         assert all(len(cache) <= size for caches in tasks.caches for cache in caches)
     assert tasks.counts[1][1] - before <= most
     assert tasks.counts[1][0] + tasks.counts[1][1] - before == 12

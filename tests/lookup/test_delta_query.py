@@ -64,7 +64,7 @@ def test_random_histories_end_in_the_join(spark: SparkSession, tmp_path: Path, h
         )
         run(table, sink, tmp_path / "checkpoint")
     for name in world.tables:
-        world.tell(name)
+        world.publish(name)
     run(table, sink, tmp_path / "checkpoint")
     assert sink.table == naive(world, how)
     assert sink.changes
@@ -74,9 +74,9 @@ def test_rows_for_others_pass_a_delta_join(
     spark: SparkSession, tmp_path: Path, world: World
 ) -> None:
     """It is a result, what is made of it another; stages behind it read one of its tables."""
-    told: dict[str, list[Any]] = {"located": [], "cities": [], "most": []}
+    emitted: dict[str, list[Any]] = {"located": [], "cities": [], "most": []}
     for name in world.tables:
-        world.tell(name)
+        world.publish(name)
     orders = world.table(spark, "orders")
     located = orders.join(world.table(spark, "customers"), on="customer", how="left", delta=FORCED)
     cities = located.group_by("city").agg(orders=dt.count())
@@ -91,7 +91,9 @@ def test_rows_for_others_pass_a_delta_join(
     assert [step.passes for step in joins] == [True, True]
     query = dt.run(
         {
-            table: dt.to_foreach_batch(lambda batch, _, own=told[name]: own.extend(batch.collect()))
+            table: dt.to_foreach_batch(
+                lambda batch, _, own=emitted[name]: own.extend(batch.collect())
+            )
             for name, table in results.items()
         },
         checkpoint=tmp_path / "several",
@@ -99,10 +101,10 @@ def test_rows_for_others_pass_a_delta_join(
         buckets=2,
     )
     query.awaitTermination()
-    rows = ({n: row[n] for n in ("id", "customer", "n", "city")} for row in told["located"])
+    rows = ({n: row[n] for n in ("id", "customer", "n", "city")} for row in emitted["located"])
     assert sorted(rows, key=shown) == naive(world, "left")
-    assert [(row["city"], row["orders"]) for row in told["cities"]] == [("Oslo", 1)]
-    assert sorted((row[0], row[1]) for row in told["most"]) == [("ann", 5), ("bob", 6)]
+    assert [(row["city"], row["orders"]) for row in emitted["cities"]] == [("Oslo", 1)]
+    assert sorted((row[0], row[1]) for row in emitted["most"]) == [("ann", 5), ("bob", 6)]
     (progress,) = (p for p in query.recentProgress if p.numInputRows)
     assert progress.numInputRows == 3
 
@@ -117,8 +119,8 @@ def test_pairs_of_a_history_end_in_the_join(spark: SparkSession, tmp_path: Path,
         for _ in range(4):
             random_history(world, rng, {"l": "all", "r": "upsert"}, keys=2)
         if round_ == 2:
-            world.tell("l")
-            world.tell("r")
+            world.publish("l")
+            world.publish("r")
         table = world.table(spark, "l").join(
             world.table(spark, "r", changes="upsert"), on={"k": "k"}, how=how, delta=FORCED
         )
@@ -287,7 +289,7 @@ def test_caches_are_not_stale_beside_another_input(spark: SparkSession, tmp_path
     assert found == sorted(expected, key=shown)
 
 
-def test_a_store_that_is_missing_is_told_at_the_start_or_fails_the_batch(
+def test_a_store_that_is_missing_is_refused_at_the_start_or_fails_the_batch(
     spark: SparkSession, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A restart goes on."""
@@ -367,7 +369,7 @@ def test_three_tables_in_one_query(spark: SparkSession, tmp_path: Path) -> None:
             random_history(world, rng, kinds, keys=3)
         if round_ == 2:
             for name in world.tables:
-                world.tell(name)
+                world.publish(name)
         tables = {name: world.table(spark, name) for name in world.tables}
         table = (
             tables["orders"]

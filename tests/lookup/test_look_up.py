@@ -56,15 +56,15 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[Row]]]:
     """The keys of each look-up that reaches a store."""
-    told: list[list[Row]] = []
+    emitted: list[list[Row]] = []
     rows = SqliteReader.rows
 
     def telling(reader: SqliteReader, by: Sequence[str], keys: pa.Table) -> Any:
-        told.append(keys.to_pylist())
+        emitted.append(keys.to_pylist())
         return rows(reader, by, keys)
 
     monkeypatch.setattr(SqliteReader, "rows", telling)
-    return told
+    return emitted
 
 
 def users(path: Path, **options: Any) -> Any:

@@ -68,10 +68,10 @@ def tables(delta_spark: SparkSession, filled: Path, tmp_path: Path) -> Tables:
 
 
 def refused(error: type[Exception], run: Callable[[], Any], *parts: str) -> None:
-    with pytest.raises(error) as told:
+    with pytest.raises(error) as raised:
         run()
     for part in parts:
-        assert part in str(told.value), told.value
+        assert part in str(raised.value), raised.value
 
 
 def test_duplicate_keys_are_counted_and_refused_whenever_they_come(tables: Tables) -> None:
@@ -344,8 +344,8 @@ def test_arguments(tables: Tables) -> None:
     assert len(joined.to_batch({"left": 0}).collect()) == 2
     for given in ({}, {"target": "a", "table": "b"}):
         for run in (joined.refresh, joined.maintain, joined.commits):
-            told = f"{run.__name__}: it needs a path or table="
-            refused(dt.PlanError, lambda: run(**given), told)  # noqa: B023
+            emitted = f"{run.__name__}: it needs a path or table="
+            refused(dt.PlanError, lambda: run(**given), emitted)  # noqa: B023
     refused(
         dt.PlanError, lambda: dt.SnapshotTable.from_delta(tables.spark, key="id"), "needs a path"
     )

@@ -77,10 +77,10 @@ def test_only_what_is_used_is_read_and_described() -> None:
         ORDERS: {"id", "customer"},
         CUSTOMERS: {"cid", "kind_of"},
     }
-    told = plan.describe(node)
-    assert told["right"]["columns"] == {"cid": "bigint", "kind_of": "string"}
+    emitted = plan.describe(node)
+    assert emitted["right"]["columns"] == {"cid": "bigint", "kind_of": "string"}
     wider = table("customers", "cid long, kind_of string, since timestamp, new int", "cid")
-    assert plan.describe(join(ORDERS, wider, on="customer", select=["kind_of"])) == told
+    assert plan.describe(join(ORDERS, wider, on="customer", select=["kind_of"])) == emitted
 
 
 def test_differences_are_named() -> None:
@@ -93,7 +93,7 @@ def test_differences_are_named() -> None:
     ]
 
 
-def test_an_expression_is_told_alike_by_every_process() -> None:
+def test_an_expression_has_one_text_in_every_process() -> None:
     udf = "f(Origin(Some([Ljava.lang.StackTraceElement;@513566f)))"
     assert plan._text(udf) == plan._text(udf.replace("513566f", "77ab"))
     first, second = (f"transform(a, x_{n} -> +(x_{n}, x_1a))" for n in (1, 12))
@@ -116,9 +116,9 @@ def test_an_expression_is_told_alike_by_every_process() -> None:
     ],
 )
 def test_mistakes_are_named(arguments: dict[str, Any], problem: str) -> None:
-    with pytest.raises(dt.PlanError) as told:
+    with pytest.raises(dt.PlanError) as raised:
         join(ORDERS, CUSTOMERS, **arguments)
-    assert problem in str(told.value)
+    assert problem in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -136,9 +136,9 @@ def test_mistakes_are_named(arguments: dict[str, Any], problem: str) -> None:
     ],
 )
 def test_a_source_is_checked(columns: str, key: Any, problem: str) -> None:
-    with pytest.raises(dt.PlanError) as told:
+    with pytest.raises(dt.PlanError) as raised:
         table("t", columns, key)
-    assert problem in str(told.value)
+    assert problem in str(raised.value)
 
 
 def test_two_tables_of_one_name_are_refused() -> None:

@@ -347,7 +347,7 @@ def test_law_of_history(how: str) -> None:
 
 
 @pytest.mark.parametrize("fanout", [2, 100])
-def test_what_a_merge_forgets_is_not_told(fanout: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_merge_forgets_is_not_emitted(fanout: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tombstone before the history may be stored still, or not: no point tells which."""
     monkeypatch.setattr(runs, "FANOUT", fanout)
     left = testing.table("left", key="id", schema={"id": pa.int64()}, versioned="1 day")

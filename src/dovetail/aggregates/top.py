@@ -29,11 +29,11 @@ from dovetail.arrays.search import expand
 @dataclass(frozen=True)
 class Top(Listing):
     """Of the ``n`` rows with the highest values of the first column, ``descending``, or with the
-    lowest, what is told of them, in that order; fewer where there are no more. Rows in which the
+    lowest, what it shows of them, in that order; fewer where there are no more. Rows in which the
     column is null are left out. Zeros of either sign are one value, all NaNs are one, the highest.
-    Rows of one value are in ascending order of what is told of them, field by field, null first.
+    Rows of one value are in ascending order of what it shows of them, field by field, null first.
 
-    ``by``: the type of the first column; ``row``: of what is told, one column if ``single``, the
+    ``by``: the type of the first column; ``row``: of what it shows, one column if ``single``, the
     others as a struct; both have an order (``arrays.ordering``), the latter at any depth of
     structs. ``retractable``: whether rows may leave. Accumulator: the distinct rows, in this order,
     and their counts; of rows that stay the ``n`` first alone.
@@ -51,7 +51,7 @@ class Top(Listing):
 
     @property
     def listing(self) -> pa.DataType:
-        """What a row is listed by, and what is told of it."""
+        """What a row is listed by, and what is shown of it."""
         return pa.struct([pa.field("by", self.by, nullable=False), pa.field("row", self.row)])
 
     @property
@@ -71,7 +71,7 @@ class Top(Listing):
 
     @property
     def result(self) -> pa.DataType:
-        """A list of what is told."""
+        """A list of what is shown."""
         return list_of(self.row, nullable=self.single)
 
     @property
@@ -81,8 +81,8 @@ class Top(Listing):
 
     def listed(self, values: Columns) -> pa.Array:
         """The rows, null where they are left out."""
-        by, *told = values
-        row = told[0] if self.single else pa.StructArray.from_arrays(told, fields=list(self.row))
+        by, *shown = values
+        row = shown[0] if self.single else pa.StructArray.from_arrays(shown, fields=list(self.row))
         return pa.StructArray.from_arrays(
             [equality.canonical(by), _one_nan(row)], fields=list(self.listing), mask=by.is_null()
         )
@@ -166,15 +166,15 @@ class Top(Listing):
         return in_reach
 
     def _lists(self, size: Ints, pool: pa.Array, row: Ints) -> pa.Array:
-        """What is told of these rows of the pool, in lists of these sizes."""
-        told = pc.struct_field(pool.take(pa.array(row)), 1)
-        return lists_of(size, told, nullable=self.single)
+        """What is shown of these rows of the pool, in lists of these sizes."""
+        shown = pc.struct_field(pool.take(pa.array(row)), 1)
+        return lists_of(size, shown, nullable=self.single)
 
     def _numbers(self, rows: pa.Array, group: Ints) -> Ints:
         """A number per group and distinct row in it, from 0, in their order."""
-        by, told = rows.flatten()
+        by, shown = rows.flatten()
         (key,) = ordering.keyed([by]).keys
-        return _ranks([group, ~key if self.descending else key, *_keys(told)])
+        return _ranks([group, ~key if self.descending else key, *_keys(shown)])
 
 
 def _keys(values: pa.Array) -> Iterator[Ints]:

@@ -41,8 +41,8 @@ SLICE_BYTES = 128 << 20
 class Processed:
     """What a micro-batch leaves: the changes (``Fragment.output_schema``) in their order, in tables
     of one row or more; ``again_us``: by when, by the wall clock, the bucket is to be looked after
-    though nothing comes, None for never; ``time``: what those that read the stage are told of its
-    stream time; ``counts``: of rows that had no use, by metric.
+    though nothing comes, None for never; ``time``: what heartbeats say to those that read the
+    stage; ``counts``: of rows that had no use, by metric.
 
     State has advanced, and all is counted, when the last table has been asked for.
     """
@@ -94,8 +94,8 @@ def _process(
     read_us = _advance(before.read_us, pieces)
     after = replace(before, read_us=read_us, stream_time_us=_later(before.stream_time_us, read_us))
     if idle is not None or fragment.align_us is not None:
-        told = frozenset[int]() if idle is None else idle.told
-        after = replace(after, heard_us=idling.heard(before.heard_us, pieces, now_us, told))
+        hears = frozenset[int]() if idle is None else idle.hears
+        after = replace(after, heard_us=idling.heard(before.heard_us, pieces, now_us, hears))
     stock = Stock([piece.rows for piece in pieces if piece.rows is not None])
     sliced = fragment.align_us is None and stock.nbytes > SLICE_BYTES
     pieces = _in_memory(pieces, stock if sliced else None)

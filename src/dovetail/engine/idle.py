@@ -35,11 +35,11 @@ Times: TypeAlias = "tuple[int | None, ...]"
 @dataclass(frozen=True)
 class Idle:
     """``runs``: of the query's runs when each began, and for how long nothing comes before stream
-    time goes on, None for ever; ``told``: the inputs of a stage that other stages tell of.
+    time goes on, None for ever; ``hears``: the inputs of a stage to which heartbeats come.
     """
 
     runs: tuple[tuple[int, int | None], ...]
-    told: frozenset[int] = frozenset()
+    hears: frozenset[int] = frozenset()
 
     def run(self, now_us: int) -> tuple[int, int | None]:
         """The run that planned a micro-batch."""
@@ -69,13 +69,13 @@ class Pause:
     again_us: int
 
 
-def heard(known_us: Times, pieces: Sequence[Piece], now_us: int, told: frozenset[int]) -> Times:
+def heard(known_us: Times, pieces: Sequence[Piece], now_us: int, hears: frozenset[int]) -> Times:
     """When each input has last brought something, by the wall clock; one that never has, when it
     was first waited for. ``known_us``: before the micro-batch, which has these pieces.
     """
     times = [*known_us]
     for piece in pieces:
-        at_us = piece.heard_us if piece.source in told else now_us
+        at_us = piece.heard_us if piece.source in hears else now_us
         times[piece.source] = max(at_us, times[piece.source] or NO_TIME)
     return tuple(now_us if time in (None, NO_TIME) else time for time in times)
 
@@ -83,7 +83,7 @@ def heard(known_us: Times, pieces: Sequence[Piece], now_us: int, told: frozenset
 def pause(idle: Idle, heard_us: Times, now_us: int) -> Pause:
     """How long nothing has come to a stage. Once stream time goes on, it looks again each time that
     this is longer by a tenth, so that a long silence costs little; before, also now and then: the
-    query may run with another ``idle=`` by then, which nothing else would tell.
+    query may run with another ``idle=`` by then, and nothing else would show it.
     """
     last_us = max(_since(idle, heard_us, now_us))
     quiet_us, (_, span_us) = now_us - last_us, idle.run(now_us)
@@ -95,14 +95,14 @@ def pause(idle: Idle, heard_us: Times, now_us: int) -> Pause:
 
 def moved(idle: Idle, manifest: Manifest, now_us: int) -> Times:
     """The stream time of each input once it goes on: what it was when the last record came, and as
-    much more as has passed since; of one that a stage tells of, what that has said.
+    much more as has passed since; of one that hears heartbeats, what they say.
     """
     since_us = _since(idle, manifest.heard_us, now_us)
     times: list[int | None] = []
     for number, (stream_us, read_us) in enumerate(
         zip(manifest.stream_time_us, manifest.read_us, strict=True)
     ):
-        if read_us is not None and number not in idle.told:
+        if read_us is not None and number not in idle.hears:
             read_us += now_us - since_us[number]
         times.append(stream_us if read_us is None else max(read_us, stream_us or read_us))
     return tuple(times)

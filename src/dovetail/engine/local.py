@@ -111,7 +111,7 @@ class Buckets:
         self, pieces: Pieces, now_us: int, idle: Idle | None
     ) -> Iterator[tuple[int, pa.Table | Time]]:
         """One micro-batch: the changes, each table with its bucket, and after a bucket's what it
-        tells of its time.
+        sends heartbeats.
         """
         for number, blobs in enumerate(self.blobs):
             own = [piece for bucket, piece in pieces if bucket == number]
@@ -208,16 +208,16 @@ class Local:
             made = pa.table([changes.column(column) for column in held.values()], names=[*held])
         return made
 
-    def _viewed(self, rows: pa.Table, view: View, *, tells: bool = False) -> pa.Table:
-        """The rows of a view from those that it is a view of, with all that they carry; ``tells``:
-        the rows that it leaves out are counted and kept.
+    def _viewed(self, rows: pa.Table, view: View, *, reports: bool = False) -> pa.Table:
+        """The rows of a view from those that it is a view of, with all that they carry;
+        ``reports``: the rows that it leaves out are counted and kept.
         """
         if isinstance(view, LookUp):
-            return self._looked_up(rows, view, tells=tells)
+            return self._looked_up(rows, view, reports=reports)
         if view.computed:
             assert self._expressions is not None
             made, which, letters = self._expressions.viewed(view, rows)
-            if tells and len(letters):
+            if reports and len(letters):
                 self.failed[f"{view.name}.failed"] += len(letters)
                 self.letters += [letters] if self.plan.dead_letters else []
             carried = rows.drop_columns([*view.node.row.names, DELETED]).take(which)
@@ -238,7 +238,7 @@ class Local:
         made = made.rename_columns(view.row.names)
         return _beside(made, rows.drop_columns(view.node.row.names))
 
-    def _looked_up(self, rows: pa.Table, view: LookUp, *, tells: bool) -> pa.Table:
+    def _looked_up(self, rows: pa.Table, view: LookUp, *, reports: bool) -> pa.Table:
         """A stream's records beside what a store has of them, with all that they carry."""
         law = store_look_up(view)
         answering = Answering(law, self._caches, lambda: time.time_ns() // 1000)
@@ -248,7 +248,7 @@ class Local:
             _beside(own.select(carried), pa.table(values, names=view.values.names))
             for own, values in answering.results(rows, live)
         ]
-        if tells and answering.dropped:
+        if reports and answering.dropped:
             self.failed[f"{view.label or view.name}.dropped"] += answering.dropped
         columns = [*carried, *view.values.names]
         types = dict(zip(rows.schema.names, rows.schema.types, strict=True))
@@ -313,7 +313,7 @@ class Local:
         input_, source = reading.port.input, reading.port.source
         assert input_ is not None
         for number, view in enumerate(views_of(input_.source)):
-            rows = self._viewed(rows, view, tells=number >= reading.told)
+            rows = self._viewed(rows, view, reports=number >= reading.reported)
         columns = {name: rows.column(name).combine_chunks() for name in rows.schema.names}
         if source.fallible:
             assert self._expressions is not None
@@ -428,19 +428,19 @@ class _MicroBatch(Flow[Made, Packed]):
     def _processed(
         self, step: Step, own: Iterable[tuple[int, Piece]], passing: list[Parcel]
     ) -> Iterator[tuple[int, pa.Table]]:
-        """The changes of all buckets; what these tell of their time goes to what passes."""
+        """The changes of all buckets; their heartbeats go to what passes."""
         pieces: Pieces = []
         stage, idle = step.stage, self._local.idle
         if self._beat_us is not None:
             beats = [Piece.beat(number, self._beat_us) for number in range(len(stage.ports))]
             pieces = [(b, beat) for b in range(stage.fragment.buckets) for beat in beats]
         pieces += own
-        idle = None if idle is None else replace(idle, told=step.told)
+        idle = None if idle is None else replace(idle, hears=step.hears)
         for bucket, made in self._local.by_stage[stage].process(pieces, self._now_us, idle):
             if not isinstance(made, Time):
                 yield bucket, made
                 continue
-            for to in step.tells:
+            for to in step.beats:
                 beat = Piece.beat(to.number, made.stream_us, heard_us=made.heard_us)
                 passing.append(Parcel(to.reader, bucket, beat))
 

@@ -131,7 +131,7 @@ def default_type(encoding: str, precision: int, scale: int | None) -> DataType |
 
 
 @dataclass(frozen=True)
-class Told:
+class ColumnEncoding:
     """What is known of how a column is encoded: the name of its schema, or its type where that has
     none, null where nothing is known; and the scale of decimals. ``known``: the name where it is
     known when a query is built.
@@ -142,21 +142,21 @@ class Told:
     known: str | None = None
 
     @staticmethod
-    def declared(encoding: Encoding | None) -> Told:
+    def declared(encoding: Encoding | None) -> ColumnEncoding:
         """By a query's author."""
         if encoding is None:
-            return Told(F.lit(None).cast("string"), F.lit(None).cast("int"))
+            return ColumnEncoding(F.lit(None).cast("string"), F.lit(None).cast("int"))
         known = (
             n for n in (_DECIMAL, _VARIABLE, *_PER_MICROSECOND) if n.rpartition(".")[2] == encoding
         )
-        return Told(F.lit(next(known, encoding)), F.lit(None).cast("int"))
+        return ColumnEncoding(F.lit(next(known, encoding)), F.lit(None).cast("int"))
 
     @staticmethod
-    def described(field: Column, type_: DataType) -> Told:
+    def described(field: Column, type_: DataType) -> ColumnEncoding:
         """By a record's own schema: ``field`` is of ``DESCRIBED``, of the column or null."""
         of = field["items"] if isinstance(type_, ArrayType) else field
         scale = of["parameters"]["scale"].try_cast("int")
-        return Told(F.coalesce(of["name"], of["type"]), scale)
+        return ColumnEncoding(F.coalesce(of["name"], of["type"]), scale)
 
 
 def raw_type(type_: DataType) -> DataType:
@@ -201,7 +201,7 @@ class Raw:
     """A value as it is encoded. ``coded``: its bytes are base64, as in JSON."""
 
     column: Column
-    told: Told
+    encoding: ColumnEncoding
     coded: bool
 
     def to(self, type_: DataType) -> Column:
@@ -238,19 +238,21 @@ class Raw:
 
     def _decimal(self, type_: DataType) -> Column:
         assert isinstance(type_, DecimalType)
-        scale = F.coalesce(self.told.scale, F.lit(type_.scale))
+        scale = F.coalesce(self.encoding.scale, F.lit(type_.scale))
         if not self.coded:
-            if self.told.known == _DECIMAL:
+            if self.encoding.known == _DECIMAL:
                 return decimal_of(self.column, scale, type_)
-            if self.told.known == _VARIABLE:
+            if self.encoding.known == _VARIABLE:
                 return decimal_of(self.column["value"], self.column["scale"], type_)
             return self.column.try_cast(type_)
         own_scale = F.get_json_object(self.column, "$.scale").try_cast("int")
         own = _from_base64(F.get_json_object(self.column, "$.value"))
         return (
-            F.when(self.told.name == _DECIMAL, decimal_of(_from_base64(self.column), scale, type_))
-            .when(self.told.name == _VARIABLE, decimal_of(own, own_scale, type_))
-            .when(self.told.name.isin(*_PLAIN), self.column.try_cast(type_))
+            F.when(
+                self.encoding.name == _DECIMAL, decimal_of(_from_base64(self.column), scale, type_)
+            )
+            .when(self.encoding.name == _VARIABLE, decimal_of(own, own_scale, type_))
+            .when(self.encoding.name.isin(*_PLAIN), self.column.try_cast(type_))
         )
 
     def _micros(self, names: tuple[str, ...]) -> Column:
@@ -262,7 +264,7 @@ class Raw:
             made = F.try_multiply(number, F.lit(-units)) if units < 0 else number
             if units > 1:
                 made = F.call_function("div", number - F.pmod(number, F.lit(units)), F.lit(units))
-            micros = micros.when(self.told.name.isin(of_unit), made)
+            micros = micros.when(self.encoding.name.isin(of_unit), made)
         return micros
 
     def _stamp(self) -> Column:

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from dovetail.io.connect import Told, default_type, taken
+from dovetail.io.connect import ColumnEncoding, default_type, taken
 from dovetail.io.events import METADATA, Wanted
 from dovetail.io.formats import Place
 
@@ -74,9 +74,9 @@ class Envelope:
             [StructField(name, _default(place, name, one)) for name, one in self.columns.items()]
         )
 
-    def told(self, place: Place, columns: StructType) -> dict[str, Told]:
+    def encodings(self, place: Place, columns: StructType) -> dict[str, ColumnEncoding]:
         """How columns are encoded; ``PlanError`` where that is not of their types."""
-        return {f.name: self._told(place, f) for f in columns}
+        return {f.name: self._encoded(place, f) for f in columns}
 
     def raw(self, parsed: Column, wanted: Wanted) -> Column:
         """What is wanted of an envelope, null in place of what its schema does not have."""
@@ -109,9 +109,9 @@ class Envelope:
             columns += [F.struct(*made).alias(of)] if of else made
         return F.when(parsed["op"].isNotNull(), F.struct(*columns))
 
-    def _told(self, place: Place, field: StructField) -> Told:
+    def _encoded(self, place: Place, field: StructField) -> ColumnEncoding:
         if field.name not in self.columns:
-            return Told.declared(None)
+            return ColumnEncoding.declared(None)
         name, scale = _encoding(self.columns[field.name])
         if not taken(field.dataType, name):
             raise place.refuse(
@@ -119,7 +119,7 @@ class Envelope:
                 f"{field.dataType.simpleString()}",
                 "Declare a type that it has in schema=, or leave the column out",
             )
-        return Told(F.lit(name), F.lit(scale).cast("int"), name)
+        return ColumnEncoding(F.lit(name), F.lit(scale).cast("int"), name)
 
 
 def _default(place: Place, name: str, schema: Avro) -> DataType:

@@ -22,9 +22,9 @@ from dovetail.errors import PlanError
 from dovetail.io.avro import AvroFormat, functions
 from dovetail.io.connect import (
     DESCRIBED,
+    ColumnEncoding,
     Encoding,
     Raw,
-    Told,
     ambiguous,
     coded_within,
     field_named,
@@ -132,8 +132,8 @@ class DebeziumFormat(Format):
             with functions(place):
                 frame = frame.withColumn(parsed, made)
             frame = frame.withColumn(raw, envelope.raw(F.col(parsed), wanted))
-            told = envelope.told(place, wanted.columns)
-            frame = wanted.typed(frame, F.col(raw), told, event, coded=False)
+            encodings = envelope.encodings(place, wanted.columns)
+            frame = wanted.typed(frame, F.col(raw), encodings, event, coded=False)
             events.append(event)
         return frame.withColumn("_event", F.coalesce(*events))
 
@@ -153,10 +153,10 @@ class DebeziumFormat(Format):
         frame = records.withColumn("_parsed", json_parsed(text, whole))
         frame = frame.withColumn("_found", json_object(text, F.col("_parsed")))
         frame = frame.withColumn("_raw", _payload(F.col("_found"), envelope))
-        told_by = _fields(F.col("_found"), whole)
-        of_rows = None if told_by is None else field_named(told_by, "after")["fields"]
-        told = _told(wanted.columns, self.encodings, of_rows)
-        return wanted.typed(frame, F.col("_raw"), told, "_event", coded=True)
+        said = _fields(F.col("_found"), whole)
+        of_rows = None if said is None else field_named(said, "after")["fields"]
+        encodings = _encodings(wanted.columns, self.encodings, of_rows)
+        return wanted.typed(frame, F.col("_raw"), encodings, "_event", coded=True)
 
 
 @validated
@@ -252,10 +252,10 @@ class ConnectJson(Format):
         def row(parsed: Column) -> Column:
             found = json_object(text, parsed)
             payload = _payload(found, own)
-            told = _told(self.schema, self.encodings, _fields(found, whole))
+            encodings = _encodings(self.schema, self.encodings, _fields(found, whole))
             fits, columns = payload.isNotNull(), []
             for f in self.schema:
-                value = Raw(payload[f.name], told[f.name], True).to(f.dataType)
+                value = Raw(payload[f.name], encodings[f.name], True).to(f.dataType)
                 fits = fits & ~lost(payload[f.name], value, f.dataType)
                 columns.append(value.alias(f.name))
             return F.when(fits, F.struct(*columns))
@@ -295,11 +295,13 @@ def _fields(found: Column, whole: StructType) -> Column | None:
     return found["schema"]["fields"] if "schema" in whole.names else None
 
 
-def _told(columns: StructType, encodings: Encodings, fields: Column | None) -> dict[str, Told]:
+def _encodings(
+    columns: StructType, declared: Encodings, fields: Column | None
+) -> dict[str, ColumnEncoding]:
     """How columns are encoded, by what is declared, else by the record's own schema."""
     return {
-        f.name: Told.declared(encodings.get(f.name))
-        if fields is None or f.name in encodings or not ambiguous(f.dataType)
-        else Told.described(field_named(fields, f.name), f.dataType)
+        f.name: ColumnEncoding.declared(declared.get(f.name))
+        if fields is None or f.name in declared or not ambiguous(f.dataType)
+        else ColumnEncoding.described(field_named(fields, f.name), f.dataType)
         for f in columns
     }

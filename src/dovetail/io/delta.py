@@ -126,7 +126,7 @@ class DeltaSink:
 
     @property
     def title(self) -> str:
-        """What errors call it."""
+        """``to_delta('path or table')``, as it is written."""
         return f"to_delta({self.path or self.table!r})"
 
     def fit(self, session: SparkSession, table: str, schema: StructType, *, change: bool) -> None:

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from dovetail.columns import DELETED, TIMESTAMP, quoted
-from dovetail.io.connect import Raw, Told, lost
+from dovetail.io.connect import ColumnEncoding, Raw, lost
 from dovetail.io.formats import Part, Reading, kept
 
 _STRING, _LONG = StringType(), LongType()
@@ -86,13 +86,19 @@ class Wanted:
         return StructType([self.columns[name] for name in self.keys])
 
     def typed(
-        self, frame: DataFrame, raw: Column, told: Mapping[str, Told], into: str, *, coded: bool
+        self,
+        frame: DataFrame,
+        raw: Column,
+        encodings: Mapping[str, ColumnEncoding],
+        into: str,
+        *,
+        coded: bool,
     ) -> DataFrame:
         """The frame with the event that an envelope is, null where ``raw`` is: its ``op``, the
         ``time`` in microseconds, the rows ``after`` and ``before``, ``metadata``, and ``problem``,
         why it is none.
 
-        ``told``: how columns are encoded; ``coded``: as in ``connect.Raw``.
+        ``encodings``: of the columns; ``coded``: as in ``connect.Raw``.
         """
         sides = {"after": self.columns, "before": self.before}
         rows = [
@@ -100,7 +106,9 @@ class Wanted:
                 raw[side].isNotNull(),
                 F.struct(
                     *(
-                        Raw(raw[side][f.name], told[f.name], coded).to(f.dataType).alias(f.name)
+                        Raw(raw[side][f.name], encodings[f.name], coded)
+                        .to(f.dataType)
+                        .alias(f.name)
                         for f in columns
                     )
                 ),
@@ -114,7 +122,7 @@ class Wanted:
             problem
             for side, columns in sides.items()
             for f in columns
-            for problem in _problems(f, raw[side][f.name], made[side][f.name], told[f.name])
+            for problem in _problems(f, raw[side][f.name], made[side][f.name], encodings[f.name])
         ]
         event = F.struct(
             raw["op"].alias("op"),
@@ -237,14 +245,16 @@ def _time(found: Column, path: str) -> Column:
     return F.nullif(micros, F.lit(0))
 
 
-def _problems(field: StructField, raw: Column, value: Column, told: Told) -> Sequence[Column]:
+def _problems(
+    field: StructField, raw: Column, value: Column, encoding: ColumnEncoding
+) -> Sequence[Column]:
     """Why a column has no value, though there is a raw one."""
     type_, named = field.dataType, f"column {quoted(field.name)}"
     unfit = F.concat(
         F.lit(f"{named} is no {type_.simpleString()}: "),
         F.substring(F.to_json(F.struct(raw.alias(field.name))), 1, 200),
         F.lit(", encoded as "),
-        F.coalesce(told.name, F.lit("its record does not say; name it in encodings=")),
+        F.coalesce(encoding.name, F.lit("its record does not say; name it in encodings=")),
     )
     found = [F.when(lost(raw, value, type_), unfit)]
     if isinstance(type_, (StringType, BinaryType, DecimalType)):

@@ -68,12 +68,12 @@ class PostgresSink:
 
     @property
     def title(self) -> str:
-        """What errors call it."""
+        """``to_postgres('table')``, as it is written."""
         return f"to_postgres({self.table!r})"
 
     @property
     def target(self) -> tuple[object, ...]:
-        """What tells it from another sink."""
+        """What distinguishes it from another sink."""
         said = parameters(self.dsn) or {}
         server = sorted((k, v) for k, v in said.items() if k in ("host", "hostaddr", "port"))
         return self.title, said.get("dbname"), tuple(server)
@@ -170,8 +170,8 @@ class PostgresTable:
 
     def _texts(self, kept: DataFrame) -> list[bytes] | None:
         """The rows as ``COPY`` reads them; None where they are many."""
-        told = self._told(kept, partial(_offered, self, ROWS_MAX), _OFFERED)
-        texts = [row["text"] for row in told]
+        rows = self._collected(kept, partial(_offered, self, ROWS_MAX), _OFFERED)
+        texts = [row["text"] for row in rows]
         return None if None in texts else [bytes(text) for text in texts]
 
     def _write_here(self, texts: list[bytes], kept: DataFrame, query: str, number: int) -> None:
@@ -213,16 +213,16 @@ class PostgresTable:
 
     def _copied_by_task(self, kept: DataFrame, staging: str) -> dict[int, int]:
         """Copy rows from where they are: how many each task has copied."""
-        told = self._told(kept, partial(_copied, self, staging, kept.columns), _COPIED)
-        return {row["task"]: row["rows"] for row in told}
+        rows = self._collected(kept, partial(_copied, self, staging, kept.columns), _COPIED)
+        return {row["task"]: row["rows"] for row in rows}
 
-    def _told(self, kept: DataFrame, task: Any, columns: pa.Schema) -> list[Row]:
+    def _collected(self, kept: DataFrame, task: Any, columns: pa.Schema) -> list[Row]:
         """What tasks say; the first one's failure is raised."""
-        told = kept.mapInArrow(task, spark_schema(columns)).collect()
-        for row in told:
+        rows = kept.mapInArrow(task, spark_schema(columns)).collect()
+        for row in rows:
             if row["kind"] is not None:
                 raise self._failure(row["kind"], row["problem"], row["remedy"])
-        return told
+        return rows
 
     def _failure(self, kind: str, problem: str, remedy: str) -> Exception:
         """What has failed in a task."""
@@ -316,8 +316,8 @@ def _said(columns: pa.Schema, failure: Exception | None, **values: Any) -> pa.Re
         kind, problem, remedy = type(failure).__name__, failure.problem, failure.remedy
     elif failure is not None:
         kind, problem = _AGAIN, str(failure)
-    told = {**values, "kind": kind, "problem": problem, "remedy": remedy}
-    return pa.RecordBatch.from_pylist([told], columns)
+    fields = {**values, "kind": kind, "problem": problem, "remedy": remedy}
+    return pa.RecordBatch.from_pylist([fields], columns)
 
 
 @validated

@@ -36,7 +36,7 @@ Message: TypeAlias = Annotated[
     Any,
     Rule(
         "a message's class, as protoc generates it, its descriptor, or its full name",
-        lambda given: isinstance(given, str) or _told_by(given) is not None,
+        lambda given: isinstance(given, str) or _descriptor_of(given) is not None,
     ),
 ]
 Descriptors: TypeAlias = Annotated[
@@ -138,7 +138,7 @@ def protobuf(
             raise PlanError(
                 "protobuf", "descriptors= are given with a message that has its own", "Leave it out"
             )
-        descriptor = _told_by(message)
+        descriptor = _descriptor_of(message)
         assert descriptor is not None
         files, name = _set_of(descriptor.file), descriptor.full_name
     try:
@@ -150,7 +150,7 @@ def protobuf(
     return ProtobufFormat(files, name, framed or registry is not None, registry, subject)
 
 
-def _told_by(message: Any) -> Descriptor | None:
+def _descriptor_of(message: Any) -> Descriptor | None:
     """The descriptor of a message's class, or itself."""
     found = message if isinstance(message, Descriptor) else getattr(message, "DESCRIPTOR", None)
     return found if isinstance(found, Descriptor) else None

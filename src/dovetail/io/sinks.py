@@ -46,7 +46,7 @@ class MemorySink:
 
     @property
     def title(self) -> str:
-        """What errors call it."""
+        """``to_memory('name')``, as it is written."""
         return f"to_memory({self.name!r})"
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
@@ -108,7 +108,7 @@ class ParquetSink:
 
     @property
     def title(self) -> str:
-        """What errors call it."""
+        """``to_parquet('folder')``, as it is written."""
         return f"to_parquet({self.path!r})"
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
@@ -134,8 +134,8 @@ class ParquetSink:
 
     def _complete_list(self, files: Files, checkpoint: str, interval: int) -> None:
         """List nothing for micro-batches that wrote nothing here: in which the query's state was
-        dealt to other partitions, or before the query had this folder. Spark does not put a list
-        together that lacks one; every ``interval`` of them are in one file, ``.compact``.
+        repartitioned, or before the query had this folder. Spark does not put a list together that
+        lacks one; every ``interval`` of them are in one file, ``.compact``.
         """
         listed = {*files.numbers(f"{self.path}/{_LIST}")}
         whole = files.numbers(f"{self.path}/{_LIST}", suffix=".compact")
@@ -217,7 +217,7 @@ class FunctionSink:
 
     @property
     def title(self) -> str:
-        """What errors call it."""
+        """``to_foreach_batch(function)``, as it is written."""
         return f"to_foreach_batch({getattr(self.function, '__name__', '...')})"
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:

@@ -40,7 +40,7 @@ class TopicSink:
 
     @property
     def title(self) -> str:
-        """What errors call it."""
+        """``to_topic('topic')``, as it is written."""
         return f"to_topic({self.topic!r})"
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:

@@ -86,7 +86,7 @@ class Arrivals:
 def stream_times(seen_us: Ints, first_us: int, last_us: int) -> Ints:
     """Stream time after each arrival and, last, at the end of the batch: int64[arrivals + 1].
 
-    ``seen_us``: int64[arrivals], stream time as far as each record tells, one without key or value
+    ``seen_us``: int64[arrivals], stream time as of each record, one without key or value
     too; ``first_us``, ``last_us``: stream time before the batch and at its end.
     """
     return np.maximum.accumulate(np.maximum(np.append(seen_us, last_us), first_us))

@@ -42,7 +42,7 @@ class ChainLookup:
 
     @property
     def title(self) -> str:
-        """What errors call it."""
+        """Both sides' titles."""
         return f"{self.sides[0].title} ⋈ {self.sides[1].title}"
 
     def open(self, schema: pa.Schema) -> Reader:

@@ -48,7 +48,7 @@ class DbapiLookup(Declared):
 
     @property
     def title(self) -> str:
-        """What errors call it; without the connection's secrets."""
+        """The driver and the table, without the connection's secrets."""
         return f"{self.driver} {self.table}"
 
     def open(self, schema: pa.Schema) -> DbapiReader:

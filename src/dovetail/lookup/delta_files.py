@@ -30,7 +30,7 @@ class DeltaFilesLookup(Declared):
 
     @property
     def title(self) -> str:
-        """What errors call it."""
+        """The store and the table's folder."""
         return f"delta table {pathlib.Path(self.path).name}"
 
     def open(self, schema: pa.Schema) -> DeltaFilesReader:

@@ -42,7 +42,7 @@ class PostgresLookup(Declared):
 
     @property
     def title(self) -> str:
-        """What errors call it; without the connection's secrets."""
+        """The store and the table, without the connection's secrets."""
         return f"postgres {self.table}"
 
     def open(self, schema: pa.Schema) -> PostgresReader:

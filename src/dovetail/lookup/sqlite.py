@@ -32,7 +32,7 @@ class SqliteLookup(Declared):
 
     @property
     def title(self) -> str:
-        """What errors call it."""
+        """The store and the table."""
         return f"sqlite {self.table}"
 
     def open(self, schema: pa.Schema) -> SqliteReader:

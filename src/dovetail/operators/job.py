@@ -33,7 +33,7 @@ class Batch:
     """The rows of one source in the order they were read.
 
     ``clock_us``, ``order``, ``tie``: as in ``timeline.Rows``; ``stream_us``: int64[n], the source's
-    stream time once each row has come, as far as this batch tells; ``stairs``: how it rises in the
+    stream time once each row has come, as far as this batch shows; ``stairs``: how it rises in the
     whole batch, None where no other source asks, or where all sources wait for each other.
     """
 

@@ -26,23 +26,23 @@ from dovetail.plan.views import View, views_of
 @dataclass(frozen=True, eq=False)
 class Reading:
     """Input ``number`` of a stage, which is number ``reader`` in its plan; ``port``: how rows reach
-    it; ``told``: of how many of the views that it is, from the innermost, another reading tells the
-    rows that they leave out; ``fails``: whether it tells on which rows its expression fails, which
-    of the same node's stages one does.
+    it; ``reported``: of how many of the views that it is, from the innermost, another reading
+    reports the rows that they leave out; ``fails``: whether it reports on which rows its expression
+    fails, which one of the same node's stages does.
     """
 
     stage: Stage
     reader: int
     number: int
     port: Port
-    told: int = 0
+    reported: int = 0
     fails: bool = False
 
     @property
-    def tells(self) -> bool:
-        """Whether there may be rows that views leave out and no other reading tells."""
+    def reports(self) -> bool:
+        """Whether there may be rows that views leave out and no other reading reports."""
         views = () if self.port.input is None else views_of(self.port.input.source)
-        return any(view.letters is not None for view in views[self.told :])
+        return any(view.letters is not None for view in views[self.reported :])
 
     @property
     def failure(self) -> str:
@@ -66,8 +66,8 @@ class Step:
     rows go; ``result``: what results are addressed by that they are, None for none;
     ``letters``: the number of the dead letters where it may have some; ``unread``: whether those of
     its source's records that cannot be read are among them; ``passes``: whether rows for others
-    come by; ``before``: from where it takes what comes, in the order of its inputs; ``tells``:
-    where stages tell others of their time, to which it does, and its ``told`` inputs.
+    come by; ``before``: from where it takes what comes, in the order of its inputs; ``beats``: who
+    gets its heartbeats, where stages send some; ``hears``: those of its inputs to which some come.
     """
 
     origin: Entry | Stage | Relay
@@ -79,8 +79,8 @@ class Step:
     unread: bool
     passes: bool
     before: tuple[Step, ...]
-    tells: tuple[Reading, ...] = ()
-    told: frozenset[int] = frozenset()
+    beats: tuple[Reading, ...] = ()
+    hears: frozenset[int] = frozenset()
 
     @property
     def stage(self) -> Stage:
@@ -127,7 +127,7 @@ class Result:
 class Plan:
     """The stages that give ``results``, with all that feed them; ``dead_letters``: whether the rows
     that they leave out because something fails on them are a result, too, the last; ``idles``:
-    whether stages tell those that read them of their time (``engine.idle``).
+    whether stages send heartbeats to those that read them (``engine.idle``).
 
     Stages and relays are numbered in the order in which they run; then come the numbers by which
     stages' changes are addressed as results.
@@ -200,7 +200,7 @@ class Plan:
 
 def _steps(plan: Plan) -> tuple[Step, ...]:
     readings: dict[Entry | Stage | Relay, list[Reading]] = defaultdict(list)
-    told: set[View] = set()
+    reported: set[View] = set()
     computed: set[tuple[Node, Entry | None]] = set()
     numbers: dict[Entry | Stage | Relay, int] = {one: n for n, one in enumerate(plan.line)}
     relays: dict[tuple[Stage, Entry], Relay] = {
@@ -212,8 +212,8 @@ def _steps(plan: Plan) -> tuple[Step, ...]:
             origin = _origin(port, relays)
             entry = None if port.input is None else port.input.source
             views = () if entry is None else views_of(entry)
-            known = sum(view in told for view in views)
-            told.update(views)
+            known = sum(view in reported for view in views)
+            reported.update(views)
             fails = port.source.fallible and (stage.node, entry) not in computed
             if fails:
                 computed.add((stage.node, entry))
@@ -225,8 +225,8 @@ def _steps(plan: Plan) -> tuple[Step, ...]:
     sources = [origin for origin in readings if not isinstance(origin, Stage | Relay)]
     # The first that reads a source, if several do.
     keeping = {one.base: one for one in reversed(sources) if _keeps_unread(one.base)}
-    tells = _telling(readings) if plan.idles else {}
-    hearing = {(one.reader, one.number) for others in tells.values() for one in others}
+    beats = _beats(readings) if plan.idles else {}
+    hearing = {(one.reader, one.number) for others in beats.values() for one in others}
     end = len(plan.line)
     arriving: dict[int, list[tuple[Step, set[tuple[int, int]]]]] = defaultdict(list)
     origins: list[Entry | Stage | Relay] = [*sources, *plan.line]
@@ -235,13 +235,13 @@ def _steps(plan: Plan) -> tuple[Step, ...]:
         onward = tuple(numbers[one] for one in relays.values() if one.stage is origin)
         result, number = results.get(origin), numbers.get(origin, -1)
         unread = letters is not None and origin in keeping.values()
-        fallible = unread or any(one.fails or one.tells for one in own)
+        fallible = unread or any(one.fails or one.reports for one in own)
         failing = letters if fallible else None
         comes = arriving[number]
         comes.sort(key=lambda one: _first_input(one[1], number))
         passed = {to for _, wanted in comes for to in wanted if to[0] != number}
-        telling = tells.get(origin, ()) if isinstance(origin, Stage) else ()
-        wanted = passed | {(one.reader, one.number) for one in (*own, *telling)}
+        sent = beats.get(origin, ()) if isinstance(origin, Stage) else ()
+        wanted = passed | {(one.reader, one.number) for one in (*own, *sent)}
         wanted |= {(to, 0) for to in (*onward, result, failing) if to is not None}
         step = Step(
             origin,
@@ -251,11 +251,11 @@ def _steps(plan: Plan) -> tuple[Step, ...]:
             result,
             failing,
             unread,
-            # Beside flat rows what it tells can only pass.
-            bool(passed or (onward and telling))
-            or any(one.port.hash_column is None for one in own if telling),
+            # Beside flat rows heartbeats can only pass.
+            bool(passed or (onward and sent))
+            or any(one.port.hash_column is None for one in own if sent),
             tuple(s for s, _ in comes),
-            telling,
+            sent,
             frozenset(place for reader, place in hearing if reader == number),
         )
         arriving[min((to for to, _ in wanted if to < end), default=end)].append((step, wanted))
@@ -274,11 +274,11 @@ def _origin(port: Port, relays: Mapping[tuple[Stage, Entry], Relay]) -> Entry | 
     return entry.base if all(view.row_by_row for view in views_of(entry)) else entry
 
 
-def _telling(
+def _beats(
     readings: Mapping[Entry | Stage | Relay, Sequence[Reading]],
 ) -> dict[Stage, tuple[Reading, ...]]:
-    """Whom each stage with state tells of its time: those with state that read it, and that read
-    what others without state make of it.
+    """Who gets the heartbeats of each stage with state: those with state that read it, and that
+    read what others without state make of it.
     """
     reading: dict[Stage, list[Reading]] = defaultdict(list)
     for origin, own in readings.items():

@@ -63,7 +63,7 @@ def plan_of(
             )
     planner = _Planner(arrival or Arrival.of(*nodes), buckets)
     resting = [at_rest(node) for node in nodes]
-    # Those that others read come after these, which say what the stage must tell of its rows.
+    # Those that others read come after these, which say what the stage must emit of its rows.
     for computed, _ in sorted(resting, key=lambda one: -sum(1 for _ in one[0].walk())):
         planner.of(computed, emit, ())
     results = (Result(planner.of(computed, emit, ()), views) for computed, views in resting)

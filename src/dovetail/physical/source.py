@@ -91,7 +91,7 @@ class SourceSpec:
 
     @property
     def title(self) -> str:
-        """What errors call it."""
+        """Its name, after ``stream`` or ``table``."""
         return f"{'stream' if self.stream else 'table'} {self.name}"
 
     @property

@@ -60,10 +60,10 @@ def is_ordered(type_: DataType) -> bool:
     return isinstance(type_, _ORDERED) or type_.typeName() == "time"
 
 
-def is_told(type_: DataType) -> bool:
-    """Whether rows of ``top`` can have it: their order is total."""
+def is_sortable(type_: DataType) -> bool:
+    """Whether ``top`` can show it: its values, and so rows of one rank, have one order."""
     if isinstance(type_, StructType):
-        return all(is_told(field.dataType) for field in type_)
+        return all(is_sortable(field.dataType) for field in type_)
     return is_ordered(type_)
 
 

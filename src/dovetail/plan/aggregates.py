@@ -36,7 +36,7 @@ from dovetail.plan.aggregate_types import (
     arrow_type,
     has_no_equality,
     is_ordered,
-    is_told,
+    is_sortable,
     spark_of,
 )
 from dovetail.plan.checks import known_field, refuse_duplicates
@@ -63,7 +63,7 @@ class Taken:
 class AggregateCall:
     """An aggregate of a group's rows: a ``function`` of some ``columns``, by their names; one that
     a user defines has ``functions`` and the Spark type that it ``returns``; ``top`` has the column
-    that rows are ordered by before those that it tells of them, and ``taken``.
+    that rows are ordered by before those that it shows of them, and ``taken``.
     """
 
     function: Text
@@ -76,8 +76,8 @@ class AggregateCall:
     def __str__(self) -> str:
         if self.taken is None:
             return f"{self.function}({', '.join(self.columns)})"
-        by, *told = self.columns
-        return f"{self.function}({self.taken.n}, {', '.join(told)}, by={by})"
+        by, *shown = self.columns
+        return f"{self.function}({self.taken.n}, {', '.join(shown)}, by={by})"
 
 
 AnAggregate: TypeAlias = Annotated[AggregateCall, Rule('an aggregate, such as dt.sum("amount")')]
@@ -371,10 +371,10 @@ def _extreme(context: _Context) -> _Resolved:
 
 def _top(context: _Context) -> _Resolved:
     context.refuse_without_order()
-    taken, (_, *told) = context.call.taken, context.fields
+    taken, (_, *shown) = context.call.taken, context.fields
     assert taken is not None
-    for number, field in enumerate(told, start=1):
-        if not is_told(field.dataType):
+    for number, field in enumerate(shown, start=1):
+        if not is_sortable(field.dataType):
             raise context.unfit(
                 "one with an order by value or bytes, which decides between rows whose "
                 f"{context.fields[0].name!r} is the same",
@@ -382,9 +382,9 @@ def _top(context: _Context) -> _Resolved:
                 "or take the primary key and join the result with the table",
                 number,
             )
-    row = told[0].dataType
+    row = shown[0].dataType
     if not taken.single:
-        row = StructType([StructField(field.name, field.dataType, True) for field in told])
+        row = StructType([StructField(field.name, field.dataType, True) for field in shown])
     kernel = Top(
         n=taken.n,
         by=context.arrow,

@@ -44,7 +44,7 @@ class Aggregation(Node):
 
     @property
     def name(self) -> str:
-        """What errors call it: its label, or what it aggregates."""
+        """Its label, or what it aggregates."""
         return self.label or f"aggregate of {self.input.name} by {', '.join(self.by)}"
 
     @property

@@ -154,7 +154,7 @@ class _Shown(Analysis):
 
 
 def _analysed_lines(frame: DataFrame) -> Iterator[str]:
-    """The steps of a frame's plan as Spark shows them, all their columns told."""
+    """The steps of a frame's plan as Spark shows them, with all their columns."""
     remote: Any = frame
     with _all_fields(frame.sparkSession):
         shown = remote._explain_string(extended=True)  # noqa: SLF001 -- explain() prints it

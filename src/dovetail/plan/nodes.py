@@ -82,7 +82,7 @@ class Node:
 
     @property
     def title(self) -> str:
-        """What errors call it, with its kind."""
+        """The name, after ``stream`` or ``table``."""
         return f"{'stream' if self.stream else 'table'} {self.name}"
 
     @property
@@ -304,7 +304,7 @@ class Rows(Node):
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The name of the node."""
         return self.node.name
 
     @property
@@ -383,7 +383,7 @@ class Join(Node):
 
     @property
     def name(self) -> str:
-        """What errors call it: its label, or what it joins."""
+        """Its label, or what it joins."""
         return self.label or join_name(self.how, self.left, self.right)
 
     @property

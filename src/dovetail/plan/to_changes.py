@@ -47,7 +47,7 @@ class ToChanges(Rows):
         return StructType([*self.node.values, StructField(self.column, StringType(), True)])
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """The table, all of whose columns tell changes, and what these are called."""
+        """The table, all of whose columns show changes, and what these are called."""
         return {
             "changes": describe(self.node, whole=True),
             "column": self.column,

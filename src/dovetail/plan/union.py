@@ -27,7 +27,7 @@ class Union(Node):
 
     @property
     def name(self) -> str:
-        """What errors call it: its label, or what it is made of."""
+        """Its label, or what it is made of."""
         return self.label or f"union of {', '.join(part.name for part in self.parts)}"
 
     @property

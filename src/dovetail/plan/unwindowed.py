@@ -38,7 +38,7 @@ class Unwindowed(Node):
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The name of the windowed table."""
         return self.input.name
 
     @property

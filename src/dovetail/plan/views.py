@@ -68,7 +68,7 @@ class View(Entry):
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The name of the node that it is a view of."""
         return self.node.name
 
     @property

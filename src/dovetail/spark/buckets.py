@@ -51,8 +51,8 @@ def _numbers(buckets: int) -> dict[int, int]:
 class Work:
     """What a stage does. ``number``: its own; ``passes``: whether rows for others come by;
     ``timers``: whether a bucket that is to be looked after though nothing comes asks for it;
-    ``idle``: what it does then; ``tells``: the stages that it tells of its time, by their numbers
-    and their inputs'.
+    ``idle``: what it does then; ``beats``: the stages to which it sends heartbeats, by their
+    numbers and their inputs'.
     """
 
     fragment: Fragment
@@ -61,7 +61,7 @@ class Work:
     passes: bool
     timers: bool
     idle: Idle | None = None
-    tells: tuple[tuple[int, int], ...] = ()
+    beats: tuple[tuple[int, int], ...] = ()
 
     def rows(
         self, label: int, rows: Iterator[pd.DataFrame], state: Any, handle: Any
@@ -89,9 +89,9 @@ class Work:
             _call_again(handle, now_us // 1000, done.again_us // 1000 + 1)
         yield from self.emission.frames(done, label, high_time_us(pieces))
         if done.time is not None:
-            for reader, number in self.tells:
-                told = Piece.beat(number, done.time.stream_us, heard_us=done.time.heard_us)
-                yield beat(reader, label, told).to_pandas()
+            for reader, number in self.beats:
+                heard = Piece.beat(number, done.time.stream_us, heard_us=done.time.heard_us)
+                yield beat(reader, label, heard).to_pandas()
 
 
 def _call_again(handle: Any, now_ms: int, at_ms: int) -> None:

@@ -40,7 +40,7 @@ TIMED = "timed"
 RUNS = "runs"
 """Of such a binding the last runs, as ``engine.idle`` knows them."""
 REPARTITIONING = "repartitioning"
-"""Of a binding the number of partitions to which its state is being dealt."""
+"""Of a binding the number of partitions over which its state is being repartitioned."""
 
 _LOCAL_CHECKPOINT = {
     # The one that Spark finds by itself is Hive's, which refuses to rename over a file: under the
@@ -118,7 +118,7 @@ def refuse_other_stages(binding: Mapping[str, Any], plan: Plan, title: str) -> N
 
 
 def refuse_repartitioning(binding: Mapping[str, Any], title: str) -> None:
-    """Refuse a checkpoint whose state is partly dealt anew."""
+    """Refuse a checkpoint whose state is partly repartitioned."""
     partitions = binding.get(REPARTITIONING)
     if partitions is not None:
         raise CheckpointError(

@@ -61,7 +61,7 @@ def _unread(frame: DataFrame, column: str = UNREAD) -> DataFrame:
 
 
 def _of_view(view: View) -> DataFrame:
-    read = read_of(view, _upstream(view), told=len(views_of(view)) - 1)
+    read = read_of(view, _upstream(view), reported=len(views_of(view)) - 1)
     return _unread(read.frame, FAILED)
 
 

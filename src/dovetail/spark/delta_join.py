@@ -35,7 +35,7 @@ from dovetail.plan.select import SIDES
 from dovetail.spark import task
 from dovetail.spark.emission import PACKED_COLUMNS
 from dovetail.spark.passing import letting_pass, with_passing
-from dovetail.spark.session import told_by_worker
+from dovetail.spark.session import answer_of_worker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,9 +68,9 @@ def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
                 reader.close()
         return ""
 
-    told = told_by_worker(session, question) if asked else ""
-    if told:
-        raise ConfigurationError(*json.loads(told))
+    answer = answer_of_worker(session, question) if asked else ""
+    if answer:
+        raise ConfigurationError(*json.loads(answer))
 
 
 def by_primary_key(

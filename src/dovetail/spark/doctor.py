@@ -96,4 +96,4 @@ def _has_huge_pages(spark: SparkSession) -> bool:
     def found() -> str:
         return str(all(os.environ.get(name) == value for name, value in wanted.items()))
 
-    return good.told_by_worker(spark, found) == str(True)
+    return good.answer_of_worker(spark, found) == str(True)

@@ -111,13 +111,15 @@ class Frames(Flow[DataFrame, DataFrame]):
         """Rows of ``PACKED``, from a source that is read as these entries."""
         if len(readings) == 1:
             ((entry, own),) = readings.items()
-            read = read_of(entry, None, unread=unread, told=own[0].told, metric=self._metric)
+            read = read_of(
+                entry, None, unread=unread, reported=own[0].reported, metric=self._metric
+            )
             wire = Wire(self._sound(step, own, read))
             packings = self._packings(step, own, wire, unread=unread)
             return self._pack(step, wire.frame(), packings)
         shared, packings = Shared(base, unread=unread), []
         for entry, own in readings.items():
-            read = shared.read(entry, told=own[0].told, metric=self._metric)
+            read = shared.read(entry, reported=own[0].reported, metric=self._metric)
             wire = shared.wire(self._sound(step, own, read))
             packings += self._packings(step, own, wire, unread=unread and not packings)
             shared.add(wire)
@@ -129,8 +131,8 @@ class Frames(Flow[DataFrame, DataFrame]):
         if step.result is not None:
             whole[step.result] = changelog_schema(step.stage.node)
         readings = step.readings
-        told = readings[0].told if readings else 0
-        read = read_of(step.entry, rows, told=told, metric=self._metric)
+        reported = readings[0].reported if readings else 0
+        read = read_of(step.entry, rows, reported=reported, metric=self._metric)
         wire = Wire(self._sound(step, readings, read))
         packings = self._packings(step, readings, wire)
         for to, columns in whole.items():
@@ -339,7 +341,7 @@ class Streaming(Frames):
         self.stateful += 1
         fragment = step.stage.fragment
         timers = self.timers and (self.timed or fragment.align_us is not None)
-        idle = None if self.idle is None else replace(self.idle, told=step.told)
+        idle = None if self.idle is None else replace(self.idle, hears=step.hears)
         if self.closing:
             # In partitions that are there without rows, too.
             function = ending(step.number, len(fragment.sources), self.labels, self.partitions)
@@ -350,10 +352,10 @@ class Streaming(Frames):
             # rows may wait: the projection copies every blob.
             packed = packed.withColumn("now_us", F.unix_micros(F.current_timestamp()))
         initial = self.initial.get(fragment.topology)
-        tells = tuple((to.reader, to.number) for to in step.tells)
+        beats = tuple((to.reader, to.number) for to in step.beats)
         return packed.groupBy("bucket").transformWithStateInPandas(
             BucketProcessor(
-                Work(fragment, emission, step.number, step.passes, timers, idle, tells)
+                Work(fragment, emission, step.number, step.passes, timers, idle, beats)
             ),
             emission.columns,
             "append",

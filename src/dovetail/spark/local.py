@@ -67,7 +67,7 @@ class Evaluator:
         columns = StructType([*view.node.row, StructField(DELETED, BooleanType()), *numbers])
         time = F.timestamp_micros(F.col(EVENT_TIME))
         read = Read(self._frame(given, columns), time, F.col(DELETED), [F.col(ROW)])
-        made = viewed(view, read, tells=view.letters is not None)
+        made = viewed(view, read, reports=view.letters is not None)
         (row,) = made.positions
         names = [*(F.col(quoted(name)) for name in view.row.names), F.col(DELETED), row.alias(ROW)]
         fields = [] if view.letters is None else DEAD_LETTERS.names

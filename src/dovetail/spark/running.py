@@ -163,10 +163,10 @@ def rows_of(plan: Plan, session: SparkSession, streaming: Streaming, *, packed: 
         place = TIMESTAMP
     if streaming.silent:
         # Not a constant: without its rows Spark would leave out the stages.
-        told = F.col(place).isNull()
+        own = F.col(place).isNull()
         if plan.dead_letters:
-            told |= F.col(place) == plan.addresses[-1]
-        rows = rows.where(told)
+            own |= F.col(place) == plan.addresses[-1]
+        rows = rows.where(own)
     _warn_of_leak(session, streaming.stateful * streaming.partitions)
     return rows
 

@@ -137,22 +137,22 @@ def workers_lack(spark: SparkSession) -> str | None:
             return f"{sys.executable} cannot import dovetail: {error}"
 
     try:
-        found = told_by_worker(spark, version)
+        found = answer_of_worker(spark, version)
     except (Py4JError, PySparkException) as error:
         return f"no worker starts: {reason(error)}"
     return None if found == own else found
 
 
-def told_by_worker(spark: SparkSession, question: Callable[[], str]) -> str:
+def answer_of_worker(spark: SparkSession, question: Callable[[], str]) -> str:
     """What a function says in a worker, in a job of one row. The worker may lack the library."""
 
-    def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def answering(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
-            yield pa.RecordBatch.from_pydict({"told": [question()]})
+            yield pa.RecordBatch.from_pydict({"answer": [question()]})
 
-    row = spark.range(1).mapInArrow(told, "told string").head()
+    row = spark.range(1).mapInArrow(answering, "answer string").head()
     assert row is not None
-    return str(row["told"])
+    return str(row["answer"])
 
 
 def refuse_strange_workers(spark: SparkSession) -> None:

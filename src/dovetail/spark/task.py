@@ -71,7 +71,7 @@ def freeze_imports() -> None:
 
 
 def _tagged() -> re.Match[str] | None:
-    """What a job that ``foreachBatch`` starts on Spark Connect is told of its micro-batch."""
+    """What a job that ``foreachBatch`` starts on Spark Connect knows of its micro-batch."""
     return _TAG.search(_local_property("spark.job.tags") or "")
 
 

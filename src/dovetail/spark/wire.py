@@ -73,7 +73,7 @@ class Wire:
         return len(self._columns)
 
     def frame(self, *carried: str) -> DataFrame:
-        """The rows, in columns that methods have told the places of, the first of which is number
+        """The rows, in columns whose places methods have named, the first of which is number
         ``first``; before them those that are carried.
         """
         columns = enumerate(self._columns.values(), start=self._first)
@@ -197,7 +197,7 @@ class Shared:
         self._frame = read.frame.select(*(column.alias(name) for column, name in made))
         self._width = 0
 
-    def read(self, entry: Entry, *, told: int, metric: Metric | None) -> Read:
+    def read(self, entry: Entry, *, reported: int, metric: Metric | None) -> Read:
         """The source, or a view of it, as ``read_of`` reads it."""
         own = zip(self._kept, self._names, strict=True)
         frame = self._frame.select(
@@ -209,7 +209,7 @@ class Shared:
         deleted = F.col(DELETED) if DELETED in self._names else None
         carried = (*self._held, *self._carried)
         read = Read(frame, F.col(TIMESTAMP), deleted, positions, carried)
-        return _as_viewed(entry, read, told=told, metric=metric)
+        return _as_viewed(entry, read, reported=reported, metric=metric)
 
     def wire(self, read: Read) -> Wire:
         """That of what has been read last."""
@@ -235,12 +235,12 @@ def read_of(
     upstream: DataFrame | None,
     *,
     unread: bool = False,
-    told: int = 0,
+    reported: int = 0,
     metric: Metric | None = None,
 ) -> Read:
     """How an input is read; ``upstream``: the changelog, where another stage makes it; ``unread``:
-    with the records that cannot be read, beside the rows (``Source.with_unread``); ``told``: as in
-    ``Reading``; ``metric``: the name of an observed metric, of which look-ups have some.
+    with the records that cannot be read, beside the rows (``Source.with_unread``); ``reported``: as
+    in ``Reading``; ``metric``: the name of an observed metric, of which look-ups have some.
     """
     base = source.base
     if isinstance(base, Source):
@@ -250,7 +250,7 @@ def read_of(
         brought = (SEQUENCE, CLOCK, ORDER, TIE, STREAM_TIME)
         positions = [F.col(name) for name in brought if name in upstream.columns]
         read = Read(upstream, F.col(TIMESTAMP), F.col(CHANGE) == DELETE, positions)
-    return _as_viewed(source, read, told=told, metric=metric)
+    return _as_viewed(source, read, reported=reported, metric=metric)
 
 
 def _from_outside(source: Source, *, unread: bool) -> Read:
@@ -266,24 +266,24 @@ def _from_outside(source: Source, *, unread: bool) -> Read:
     return Read(source.with_unread, source.timestamp, deleted, positions, carried)
 
 
-def _as_viewed(entry: Entry, read: Read, *, told: int, metric: Metric | None) -> Read:
+def _as_viewed(entry: Entry, read: Read, *, reported: int, metric: Metric | None) -> Read:
     """What is read, as an entry's views are made of it, one after the other."""
     for number, view in enumerate(views_of(entry)):
         if isinstance(view, LookUp):
             read = looked_up(view, read, metric=metric)
         else:
-            read = viewed(view, read, tells=number >= told)
+            read = viewed(view, read, reports=number >= reported)
     return read
 
 
-def viewed(view: View, read: Read, *, tells: bool = False) -> Read:
+def viewed(view: View, read: Read, *, reports: bool = False) -> Read:
     """The rows of a view from those that it is a view of, and what comes beside them (``PASSING``,
     ``UNREAD``, ``FAILED``) as it is.
 
     A tombstone, or a record without a value, has nulls for values, and nothing is computed of it.
     The rows on which the view fails, where it does not fail the query, are left out; if it
-    ``tells``, they are beside the others, their dead letters in ``FAILED``. Where the rows are
-    other views' too (``LEFT_OUT``), those that are left out stay, and are told as such.
+    ``reports``, they are beside the others, their dead letters in ``FAILED``. Where the rows are
+    other views' too (``LEFT_OUT``), those that are left out stay, marked as such.
     """
     frame, numbers, beside = _plain(read, view.node.row.names)
     carried = [*read.carried, *beside]
@@ -293,7 +293,7 @@ def viewed(view: View, read: Read, *, tells: bool = False) -> Read:
         failed = reduce(Column.__or__, (problem.isNotNull() for problem in problems))
         condition = held.get(0, condition)
         columns = tuple(held.get(n, item) for n, item in enumerate(columns, start=1))
-        if not tells:
+        if not reports:
             frame = _without(frame, failed)
         else:
             letter = F.when(failed, _letter(view, problems))

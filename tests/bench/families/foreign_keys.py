@@ -138,7 +138,7 @@ def _value(record: Record) -> str | None:
     return "|".join(part for part in parts if part is not None)
 
 
-def told(join: ForeignKeyJoin, change: Mapping[str, Any]) -> Result:
+def emitted(join: ForeignKeyJoin, change: Mapping[str, Any]) -> Result:
     """The oracle's joiner writes ``left+right``, and ``null`` for a missing right row."""
     key = (change["key"], None)
     if change["value"] is None:

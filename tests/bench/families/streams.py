@@ -139,7 +139,7 @@ def result(join: Join, row: Row, time: int, *, deleted: bool) -> Result:
 
 def kafka_can(join: Join, records: Sequence[Record]) -> bool:
     """Its values have no nulls, a null key with a grace ends its processor, and it takes what ends
-    before the epoch to end there. Rows of two streams are told apart by their values. It forgets a
+    before the epoch to end there. Rows of two streams differ by their values. It forgets a
     tombstone that overwrites a key's only version at the same time: an older row comes back.
     """
     if any(record.value is None and not record.deleted for record in records):
@@ -205,7 +205,7 @@ def arrivals(join: Join, record: Record) -> str:
     return "LR" if isinstance(join, StreamStream) and join.self_join else record.table
 
 
-def told(join: Join, change: Mapping[str, Any]) -> Result:
+def emitted(join: Join, change: Mapping[str, Any]) -> Result:
     """The oracle's joiner writes ``left+right``, and ``null`` for a missing side."""
     if change["value"] is None:
         return Result(change["key"], None, change["ts"])

@@ -125,8 +125,8 @@ def asked(join: Topology, records: Sequence[Record]) -> dict[str, Any]:
     return streams.asked(_pair(join), _on_sides(join, records))
 
 
-def told(join: Topology, change: Mapping[str, Any]) -> Result:
-    return streams.told(_pair(join), change)
+def emitted(join: Topology, change: Mapping[str, Any]) -> Result:
+    return streams.emitted(_pair(join), change)
 
 
 def agree(join: Topology, records: Sequence[Record], given: Answers, kafka: Answers) -> bool:

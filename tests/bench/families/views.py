@@ -162,7 +162,7 @@ def asked(join: Pipeline, records: Sequence[Record]) -> dict[str, Any]:
     raise NotImplementedError
 
 
-def told(join: Pipeline, change: Mapping[str, Any]) -> Result:
+def emitted(join: Pipeline, change: Mapping[str, Any]) -> Result:
     raise NotImplementedError
 
 

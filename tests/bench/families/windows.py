@@ -227,15 +227,17 @@ def _joined(view: View, join: Joined, left: Any, right: Any) -> Any:
     return left.join(right, how=join.how, select=select, **options)
 
 
-def _windows(view: View, told: Windows) -> dt.Windows:
+def _windows(view: View, windows: Windows) -> dt.Windows:
     """Windows as users write them."""
     unit = unit_us(view)
-    options = {"grace": timedelta(microseconds=told.grace * unit)}
-    if told.retention is not None:
-        options["retention"] = timedelta(microseconds=told.retention * unit)
-    if told.kind == "hopping":
-        options["advance"] = timedelta(microseconds=told.advance * unit)
-    made: dt.Windows = getattr(dt, told.kind)(timedelta(microseconds=told.size * unit), **options)
+    options = {"grace": timedelta(microseconds=windows.grace * unit)}
+    if windows.retention is not None:
+        options["retention"] = timedelta(microseconds=windows.retention * unit)
+    if windows.kind == "hopping":
+        options["advance"] = timedelta(microseconds=windows.advance * unit)
+    made: dt.Windows = getattr(dt, windows.kind)(
+        timedelta(microseconds=windows.size * unit), **options
+    )
     return made
 
 
@@ -292,8 +294,8 @@ def _since_epoch_us(moment: Any) -> int:
 
 
 def kafka_can(join: View, records: Sequence[Record]) -> bool:
-    """Counts of tumbling and hopping windows, none before the epoch. Windows that are told when
-    they are final it tells later than they are due, and loses some where stream time jumps by more
+    """Counts of tumbling and hopping windows, none before the epoch. Windows that are emitted when
+    they are final it emits later than they are due, and loses some where stream time jumps by more
     than 1.
     """
     if join.topology != "L" or join.shows or join.windows[0][1].kind not in ("tumbling", "hopping"):
@@ -330,7 +332,7 @@ def asked(join: View, records: Sequence[Record]) -> dict[str, Any]:
     return case | ({"emit": "on_window_close"} if join.final else {})
 
 
-def told(join: View, change: Mapping[str, Any]) -> Result:
+def emitted(join: View, change: Mapping[str, Any]) -> Result:
     """It counts, so a result's value is a number as text."""
     key, _, start = change["key"].rpartition("@")
     bounds = (int(start), int(start) + join.windows[0][1].size)

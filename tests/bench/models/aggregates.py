@@ -133,7 +133,7 @@ def run(
     are those declared and that ``final`` is what ``running`` ends with.
     """
     state = nulls(aggregate.state, GROUPS)
-    told: list[Any] = []
+    emitted: list[Any] = []
     for first, end in zip([0, *cut], [*cut, len(script)], strict=True):
         batch = script[first:end]
         updates, order = by_group(batch)
@@ -152,8 +152,8 @@ def run(
         idle = pa.array(np.setdiff1d(np.arange(GROUPS), updates.updated))
         assert same([c.take(idle) for c in state], [c.take(idle) for c in before])
         arrived = running.take(pa.array(np.argsort(order, kind="stable")))
-        told += arrived.to_pylist()
-    return told, state
+        emitted += arrived.to_pylist()
+    return emitted, state
 
 
 def final(
@@ -168,12 +168,12 @@ def final(
 def model(make: Callable[[], Model], script: Iterable[Update]) -> list[Any]:
     """The result after each update."""
     groups: dict[int, Model] = {}
-    told = []
+    emitted = []
     for update in script:
         group = groups.setdefault(update.group, make())
         group.update(update.retracted, *update.values)
-        told.append(group.result())
-    return told
+        emitted.append(group.result())
+    return emitted
 
 
 def bits(value: Any) -> Any:
@@ -207,11 +207,11 @@ def check(
     types: Sequence[pa.DataType],
     cut: Sequence[int],
 ) -> None:
-    """A kernel tells what the model tells, and the same bits however the script is cut."""
-    told, state = run(aggregate, script, types)
-    assert bits(told) == bits(model(make, script))
-    told_in_pieces, state_of_pieces = run(aggregate, script, types, cut)
-    assert bits(told_in_pieces) == bits(told)
+    """A kernel emits what the model emits, and the same bits however the script is cut."""
+    emitted, state = run(aggregate, script, types)
+    assert bits(emitted) == bits(model(make, script))
+    emitted_in_pieces, state_of_pieces = run(aggregate, script, types, cut)
+    assert bits(emitted_in_pieces) == bits(emitted)
     assert same(state_of_pieces, state)
 
 

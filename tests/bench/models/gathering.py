@@ -106,10 +106,10 @@ class GroupedTable:
             self.groups[old].time = max(self.groups[old].time, record.time)
         if new is not None:
             self.groups.setdefault(new, Group()).add(record._replace(value=new_value))
-        told = [group for group in dict.fromkeys((old, new)) if group is not None]
-        return [self.told(group) for group in told]
+        emitted = [group for group in dict.fromkeys((old, new)) if group is not None]
+        return [self.emitted(group) for group in emitted]
 
-    def told(self, name: Any) -> Change:
+    def emitted(self, name: Any) -> Change:
         if self.groups[name].values:
             return self.groups[name].change((name,))
         return Change((name,), None, self.groups.pop(name).time)

@@ -37,7 +37,7 @@ The laws.
   retention is not found, and a table's record gives it no result; a session that ends before it.
 - ``final``: a window's row comes once, when stream time (of the slowest) closes it; of those that
   close at once in the order of their closing, then of key and start. What comes later is not heard.
-- ``shows``: what is told of a group. ``top n``: of its values that are not null the ``n`` with the
+- ``shows``: what is shown of a group. ``top n``: of its values that are not null the ``n`` with the
   highest first letters, of those with the same one the lowest first; ``lowest n``: with the lowest
   ones; ``distinct``: how many different ones there are; otherwise all, in order of arrival.
 - A batch (``each_batch``) gives per key the last of its records' results, and none where the row
@@ -83,7 +83,7 @@ class Joined:
 @dataclass(frozen=True)
 class View:
     """A topology over these windows, the same for both streams but for grace and retention;
-    ``shows``: of one input what is told of its groups.
+    ``shows``: of one input what is shown of its groups.
     """
 
     topology: Topology
@@ -109,7 +109,7 @@ def shown_group(values: Sequence[Any]) -> str:
 
 
 def shown_as(shows: str, values: Sequence[Any]) -> str:
-    """What a view that ``shows`` something else than all values tells of a group.
+    """What a view that ``shows`` something else than all values has of a group.
 
     >>> [shown_as(s, ["2b", None, "1a", "2a", "2a"]) for s in ("top 2", "lowest 2", "distinct")]
     ['2a2a', '1a2a', '3']
@@ -141,13 +141,13 @@ def each_batch(view: View, batches: Batches) -> Iterator[list[Change]]:
         changed = [
             change
             for change in last.values()
-            if _told_apart(view, rows.get(change.key)) != _told_apart(view, change.cells)
+            if _compared(view, rows.get(change.key)) != _compared(view, change.cells)
         ]
         accumulate(rows, changed)
         yield in_key_order(changed)
 
 
-def _told_apart(view: View, cells: Cells | None) -> Cells | None:
+def _compared(view: View, cells: Cells | None) -> Cells | None:
     """What makes a row another one: of a side that is a join itself, what it shows; of others also
     whether there is a row of nulls.
     """
@@ -231,7 +231,7 @@ class Running:
         return Referring(join, width, windows, self.clocks_of(join))
 
     def clocks_of(self, topology: Topology) -> list[Any]:
-        """What tells the stream time of the windowed inputs."""
+        """What sets the stream time of the windowed inputs."""
         return [self.made(name) for name in inputs_of(topology) if name in WINDOWED]
 
     def step(self, record: Record) -> list[Change]:
@@ -299,16 +299,16 @@ class SameWindow:
                 was = self.tables[0].get(change.key)
                 keep(self.tables[0], change)
                 self.tables[1] = self.tables[0]
-                found += self.told(0, change, was) + self.told(1, change, was)
+                found += self.emitted(0, change, was) + self.emitted(1, change, was)
             return found
         for side, changes in enumerate((left, right)):
             for change in changes:
                 was = self.tables[side].get(change.key)
                 keep(self.tables[side], change)
-                found += self.told(side, change, was)
+                found += self.emitted(side, change, was)
         return found
 
-    def told(self, side: int, change: Change, was: Row | None) -> list[Change]:
+    def emitted(self, side: int, change: Change, was: Row | None) -> list[Change]:
         """KIP-77: with a row on the other side, or of a preserved side's own."""
         preserved = self.how == "outer" or (self.how == "left" and side == 0)
         other = self.tables[1 - side].get(change.key)
@@ -423,13 +423,13 @@ class Final:
     def __init__(self, windows: Windows) -> None:
         self.windows = windows
         self.rows: dict[Key, Change] = {}
-        self.told: set[Key] = set()
+        self.emitted: set[Key] = set()
 
     def take(self, changes: Sequence[Change], clock: int) -> list[Change]:
         for change in changes:
             self.rows.pop(change.key, None)
-            if change.cells is not None and change.key not in self.told:
+            if change.cells is not None and change.key not in self.emitted:
                 self.rows[change.key] = change
         closed = [key for key in self.rows if not self.windows.open(key[2], clock)]
-        self.told.update(closed)
+        self.emitted.update(closed)
         return [self.rows.pop(key) for key in sorted(closed, key=lambda k: (k[2], _order(k)))]
