@@ -108,7 +108,7 @@ def value_of(name: str, value: Any) -> Any:
 @pytest.fixture(scope="module")
 def answers(spark: SparkSession) -> dict[str, tuple[pa.Table, dict[str, Any], StructType]]:
     """Per column the rows in Arrow, and Spark's own aggregates of its groups."""
-    emitted = {}
+    found = {}
     for name, (type_, groups) in COLUMNS.items():
         schema = StructType([StructField("group", LongType()), StructField(name, type_)])
         rows = [
@@ -123,8 +123,8 @@ def answers(spark: SparkSession) -> dict[str, tuple[pa.Table, dict[str, Any], St
         distinct = [asked.pop("count_distinct")] if "count_distinct" in asked else [F.count("*")]
         answered = frame.groupBy("group").agg(*asked.values())
         answered = answered.join(frame.groupBy("group").agg(*distinct), "group").orderBy("group")
-        emitted[name] = (frame.toArrow(), answered.toArrow(), answered.schema)
-    return emitted
+        found[name] = (frame.toArrow(), answered.toArrow(), answered.schema)
+    return found
 
 
 @pytest.mark.parametrize(("function", "name"), GRID)

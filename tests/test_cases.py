@@ -172,8 +172,8 @@ def dropped(answer: dict[str, Any]) -> list[int]:
 def test_cases(options: str) -> None:
     asked = "\n".join(json.dumps(case) for case in CASES)
     command = [sys.executable, str(TOOL), *options.split(), "--dropped"]
-    emitted = subprocess.run(command, input=asked, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, input=asked, capture_output=True, text=True, check=True)
     expected = [
         answer | ({"dropped": dropped(answer)} if "out" in answer else {}) for answer in ANSWERS
     ]
-    assert [json.loads(line) for line in emitted.stdout.splitlines()] == expected
+    assert [json.loads(line) for line in done.stdout.splitlines()] == expected

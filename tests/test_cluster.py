@@ -169,7 +169,7 @@ def test_workers_get_the_library_as_a_wheel(tmp_path: Path, way: str) -> None:
                 *(("--py-files", wheel.name) if submitted else ()),
                 "application.py",
                 "" if submitted else wheel.name,
-                "message",
+                "answer",
             ],
             cwd=tmp_path,
             env=bare()
@@ -184,7 +184,7 @@ def test_workers_get_the_library_as_a_wheel(tmp_path: Path, way: str) -> None:
             timeout=300,
         )
     assert ran.returncode == 0, ran.stdout[-4000:]
-    place, rows = json.loads((tmp_path / "message").read_text())
+    place, rows = json.loads((tmp_path / "answer").read_text())
     assert (wheel.name in place) == submitted
     assert rows == [[n, 2] for n in range(4)]
 

@@ -80,12 +80,12 @@ def test_a_versioned_table_has_its_latest_versions() -> None:
     assert driver.table(prices) == {"pen": {"price": 2}, "ink": {"price": 6}}
     driver.pipe(prices, "time | item | change\n19 | pen | delete\n20 | ink | delete")
     assert driver.table(prices) == {"pen": {"price": 2}}
-    for asked, emitted in (
+    for asked, message in (
         (sales, "a stream"),
         (joined, "a stream"),
         (sales.to_table(), "not a part"),
     ):
-        with pytest.raises(PlanError, match=f"table= is .*, {emitted}"):
+        with pytest.raises(PlanError, match=f"table= is .*, {message}"):
             driver.table(asked)
 
 

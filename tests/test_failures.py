@@ -175,9 +175,9 @@ def test_a_failure_comes_first(failure: str, spark: SparkSession, tmp_path: Path
     with pytest.raises(StreamingQueryException) as raised:
         query.awaitTermination()
     for error in (raised.value, query.exception()):
-        emitted = str(error).splitlines()[: len(lines) + 2]
-        for pattern, line in zip([*lines, "$", "."], emitted, strict=True):
-            assert re.match(pattern, line), emitted
+        printed = str(error).splitlines()[: len(lines) + 2]
+        for pattern, line in zip([*lines, "$", "."], printed, strict=True):
+            assert re.match(pattern, line), printed
 
 
 def test_what_a_function_raises_comes_first(spark: SparkSession, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ class Case:
     build: Callable[[Mapping[str, Any]], dt.Table | dt.Stream]
     odd: str
     even: str | None
-    emitted: Sequence[Row]
+    rows: Sequence[Row]
 
 
 NAN = math.nan
@@ -157,7 +157,7 @@ def expected(case: Case, kind: Kind) -> list[str]:
     keys = ("k", "x", "right_k")
     return text(
         {n: kind.of(v) if n in keys and v is not None else v for n, v in row.items()}
-        for row in case.emitted
+        for row in case.rows
     )
 
 

@@ -63,8 +63,8 @@ def test_sums_do_not_depend_on_cuts_and_buckets(size: int, buckets: int) -> None
         amount = rng.gauss(0, 1) * 10.0 ** rng.randrange(-12, 12)
         before = there.get(number, (city, 0.0))[0]
         there[number] = (city, amount)
-        emitted = [before, city] if before != city else [city]
-        for group in emitted:
+        groups = [before, city] if before != city else [city]
+        for group in groups:
             left = [held for place, held in there.values() if place == group]
             expected.append((group, math.fsum(left) if left else math.nan))
         batch.append({"id": number, "city": city, "amount": amount})

@@ -81,14 +81,12 @@ class Group:
             return None
         distinct = list(self.distinct.values())
         one_zero = {name(v + 0.0 if isinstance(v, float) else v) for v in distinct}
-        emitted: dict[str, Any] = {"set": distinct, "list": self.values, "distinct": len(one_zero)}
+        shown: dict[str, Any] = {"set": distinct, "list": self.values, "distinct": len(one_zero)}
         if ordered:
             distinct.sort(key=rank)
-            emitted["low"], emitted["high"] = (
-                (distinct[0], distinct[-1]) if distinct else (None, None)
-            )
-            emitted["top"] = [{"id": k, "v": self.rows[k]} for k in self.highest()[:3]]
-        return bits(emitted)
+            shown["low"], shown["high"] = (distinct[0], distinct[-1]) if distinct else (None, None)
+            shown["top"] = [{"id": k, "v": self.rows[k]} for k in self.highest()[:3]]
+        return bits(shown)
 
     def highest(self) -> list[int]:
         """The keys from the highest value down."""
@@ -116,15 +114,15 @@ class Model:
     def record(self, key: int, row: tuple[int, Any] | None) -> list[tuple[int, Any]]:
         """What a record emits: of the group that the row leaves, then of the one it enters."""
         old = self.rows.pop(key, None)
-        emitted = []
+        groups = []
         if old is not None:
             self.groups[old[0]].remove(key, old[1])
             if row is None or row[0] != old[0]:
-                emitted.append(old[0])
+                groups.append(old[0])
         if row is not None:
             self.rows[key] = row
             self.groups.setdefault(row[0], Group()).add(key, row[1])
-        changes = [(group, self.groups[group].emitted(self.ordered)) for group in emitted]
+        changes = [(group, self.groups[group].emitted(self.ordered)) for group in groups]
         if row is not None:
             changes.append((row[0], self.groups[row[0]].emitted(self.ordered)))
         return changes

@@ -47,19 +47,19 @@ def errors(folder: Path) -> dict[str, str]:
             name="t",
         ),
     }
-    emitted = {}
+    errors = {}
     for name, call in calls.items():
         with pytest.raises(dt.ConfigurationError) as raised:
             call()
-        emitted[name] = str(raised.value)
-    return emitted
+        errors[name] = str(raised.value)
+    return errors
 
 
 def test_a_missing_jar_is_named(tmp_path: Path) -> None:
     """In a process of its own: a session has its jars from its start."""
-    emitted = reported(__file__, tmp_path)
-    assert emitted.keys() == EXPECTED.keys()
-    for name, error in emitted.items():
+    errors = reported(__file__, tmp_path)
+    assert errors.keys() == EXPECTED.keys()
+    for name, error in errors.items():
         assert re.search(EXPECTED[name], error), error
 
 

@@ -113,7 +113,7 @@ class Kept:
 
 
 @pytest.mark.parametrize(
-    ("found", "message"),
+    ("found", "differences"),
     [
         ([A, B], []),
         ([B, A], []),
@@ -122,10 +122,10 @@ class Kept:
         ([A, (9, *B[1:])], [f"wrong: {(9, *B[1:])}", f"missing: {B}"]),
     ],
 )
-def test_the_check_finds_what_differs(found: Any, message: list[str]) -> None:
+def test_the_check_finds_what_differs(found: Any, differences: list[str]) -> None:
     from examples.orders import check
 
-    assert check.differences(found, [A, B]) == message
+    assert check.differences(found, [A, B]) == differences
 
 
 @pytest.mark.slow

@@ -547,8 +547,8 @@ def test_the_console_shows_the_first_changes_of_each_micro_batch(
     shown.write_stream(
         dt.to_console(rows=2), checkpoint=tmp_path / "alone", availableNow=True
     ).awaitTermination()
-    for emitted in (several, capsys.readouterr().out):
-        lines = emitted.splitlines()
+    for printed in (several, capsys.readouterr().out):
+        lines = printed.splitlines()
         titles = [line for line in lines if line.startswith("micro-batch")]
         assert titles == [
             f"micro-batch {n} of orders: {count} changes" for n, count in ((0, 3), (2, 1))

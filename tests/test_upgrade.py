@@ -32,8 +32,8 @@ def test_an_upgraded_query_goes_on_as_one_that_ran_from_the_beginning(
     spark: SparkSession, number: int
 ) -> None:
     """``DOVETAIL_CASES`` says how many, ``DOVETAIL_SEED`` draws others."""
-    emitted = upgraded.difference(*upgraded.drawn(SEED, number))
-    assert emitted is None or emitted.startswith("refused: has not what"), emitted
+    difference = upgraded.difference(*upgraded.drawn(SEED, number))
+    assert difference is None or difference.startswith("refused: has not what"), difference
 
 
 class Shop:

@@ -91,21 +91,21 @@ def shown(answers: Answers) -> Answers:
 
 
 @pytest.fixture(scope="module", params=["session", "sliding"])
-def emitted(request: pytest.FixtureRequest) -> list[tuple[Case, Answers]]:
+def answered(request: pytest.FixtureRequest) -> list[tuple[Case, Answers]]:
     random_ = random.Random(f"{SEED} {request.param}")
     cases = [draw(random_, request.param) for _ in range(CASES)]
     return list(zip(cases, kafka_streams(cases), strict=True))
 
 
-def test_the_definition(emitted: list[tuple[Case, Answers]]) -> None:
-    for (view, records), expected in emitted:
+def test_the_definition(answered: list[tuple[Case, Answers]]) -> None:
+    for (view, records), expected in answered:
         found = shown(list(family.each_record(view, records)))
         assert found == expected, (view, records)
 
 
 @pytest.mark.parametrize(("size", "buckets"), [(1, 1), (4, 1), (10**6, 1), (10**6, 8)])
-def test_the_driver(size: int, buckets: int, emitted: list[tuple[Case, Answers]]) -> None:
-    for (view, records), expected in emitted[:: 16 if size == 1 else 4]:
+def test_the_driver(size: int, buckets: int, answered: list[tuple[Case, Answers]]) -> None:
+    for (view, records), expected in answered[:: 16 if size == 1 else 4]:
         answers = shown(
             driver(family, view, cut(records, size), restart=size == 1, buckets=buckets)
         )

@@ -92,9 +92,9 @@ def test_late_records_are_counted_under_their_own_streams_name(spark: Any, tmp_p
         buckets=2,
     )
     query.awaitTermination()
-    emitted = Counter[str]()
+    counted = Counter[str]()
     for progress in query.recentProgress:
-        emitted.update(
+        counted.update(
             {n: row.records for n, row in progress.observedMetrics.items() if row.records}
         )
-    assert emitted == late
+    assert counted == late

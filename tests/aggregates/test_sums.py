@@ -258,11 +258,11 @@ def test_a_sum_that_fits_to_the_last_digit(type_: pa.DataType) -> None:
             script.insert(1, script[1])  # there is one long more below zero
         with pytest.raises(AggregateOverflowError) as raised:
             run(ExactSum(type_), script, [type_])
-        emitted = pickle.loads(pickle.dumps(raised.value))
-        assert isinstance(emitted, AggregateOverflowError)
-        assert str(emitted) == str(raised.value)
-        assert "a sum does not fit its type" in emitted.problem
-        assert "Cast the column" in emitted.remedy
+        copied = pickle.loads(pickle.dumps(raised.value))
+        assert isinstance(copied, AggregateOverflowError)
+        assert str(copied) == str(raised.value)
+        assert "a sum does not fit its type" in copied.problem
+        assert "Cast the column" in copied.remedy
 
 
 @pytest.mark.parametrize("aggregate", [FloatSum(), FloatMean()], ids=str)

@@ -29,11 +29,11 @@ def answers(family: Family, cases: Sequence[tuple[Any, list[Record]]]) -> list[A
     asked = [family.asked(join, records) for join, records in cases]
     lines = "".join(json.dumps({"id": ""} | case) + "\n" for case in asked)
     short_lived = os.environ | {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
-    emitted = subprocess.run(
+    done = subprocess.run(
         [ORACLE], input=lines, capture_output=True, text=True, check=True, env=short_lived
     )
     found = []
-    for (join, records), case, line in zip(cases, asked, emitted.stdout.splitlines(), strict=True):
+    for (join, records), case, line in zip(cases, asked, done.stdout.splitlines(), strict=True):
         answer = json.loads(line)
         assert "out" in answer, (join, records, answer)
         parts = [[family.emitted(join, change) for change in part] for part in answer["out"]]
@@ -52,10 +52,10 @@ def run_java(source: Path, cases: Sequence[tuple[str, Sequence[str]]]) -> list[l
     command += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=off"]
     with TemporaryDirectory() as own:  # of the stores: several programs may run at once
         command += [f"-Djava.io.tmpdir={own}", str(source)]
-        emitted = subprocess.run(
+        done = subprocess.run(
             command, input="\n".join([*lines, ""]), check=True, stdout=subprocess.PIPE, text=True
         )
-    answers, found = iter(emitted.stdout.split("\n")), []
+    answers, found = iter(done.stdout.split("\n")), []
     for _, records in cases:
         found.append([next(answers) for _ in records])
         assert next(answers) == ""

@@ -367,7 +367,7 @@ def rows() -> list[tuple[dict[str, Any], dict[str, Any]]]:
     return [drawn(rng) for _ in range(60)]
 
 
-def emitted(frame: DataFrame) -> Iterator[dict[str, Any]]:
+def rows_of(frame: DataFrame) -> Iterator[dict[str, Any]]:
     for row in frame.toArrow().to_pylist():
         yield {name: of_arrow(value) for name, value in row.items()}
 
@@ -395,7 +395,7 @@ def test_values_are_decoded(
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
         table = dt.Table.from_records(records(spark, values), key_columns="id", value=format_)
-        read_back = list(emitted(table.plan.frame.select("id", *DECLARED)))
+        read_back = list(rows_of(table.plan.frame.select("id", *DECLARED)))
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
     assert len(read_back) == len(rows)

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType
 from test_avro import avro_spark, encoded, records
-from test_debezium import DECLARED, ENCODED, MYSQL, POSTGRES, column, drawn, emitted, event
+from test_debezium import DECLARED, ENCODED, MYSQL, POSTGRES, column, drawn, event, rows_of
 
 import dovetail as dt
 
@@ -125,7 +125,7 @@ def test_events_of_a_registry(avro_spark: SparkSession, tmp_path: Path) -> None:
         records(avro_spark, values), value=format_, key_columns="id", name="orders",
         malformed="dead_letter",
     )  # fmt: skip
-    read = list(emitted(table.plan.frame.select("_deleted", "lsn", "pos", "id", *DECLARED)))
+    read = list(rows_of(table.plan.frame.select("_deleted", "lsn", "pos", "id", *DECLARED)))
     lsn = POSTGRES["lsn"]
     for n, (row, encoded_row) in enumerate(rows):
         for name, value in {"_deleted": False, "lsn": lsn, "pos": None, "id": n, **row}.items():
@@ -151,7 +151,7 @@ def test_types_follow_the_schema(avro_spark: SparkSession) -> None:
 
     plan = table(dt.debezium(avro=dt.avro(schema))).plan
     found = {f.name: f.dataType for f in (*plan.key, *plan.values)}
-    emitted = {
+    others = {
         "millis": "timestamp_ntz",
         "micros": "timestamp_ntz",
         "raw_time": DECLARED["time"],
@@ -160,7 +160,7 @@ def test_types_follow_the_schema(avro_spark: SparkSession) -> None:
         "double": "double",
         "prices": "array<decimal(38,2)>",
     }
-    expected = {"id": "int", **DECLARED, **emitted}
+    expected = {"id": "int", **DECLARED, **others}
     assert found == {name: DataType.fromDDL(type_) for name, type_ in expected.items()}
     wrong = dt.debezium("id int, days timestamp", avro=dt.avro(schema))
     with pytest.raises(dt.PlanError, match=r"'days' encoded as .*Date, which is no timestamp"):

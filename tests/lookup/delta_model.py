@@ -90,12 +90,12 @@ class World:
     def publish(self, name: str, count: int | None = None) -> None:
         """Bring changes, all or the first ``count``, into the changelog."""
         pending, table = self._pending[name], self.tables[name]
-        emitted, self._pending[name] = pending[:count], [] if count is None else pending[count:]
-        if emitted:
+        published, self._pending[name] = pending[:count], [] if count is None else pending[count:]
+        if published:
             table.files += 1
             path = self.directory / name / f"{table.files:05d}.json"
             partial = self.directory / f"{name}.partial"
-            partial.write_text("".join(json.dumps(row) + "\n" for row in emitted))
+            partial.write_text("".join(json.dumps(row) + "\n" for row in published))
             partial.rename(path)
 
     def put(self, name: str, *rows: Row, deleted: bool = False) -> None:

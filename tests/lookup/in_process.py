@@ -114,8 +114,8 @@ class World:
     def publish(self, name: str, count: int | None = None) -> list[tuple[Row, bool, int]]:
         table = self.tables[name]
         count = len(table.pending) if count is None else count
-        emitted, table.pending = table.pending[:count], table.pending[count:]
-        return emitted
+        published, table.pending = table.pending[:count], table.pending[count:]
+        return published
 
     def table(self, name: str) -> dt.Table:
         table = self.tables[name]
@@ -174,15 +174,15 @@ class Tasks:
             for source in self.operator.sources
         ]
 
-    def run(self, emitted: Mapping[str, Sequence[tuple[Row, bool, int]]]) -> list[Row]:
+    def run(self, published: Mapping[str, Sequence[tuple[Row, bool, int]]]) -> list[Row]:
         """One micro-batch: the changes, in an order of no meaning."""
         inputs = []
         for number, (port, upstream) in enumerate(zip(self.ports, self.upstream, strict=True)):
             entry = port.input.source
             rows = (
-                emitted.get(entry.name, [])
+                published.get(entry.name, [])
                 if upstream is None
-                else [as_change(entry, row) for row in upstream.run(emitted)]
+                else [as_change(entry, row) for row in upstream.run(published)]
             )
             batch = wire(port, rows)
             if number == 0 and self.law.moving:

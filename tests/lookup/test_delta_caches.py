@@ -185,11 +185,11 @@ def test_no_cache_entry_outlives_a_micro_batch_that_its_keeper_did_not_see(tmp_p
         timeout=600,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
-    message = json.loads((tmp_path / "message").read_text())
-    assert list(message["hits"]) == list(PLACES)
-    assert all(hits > 10 for hits in message["hits"].values()), message
-    assert message["kills"] > 3 * message["idle"] > 3, message
-    assert set(message["modes"]) == {"0o700", "0o600"}
+    report = json.loads((tmp_path / "report").read_text())
+    assert list(report["hits"]) == list(PLACES)
+    assert all(hits > 10 for hits in report["hits"].values()), report
+    assert report["kills"] > 3 * report["idle"] > 3, report
+    assert set(report["modes"]) == {"0o700", "0o600"}
 
 
 class Kills:
@@ -318,8 +318,8 @@ def main(folder: Path) -> None:
         hits[place], seen = play(spark, folder / str(number), place, kills, rng)
         modes |= seen
         print(place, round(time.monotonic() - started, 1), "s", flush=True)
-    message = {"hits": hits, "modes": sorted(modes), "kills": kills.done, "idle": kills.idle}
-    (folder / "message").write_text(json.dumps(message))
+    report = {"hits": hits, "modes": sorted(modes), "kills": kills.done, "idle": kills.idle}
+    (folder / "report").write_text(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -125,12 +125,12 @@ def test_a_row_that_two_look_ups_find_has_its_last_key(monkeypatch: pytest.Monke
     world.write("left", row)
     for y in (1, 2):
         world.write("right", {"y": y, "j": y, "b": f"b{y}"})
-    emitted = world.publish("right")
+    published = world.publish("right")
     found = []
     for order in ((1, 2), (2, 1)):
         moves = iter(order)
         world.asked = lambda _, moves=moves: row.update(x=next(moves))  # type: ignore[misc]
-        changes = Tasks(table, random.Random(1), tasks=1).run({"right": emitted})
+        changes = Tasks(table, random.Random(1), tasks=1).run({"right": published})
         found += [(change["b"], order[1]) for change in changes]
     # Which key is asked first is not said, so one of the orders lets both look-ups find the row.
     assert found in ([("b1", 1)], [("b2", 2)])

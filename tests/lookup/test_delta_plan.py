@@ -159,14 +159,14 @@ def test_forcing_names_every_limitation() -> None:
     plain = testing.table("orders", key="id", schema=ORDERS)
     with pytest.raises(dt.PlanError) as error:
         plain.join(customers(), on="customer", align="1 s", delta=FORCED)
-    emitted = str(error.value)
+    text = str(error.value)
     for part in (
         "3 limitations are broken: (1) align= keeps rows in state",
         "(2) no index finds rows of orders by customer",
         "(3) orders has no look-up source",
         "Leave it out; Declare one; Give each table its own",
     ):
-        assert part in emitted
+        assert part in text
 
 
 def test_auto_takes_a_delta_join_where_it_can_and_says_why_not() -> None:

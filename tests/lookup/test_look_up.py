@@ -56,15 +56,15 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[Row]]]:
     """The keys of each look-up that reaches a store."""
-    emitted: list[list[Row]] = []
+    asked: list[list[Row]] = []
     rows = SqliteReader.rows
 
-    def telling(reader: SqliteReader, by: Sequence[str], keys: pa.Table) -> Any:
-        emitted.append(keys.to_pylist())
+    def asking(reader: SqliteReader, by: Sequence[str], keys: pa.Table) -> Any:
+        asked.append(keys.to_pylist())
         return rows(reader, by, keys)
 
-    monkeypatch.setattr(SqliteReader, "rows", telling)
-    return emitted
+    monkeypatch.setattr(SqliteReader, "rows", asking)
+    return asked
 
 
 def users(path: Path, **options: Any) -> Any:

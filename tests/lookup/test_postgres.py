@@ -356,7 +356,7 @@ def test_what_is_shown_of_a_source_has_no_secrets() -> None:
     assert "secret" not in repr(made)
 
 
-def emitted(error: BaseException) -> str:
+def everything(error: BaseException) -> str:
     """All that an error and those in its chain say."""
     chain, waiting = [], [error]
     while waiting:
@@ -387,7 +387,7 @@ def emitted(error: BaseException) -> str:
 def test_no_error_shows_the_dsn(dsn: str) -> None:
     with pytest.raises((dt.PlanError, dt.ConfigurationError)) as error:
         found(source(dsn, retries=0).open(SCHEMA), "ann")
-    assert "s3cret" not in emitted(error.value)
+    assert "s3cret" not in everything(error.value)
 
 
 @pytest.mark.parametrize("said", ["user=s3cret", "dbname=s3cret", "options=-cs3cret=1"])
@@ -396,7 +396,7 @@ def test_no_answer_of_the_server_shows_the_dsn(
 ) -> None:
     with pytest.raises(dt.ConfigurationError, match=r"no answer after 1 attempts: .*…") as error:
         found(source(f"{database} {said}", retries=0).open(SCHEMA), "ann")
-    assert "s3cret" not in emitted(error.value) + caplog.text
+    assert "s3cret" not in everything(error.value) + caplog.text
 
 
 @pytest.mark.parametrize(
@@ -425,7 +425,7 @@ def test_no_failure_of_a_look_up_shows_the_dsn(
             os.kill(pid, signal.SIGCONT)
         store.execute("DROP OWNED BY asker")
         store.execute("DROP ROLE asker")
-    shown = emitted(error.value) + caplog.text
+    shown = everything(error.value) + caplog.text
     assert "s3cret" not in shown
     assert "127.0.0.1" not in shown
     assert "pgconn" not in shown

@@ -344,8 +344,8 @@ def test_arguments(tables: Tables) -> None:
     assert len(joined.to_batch({"left": 0}).collect()) == 2
     for given in ({}, {"target": "a", "table": "b"}):
         for run in (joined.refresh, joined.maintain, joined.commits):
-            emitted = f"{run.__name__}: it needs a path or table="
-            refused(dt.PlanError, lambda: run(**given), emitted)  # noqa: B023
+            message = f"{run.__name__}: it needs a path or table="
+            refused(dt.PlanError, lambda: run(**given), message)  # noqa: B023
     refused(
         dt.PlanError, lambda: dt.SnapshotTable.from_delta(tables.spark, key="id"), "needs a path"
     )

@@ -76,8 +76,8 @@ def goes_on(spark: SparkSession, folder: Path) -> bool:
 
 def begun(folder: Path, merge: int, driver: drivers.Driver) -> float:
     """Wait for a merge to begin; how long the one before it took, in seconds."""
-    emitted = folder / "merges" / f"{merge} begun"
-    drivers.wait_until(emitted.exists, driver, f"merge {merge}", within_s=240)
+    begun = folder / "merges" / f"{merge} begun"
+    drivers.wait_until(begun.exists, driver, f"merge {merge}", within_s=240)
     ends = [folder / "merges" / f"{merge - 1} {end}" for end in ("begun", "done")]
     return ends[1].stat().st_mtime - ends[0].stat().st_mtime
 
@@ -115,12 +115,12 @@ def main(folder: Path, jars: str) -> None:
     joined.refresh(str(folder / "target"))
     merge, step = lake.merge, 0
 
-    def emitted(*arguments: Any, **options: Any) -> None:
+    def merging(*arguments: Any, **options: Any) -> None:
         (folder / "merges" / f"{step} begun").touch()
         merge(*arguments, **options)
         (folder / "merges" / f"{step} done").touch()
 
-    lake.merge = emitted
+    lake.merge = merging
     for step in range(MERGES + 100):
         changes = {n: (n, step, f"step {step}") for n in range(step % 3, CUSTOMERS, 3)}
         own.change("customers", changes | {(step + 1) % CUSTOMERS: None})

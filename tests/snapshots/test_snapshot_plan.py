@@ -77,10 +77,10 @@ def test_only_what_is_used_is_read_and_described() -> None:
         ORDERS: {"id", "customer"},
         CUSTOMERS: {"cid", "kind_of"},
     }
-    emitted = plan.describe(node)
-    assert emitted["right"]["columns"] == {"cid": "bigint", "kind_of": "string"}
+    described = plan.describe(node)
+    assert described["right"]["columns"] == {"cid": "bigint", "kind_of": "string"}
     wider = table("customers", "cid long, kind_of string, since timestamp, new int", "cid")
-    assert plan.describe(join(ORDERS, wider, on="customer", select=["kind_of"])) == emitted
+    assert plan.describe(join(ORDERS, wider, on="customer", select=["kind_of"])) == described
 
 
 def test_differences_are_named() -> None:

@@ -205,9 +205,9 @@ def test_a_window_s_records_are_kept_and_those_without_a_match_wait(how: Any) ->
             retained = _retained(driver)
             for name in "lr":
                 kept = [one for one in came[name] if one.time >= latest - retained]
-                emitted = rows(stored(driver, name, kind="records"))
-                assert {*emitted} <= {(o.k, o.v, o.f, o.time) for o in came[name]}
-                assert emitted == sorted(((o.k, o.v, o.f, o.time) for o in kept), key=repr)
+                there = rows(stored(driver, name, kind="records"))
+                assert {*there} <= {(o.k, o.v, o.f, o.time) for o in came[name]}
+                assert there == sorted(((o.k, o.v, o.f, o.time) for o in kept), key=repr)
                 waits = [
                     o
                     for o in kept
@@ -330,10 +330,10 @@ def test_windows_that_are_open_have_their_rows() -> None:
                     assert one.v is not None
                     counts.setdefault((one.k, start), []).append(one.v)
             found = stored(driver, windows.plan.name, kind="rows")
-            emitted = {(r["k"], r["window_start"]): (r["n"], r["total"]) for r in found}
+            there = {(r["k"], r["window_start"]): (r["n"], r["total"]) for r in found}
             opened = {
                 key: (len(values), sum(values))
                 for key, values in counts.items()
                 if key[1] + 15 * SECOND > latest
             }
-            assert emitted == opened
+            assert there == opened

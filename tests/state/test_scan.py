@@ -118,15 +118,15 @@ class Model:
     def check(self, prefixes: Sequence[Prefix]) -> None:
         asked, found = self.scan(prefixes)
         rows = found.located.fetch(np.arange(len(found.query)), range(1, 7)).to_pylist()
-        emitted = [
+        scanned = [
             (asked[q], (row["f"], row["g"], row["p"]), (row["_event_time"], False, row["v"]))
             for q, row in zip(found.query, rows, strict=True)
         ]
         standing = {key: row for key, row in self.rows.items() if not row[1]}
-        assert len(emitted) == len({key for _, key, _ in emitted})
-        assert all(key[:2] == prefix for prefix, key, _ in emitted)
+        assert len(scanned) == len({key for _, key, _ in scanned})
+        assert all(key[:2] == prefix for prefix, key, _ in scanned)
         expected = {key: row for key, row in standing.items() if key[:2] in asked}
-        assert {key: row for _, key, row in emitted} == expected
+        assert {key: row for _, key, row in scanned} == expected
 
     def restart(self) -> None:
         """Go on from stored bytes only."""
@@ -225,8 +225,8 @@ def test_some_answers_and_answers_side_by_side() -> None:
     ]
     present = np.flatnonzero(both.present).tolist()
     at = random_.sample(present, len(present))
-    emitted = both.fetch(np.array(at), range(3, 7)).to_pylist()
-    for number, row in zip(at, emitted, strict=True):
+    fetched = both.fetch(np.array(at), range(3, 7)).to_pylist()
+    for number, row in zip(at, fetched, strict=True):
         key = (row["f"], row["g"], row["p"])
         assert number >= len(asked) or asked[number] == key
         assert number >= len(asked) or both.event_time_us[number] == model.rows[key][0]

@@ -106,8 +106,8 @@ class GroupedTable:
             self.groups[old].time = max(self.groups[old].time, record.time)
         if new is not None:
             self.groups.setdefault(new, Group()).add(record._replace(value=new_value))
-        emitted = [group for group in dict.fromkeys((old, new)) if group is not None]
-        return [self.emitted(group) for group in emitted]
+        groups = [group for group in dict.fromkeys((old, new)) if group is not None]
+        return [self.emitted(group) for group in groups]
 
     def emitted(self, name: Any) -> Change:
         if self.groups[name].values:
