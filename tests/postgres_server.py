@@ -83,3 +83,12 @@ def _wait_for(port: int) -> None:
             return
         time.sleep(0.05)
     pytest.fail("nobody listens")
+
+
+def everything(error: BaseException) -> str:
+    """All that an error and those in its chain say."""
+    chain, waiting = [], [error]
+    while waiting:
+        chain.append(waiting.pop())
+        waiting += [e for e in (chain[-1].__cause__, chain[-1].__context__) if e is not None]
+    return "".join(f"{e!r} {e} {vars(e)} {''.join(getattr(e, '__notes__', []))}" for e in chain)

@@ -192,23 +192,28 @@ def counts_of(query: Any) -> dict[str, int]:
     return {name: row.records for name, row in progress if row.records}
 
 
+def write(folder: Path, rows: list[dict[str, Any]], number: int) -> None:
+    write_file(folder / "left", rows, SCHEMA | {"at": pa.timestamp("us", "UTC")}, number)
+
+
+def stream_of(reader: Any, folder: Path) -> dt.Stream:
+    """Of the files that ``write`` has written."""
+    frame = reader.schema("k string, v long, at timestamp").parquet(str(folder / "left"))
+    return dt.Stream.from_changelog(frame, key="k", timestamp="at", name="left")
+
+
 def test_a_query_goes_on_with_the_clock(spark: Any, tmp_path: Path) -> None:
     """It emits what a batch run does, once: failing where time has gone on, going on without idle=,
     and again with it.
     """
 
-    def write(rows: list[dict[str, Any]], number: int) -> None:
-        write_file(tmp_path / "left", rows, SCHEMA | {"at": pa.timestamp("us", "UTC")}, number)
-
     for number, times in enumerate([(100, 900), (1100, 2300)]):
-        write([{"k": k, "v": at, "at": at * 1000} for at in times for k in "abc"], number)
+        write(tmp_path, [{"k": k, "v": at, "at": at * 1000} for at in times for k in "abc"], number)
     checkpoint, answers = tmp_path / "checkpoint", [dict[int, list[Any]](), dict[int, list[Any]]()]
     failed = list[tuple[int, list[Any]]]()
 
     def read(reader: Any) -> list[dt.Table]:
-        frame = reader.schema("k string, v long, at timestamp").parquet(str(tmp_path / "left"))
-        left = dt.Stream.from_changelog(frame, key="k", timestamp="at", name="left")
-        counts = seconds(left)
+        counts = seconds(stream_of(reader, tmp_path))
         return [counts, seconds(records_of(counts))]
 
     def seconds(stream: dt.Stream) -> dt.Table:
@@ -257,7 +262,7 @@ def test_a_query_goes_on_with_the_clock(spark: Any, tmp_path: Path) -> None:
     finally:
         query.stop()
     # What comes for a window that has closed since is late.
-    write([{"k": "a", "v": 1, "at": 2_400_000}], 2)
+    write(tmp_path, [{"k": "a", "v": 1, "at": 2_400_000}], 2)
     query = start()
     try:
         wait_until(query, lambda: "left.late" in counts_of(query))
@@ -268,9 +273,8 @@ def test_a_query_goes_on_with_the_clock(spark: Any, tmp_path: Path) -> None:
 
 
 def test_idle_is_given_from_the_first_start_on(spark: Any, tmp_path: Path) -> None:
-    write_file(tmp_path / "left", [], SCHEMA | {"at": pa.timestamp("us", "UTC")}, 0)
-    frame = spark.readStream.schema("k string, v long, at timestamp").parquet(f"{tmp_path}/left")
-    left = dt.Stream.from_changelog(frame, key="k", timestamp="at", name="left")
+    write(tmp_path, [], 0)
+    left = stream_of(spark.readStream, tmp_path)
     sink = dt.to_foreach_batch(lambda changes, _: changes.collect())
     with pytest.raises(PlanError, match=r"^write_stream: idle= is given with availableNow=True"):
         counted(left).write_stream(
@@ -285,9 +289,8 @@ def test_idle_is_given_from_the_first_start_on(spark: Any, tmp_path: Path) -> No
 def test_a_query_that_begins_with_idle_ends_by_itself_without(spark: Any, tmp_path: Path) -> None:
     """Its stages have timers, which are not waited for."""
     rows = [{"k": "a", "v": 1, "at": 1}]
-    write_file(tmp_path / "left", rows, SCHEMA | {"at": pa.timestamp("us", "UTC")}, 0)
-    frame = spark.readStream.schema("k string, v long, at timestamp").parquet(f"{tmp_path}/left")
-    left = dt.Stream.from_changelog(frame, key="k", timestamp="at", name="left")
+    write(tmp_path, rows, 0)
+    left = stream_of(spark.readStream, tmp_path)
     emitted = dict[int, list[Any]]()
     sink = dt.to_foreach_batch(lambda changes, number: emitted.update({number: changes.collect()}))
     checkpoint = tmp_path / "checkpoint"
@@ -296,6 +299,6 @@ def test_a_query_that_begins_with_idle_ends_by_itself_without(spark: Any, tmp_pa
         wait_until(query, lambda: 0 in emitted)
     finally:
         query.stop()
-    write_file(tmp_path / "left", rows, SCHEMA | {"at": pa.timestamp("us", "UTC")}, 1)
+    write(tmp_path, rows, 1)
     ending = counted(left).write_stream(sink, checkpoint=checkpoint, availableNow=True)
     assert ending.awaitTermination(120)

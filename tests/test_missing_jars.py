@@ -47,20 +47,20 @@ def errors(folder: Path) -> dict[str, str]:
             name="t",
         ),
     }
-    errors = {}
+    messages = {}
     for name, call in calls.items():
         with pytest.raises(dt.ConfigurationError) as raised:
             call()
-        errors[name] = str(raised.value)
-    return errors
+        messages[name] = str(raised.value)
+    return messages
 
 
 def test_a_missing_jar_is_named(tmp_path: Path) -> None:
     """In a process of its own: a session has its jars from its start."""
-    errors = reported(__file__, tmp_path)
-    assert errors.keys() == EXPECTED.keys()
-    for name, error in errors.items():
-        assert re.search(EXPECTED[name], error), error
+    messages = reported(__file__, tmp_path)
+    assert messages.keys() == EXPECTED.keys()
+    for name, message in messages.items():
+        assert re.search(EXPECTED[name], message), message
 
 
 if __name__ == "__main__":

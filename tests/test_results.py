@@ -163,10 +163,8 @@ def test_each_result_is_what_its_own_query_gives(results: Results, buckets: int)
                     assert [str(c) for c in own] == [str(c) for c in expected[name]]
                 seen += len(own)
             # By their text: positions have the driver's numbers of micro-batches with changes.
-            together_emitted, *each_emitted = ([str(c) for c in changes] for changes in emitted)
-            assert (
-                together_emitted == [c for changes in each_emitted for c in changes] or buckets > 1
-            )
+            at_once, *each = ([str(c) for c in changes] for changes in emitted)
+            assert at_once == [c for changes in each for c in changes] or buckets > 1
         assert seen > 50
 
 
@@ -417,9 +415,8 @@ def test_on_spark_each_result_is_exact_though_sinks_fail(
             # are Spark's own.
             came, wanted = map(last_at_each_time, (came, wanted))
         assert came == wanted, name
-    assert sorted(
-        (r["row"], int(r["_timestamp"].timestamp() * 1e6)) for r in emitted["letters"]
-    ) == (letters)
+    left_out = [(r["row"], int(r["_timestamp"].timestamp() * 1e6)) for r in emitted["letters"]]
+    assert sorted(left_out) == letters
     assert letters
     written = spark.read.parquet(str(tmp_path / "out")).withColumnRenamed("_batch", "batch")
     assert sorted(map(str, written.collect())) == sorted(

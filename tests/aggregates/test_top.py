@@ -56,10 +56,10 @@ class TopModel:
         self.n, self.single, self.descending = n, single, descending
         self.rows: list[tuple[Any, ...]] = []
 
-    def update(self, retracted: bool, by: Any, *emitted: Any) -> None:
+    def update(self, retracted: bool, by: Any, *shown: Any) -> None:
         if by is None:
             return
-        row = (by + 0.0 if isinstance(by, float) else by, *emitted)
+        row = (by + 0.0 if isinstance(by, float) else by, *shown)
         if retracted:
             del self.rows[[bits(held) for held in self.rows].index(bits(row))]
         else:
@@ -68,16 +68,16 @@ class TopModel:
     def result(self) -> list[Any]:
         rows = sorted(self.rows, key=lambda row: place(row[1:]))
         rows.sort(key=lambda row: rank(row[0]), reverse=self.descending)
-        emitted = [row[1] if self.single else dict(zip("xy", row[1:], strict=True)) for row in rows]
-        return emitted[: self.n]
+        shown = [row[1] if self.single else dict(zip("xy", row[1:], strict=True)) for row in rows]
+        return shown[: self.n]
 
 
 def top(
     n: int, types: list[pa.DataType], *, descending: bool = True, retractable: bool = True
 ) -> Top:
-    by, *emitted = types
-    row = emitted[0] if len(emitted) == 1 else pa.struct([*zip("xy", emitted, strict=True)])
-    return Top(n, by, row, len(emitted) == 1, descending, retractable)
+    by, *shown = types
+    row = shown[0] if len(shown) == 1 else pa.struct([*zip("xy", shown, strict=True)])
+    return Top(n, by, row, len(shown) == 1, descending, retractable)
 
 
 @pytest.mark.parametrize("descending", [False, True], ids=["lowest", "highest"])

@@ -96,25 +96,25 @@ def difference(case: Case) -> str | None:
             buckets=case.buckets,
             key_hash=HASHES[case.hash],
         )
-    for number, (given, wanted) in enumerate(zip(answers, expected, strict=True)):
-        if not _same(case, given, wanted):
-            return f"micro-batch {number}: {_first(given, wanted)}"
+    for number, (found, wanted) in enumerate(zip(answers, expected, strict=True)):
+        if not _same(case, found, wanted):
+            return f"micro-batch {number}: {_first(found, wanted)}"
     return None
 
 
-def _same(case: Case, given: list[Any], wanted: list[Any]) -> bool:
+def _same(case: Case, found: list[Any], wanted: list[Any]) -> bool:
     """Exactly, but that several buckets, slices of some keys, and the net of a batch come in any
     order of keys.
     """
     if case.buckets == 1 and case.emit == "change" and "slice_bytes" not in case.limits:
-        return given == wanted
-    return by_key(given) == by_key(wanted)
+        return found == wanted
+    return by_key(found) == by_key(wanted)
 
 
-def _first(given: Sequence[Any], wanted: Sequence[Any]) -> str:
-    more = [one for one in given if one not in wanted]
-    less = [one for one in wanted if one not in given]
-    return f"too much {more[:3]}, missing {less[:3]}, of {len(given)} and {len(wanted)}"
+def _first(found: Sequence[Any], wanted: Sequence[Any]) -> str:
+    more = [one for one in found if one not in wanted]
+    less = [one for one in wanted if one not in found]
+    return f"too much {more[:3]}, missing {less[:3]}, of {len(found)} and {len(wanted)}"
 
 
 def unlike_kafka(cases: Sequence[Case]) -> tuple[list[tuple[Case, str]], int]:

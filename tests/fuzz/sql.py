@@ -102,15 +102,18 @@ def _selected(number: int, node: Node) -> list[str]:
 KIND = {"inner": "join", "left": "left join", "right": "right join", "outer": "full join"}
 
 
+def _joined(number: int, node: Node, keys: list[str], on: list[str], how: str) -> str:
+    """These keys, and what the node selects, of its two inputs."""
+    selected = ", ".join(keys + _selected(number, node))
+    return f"select {selected} from n{node['left']} l {KIND[how]} n{node['right']} r on {_and(on)}"
+
+
 def _join(number: int, node: Node, known: list[Shape], nodes: Any) -> str:
     left, right = known[node["left"]], known[node["right"]]
     pairs = list(zip(_names(left), _names(right), strict=True))
     keys = [f"coalesce(l.{mine}, r.{other}) {mine}" for mine, other in pairs]
-    selected = ", ".join(keys + _selected(number, node))
-    on = _and([f"l.{mine} = r.{other}" for mine, other in pairs])
-    return (
-        f"select {selected} from n{node['left']} l {KIND[node['how']]} n{node['right']} r on {on}"
-    )
+    on = [f"l.{mine} = r.{other}" for mine, other in pairs]
+    return _joined(number, node, keys, on, node["how"])
 
 
 def _foreign(number: int, node: Node, known: list[Shape], nodes: Any) -> str:
@@ -119,11 +122,8 @@ def _foreign(number: int, node: Node, known: list[Shape], nodes: Any) -> str:
     if node["how"] in ("right", "outer"):
         alone = f"l.{_names(left)[0]} is null"
         keys += [f"case when {alone} then r.{name} end right_{name}" for name in _names(right)]
-    selected = ", ".join(keys + _selected(number, node))
-    on = _and([f"l.{c} = r.{k}" for c, k in zip(node["on"], _names(right), strict=True)])
-    return (
-        f"select {selected} from n{node['left']} l {KIND[node['how']]} n{node['right']} r on {on}"
-    )
+    on = [f"l.{c} = r.{k}" for c, k in zip(node["on"], _names(right), strict=True)]
+    return _joined(number, node, keys, on, node["how"])
 
 
 def _lookup(number: int, node: Node, known: list[Shape], nodes: Any) -> str:
@@ -198,9 +198,9 @@ def _aggregate(function: str, column: str | None, types: Mapping[str, str]) -> s
     if function == "count_distinct":
         return f"count(distinct {column})"
     if " " in function:
-        word, n, selected = function.split()
-        order = f"{column} {'desc' if word == 'top' else 'asc'}, {selected} asc nulls first"
-        rows = f"list({selected} order by {order}) filter (where {column} is not null)"
+        word, n, shown = function.split()
+        order = f"{column} {'desc' if word == 'top' else 'asc'}, {shown} asc nulls first"
+        rows = f"list({shown} order by {order}) filter (where {column} is not null)"
         return f"coalesce(list_slice({rows}, 1, {n}), [])"
     if function.startswith("collect"):
         distinct = "distinct " if function == "collect_set" else ""
@@ -244,25 +244,21 @@ def _windows(number: int, node: Node, known: list[Shape], nodes: Any) -> str:
     on += [f"l.{bound} + {shift} = r.{bound}" for bound in ("window_start", "window_end")]
     keys = [f"coalesce(l.{mine}, r.{other}) {mine}" for mine, other in pairs]
     keys += [f"coalesce(l.{b}, r.{b}) {b}" for b in ("window_start", "window_end")]
-    selected = ", ".join(keys + _selected(number, node))
-    joined = f"n{node['left']} l {KIND[node['how']]} n{node['right']} r"
-    return f"select {selected} from {joined} on {_and(on)}"
+    return _joined(number, node, keys, on, node["how"])
 
 
 def _beside(number: int, node: Node, known: list[Shape], nodes: Any) -> str:
     left, right = known[node["left"]], known[node["right"]]
-    on = _and([f"l.{m} = r.{o}" for m, o in zip(_names(left), _names(right), strict=True)])
+    on = [f"l.{m} = r.{o}" for m, o in zip(_names(left), _names(right), strict=True)]
     keys = [f"l.{name}" for name in (*_names(left), "window_start", "window_end")]
-    selected = ", ".join(keys + _selected(number, node))
-    return f"select {selected} from n{node['left']} l left join n{node['right']} r on {on}"
+    return _joined(number, node, keys, on, "left")
 
 
 def _asks(number: int, node: Node, known: list[Shape], nodes: Any) -> str:
     left, right = known[node["left"]], known[node["right"]]
     pairs = [*zip(_names(left), _names(right), strict=True), (node["window_of"], "window_start")]
-    on = _and([f"l.{mine} = r.{other}" for mine, other in pairs])
-    selected = ", ".join([f"l.{name}" for name in _names(left)] + _selected(number, node))
-    return f"select {selected} from n{node['left']} l left join n{node['right']} r on {on}"
+    on = [f"l.{mine} = r.{other}" for mine, other in pairs]
+    return _joined(number, node, [f"l.{name}" for name in _names(left)], on, "left")
 
 
 def _as_table(number: int, node: Node, known: list[Shape], nodes: list[Node]) -> str:

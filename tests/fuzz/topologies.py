@@ -181,9 +181,9 @@ def _call(function: str, column: str | None) -> dt.AggregateCall:
     """``top 2 c``, ``lowest 2 c``: what c is in the rows with the highest values of the column."""
     word, *words = function.split()
     if words:
-        n, given = words
+        n, shown = words
         assert column is not None
-        return dt.top(int(n), given, by=column, descending=word == "top")
+        return dt.top(int(n), shown, by=column, descending=word == "top")
     made: dt.AggregateCall = getattr(dt, function)(*([] if column is None else [column]))
     return made
 
@@ -193,10 +193,10 @@ def _group(number: int, node: Node, made: list[Any]) -> Any:
 
 
 def _window(number: int, node: Node, made: list[Any]) -> Any:
-    given = {n: timedelta(microseconds=node[n]) for n in ("grace", "retention")}
+    spans = {n: timedelta(microseconds=node[n]) for n in ("grace", "retention")}
     if node["kind"] == "hopping":
-        given["advance"] = timedelta(microseconds=node["advance"])
-    windows = getattr(dt, node["kind"])(timedelta(microseconds=node["size"]), **given)
+        spans["advance"] = timedelta(microseconds=node["advance"])
+    windows = getattr(dt, node["kind"])(timedelta(microseconds=node["size"]), **spans)
     grouped = made[node["of"]].group_by(*node["by"]).window(windows)
     return grouped.agg(**_aggregates(number, node))
 
@@ -391,9 +391,9 @@ def _draw_aggregates(random_: random.Random, of: Shape) -> list[list[Any]]:
         columns = [name for name, type_ in of.columns if type_ in AGGREGATES[function]]
         if function in ("top", "lowest"):
             # DuckDB has no order of zeros of either sign.
-            given = [name for name, type_ in of.columns if type_ in TYPES and type_ != "float"]
-            function += f" {random_.choice([1, 2, 3, 40])} {random_.choice(given)}" if given else ""
-            columns = columns if given else []
+            shown = [name for name, type_ in of.columns if type_ in TYPES and type_ != "float"]
+            function += f" {random_.choice([1, 2, 3, 40])} {random_.choice(shown)}" if shown else ""
+            columns = columns if shown else []
         if columns:
             found.append([function, random_.choice(columns)])
     return found
@@ -448,12 +448,12 @@ def _draw_same(random_: random.Random, nodes: list[Node], known: list[Shape]) ->
     windows = [n for n, node in enumerate(nodes) if node["op"] == "window"]
     if not windows:
         return None
-    given = ("kind", "size", "advance")
+    alike = ("kind", "size", "advance")
     left = random_.choice(windows)
     rights = [
         n
         for n in windows
-        if [nodes[n][k] for k in given] == [nodes[left][k] for k in given]
+        if [nodes[n][k] for k in alike] == [nodes[left][k] for k in alike]
         and _types(known[n].key) == _types(known[left].key)
     ]
     right = random_.choice(rights)

@@ -131,7 +131,7 @@ WELL_FORMED = {
 }
 
 
-def test_what_does_not_parse_is_compared_from_null(
+def test_what_does_not_parse_is_distinct_from_null(
     kafka_spark: SparkSession, kafka_servers: str, new_topic: NewTopic
 ) -> None:
     topic = new_topic(1)

@@ -20,6 +20,7 @@ import drivers
 import pytest
 import small_session
 from bench.parameters import slow_after
+from postgres_server import everything
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -656,15 +657,6 @@ def test_a_server_that_goes_fails_the_query_without_secrets(
     assert "127.0.0.1" not in shown
     place.run()
     assert place.rows() == [(1, "a"), (2, "b")]
-
-
-def everything(error: BaseException) -> str:
-    """All that an error and those in its chain say."""
-    chain, waiting = [], [error]
-    while waiting:
-        chain.append(waiting.pop())
-        waiting += [e for e in (chain[-1].__cause__, chain[-1].__context__) if e is not None]
-    return "".join(f"{e!r} {e} {vars(e)}" for e in chain)
 
 
 def test_a_user_who_may_not_write_is_told_what_is_needed(place: Place) -> None:

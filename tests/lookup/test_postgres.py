@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from postgres_server import everything
 
 import dovetail as dt
 from dovetail.lookup.postgres_line import connected, deadline
@@ -354,15 +355,6 @@ def test_what_is_shown_of_a_source_has_no_secrets() -> None:
         "postgres sales.orders: PRIMARY KEY (id); UNIQUE INDEX INDEX_customer (customer)"
     )
     assert "secret" not in repr(made)
-
-
-def everything(error: BaseException) -> str:
-    """All that an error and those in its chain say."""
-    chain, waiting = [], [error]
-    while waiting:
-        chain.append(waiting.pop())
-        waiting += [e for e in (chain[-1].__cause__, chain[-1].__context__) if e is not None]
-    return "".join(f"{e!r} {e} {vars(e)} {''.join(getattr(e, '__notes__', []))}" for e in chain)
 
 
 @pytest.mark.parametrize(
