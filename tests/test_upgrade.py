@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ from bench.parameters import slow_after
 from fuzz import upgraded
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructField, StructType
 from typer.testing import CliRunner
 
 import dovetail as dt
 from dovetail import cli
-from dovetail.spark import beginning, seed
+from dovetail.spark import beginning, seed, succession
 from dovetail.spark.checkpoint import CheckpointFile
 
 DRAWN = int(os.environ.get("DOVETAIL_CASES", "100")) // 25
@@ -104,27 +106,72 @@ def shop(spark: SparkSession, tmp_path: Path) -> Shop:
     return made
 
 
-def test_columns_come_go_and_become_wider(shop: Shop) -> None:
-    shop.run(shop.joined(), "old")
+def test_columns_come_go_and_become_wider_at_every_depth(shop: Shop) -> None:
+    was, is_ = "array<struct<n: int, gone: int>>", "array<struct<note: string, n: long>>"
+    shop.write("orders", {"id": 4, "customer": "b", "amount": 4, "lines": [{"n": 1, "gone": 2}]})
+    former = shop.orders(f"{ORDERS}, lines {was}")
+    shop.run(former.join(shop.customers(), on="customer", how="left"), "old")
     before = shop.files_of("old")
-    orders = shop.orders(ORDERS.replace("amount int", "amount long, note string"))
+    wider = ORDERS.replace("amount int", "amount long, note string")
+    orders = shop.orders(f"{wider}, lines {is_}")
     customers = shop.customers(CUSTOMERS.replace("city string, ", ""))
-    another = orders.join(
-        customers, on="customer", how="inner", select={"amount": "amount", "note": "note"}
-    )
+    columns = ["amount", "note", "lines"]
+    another = orders.join(customers, on="customer", how="inner", select=columns)
     assert shop.run(another, "new", initial=shop.folder / "old", emit_initial=True) == [
-        (1, 1, None, "upsert"),
-        (3, 3, None, "upsert"),
-        (4, 4, None, "upsert"),
+        (1, 1, None, None, "upsert"),
+        (3, 3, None, None, "upsert"),
+        (4, 4, None, [(None, 1)], "upsert"),
     ]
-    shop.write("orders", {"id": 1, "customer": "a", "amount": 2**40, "note": "large"})
+    lines = [{"note": "a", "n": 2**40}]
+    shop.write("orders", {"id": 1, "customer": "a", "amount": 2**40, "note": "x", "lines": lines})
     shop.write("customers", {"name": "c"})
     assert shop.run(another, "new") == [
-        (1, 2**40, "large", "upsert"),
-        (2, 2, None, "upsert"),
-        (5, 5, None, "upsert"),
+        (1, 2**40, "x", [("a", 2**40)], "upsert"),
+        (2, 2, None, None, "upsert"),
+        (5, 5, None, None, "upsert"),
     ]
     assert shop.files_of("old") == before
+
+
+def _drawn_wider(rng: random.Random, depth: int = 3) -> tuple[str, str, Any, Any]:
+    """A type, one that is wider, a value of the one, and the same in the other."""
+    kind = rng.choice(["number", "struct", "array", "map"]) if depth else "number"
+    if rng.random() < 0.1:
+        return (*_drawn_wider(rng, depth)[:2], None, None)
+    if kind == "number":
+        was, is_ = rng.choice(
+            [("int", "long"), ("float", "double"), ("int", "int"), ("string", "string"),
+             ("decimal(4,1)", "decimal(9,3)"), ("short", "decimal(5,0)")]
+        )  # fmt: skip
+        number: Any = str(rng.randrange(9)) if was == "string" else rng.randrange(9)
+        return was, is_, number, number
+    if kind == "array":
+        was, is_, value, wider = _drawn_wider(rng, depth - 1)
+        return f"array<{was}>", f"array<{is_}>", [value], [wider]
+    if kind == "map":
+        was, is_, value, wider = _drawn_wider(rng, depth - 1)
+        return f"map<string, {was}>", f"map<string, {is_}>", {"k": value}, {"k": wider}
+    a, b = _drawn_wider(rng, depth - 1), _drawn_wider(rng, depth - 1)
+    was, is_ = f"struct<gone: int, a: {a[0]}, b: {b[0]}>", f"struct<b: {b[1]}, new: int, a: {a[1]}>"
+    return was, is_, {"gone": 1, "a": a[2], "b": b[2]}, {"b": b[3], "new": None, "a": a[3]}
+
+
+def test_a_value_is_the_same_in_a_wider_type(spark: SparkSession) -> None:
+    rng = random.Random(SEED)
+    cases = [_drawn_wider(rng) for _ in range(40)]
+    types = [[StructField("c", DataType.fromDDL(t)).dataType for t in case[:2]] for case in cases]
+    columns = []
+    for (was, is_), (*_, value, _) in zip(types, cases, strict=True):
+        assert succession._widens(was, is_)
+        own = F.from_json(F.lit(json.dumps({"c": value})), StructType([StructField("c", was)]))["c"]
+        made = succession._widened(own, was, is_)
+        columns.append(F.to_json(F.struct(made.alias("c")), {"ignoreNullFields": "false"}))
+    (row,) = spark.range(1).select(*columns).collect()
+    for found, (_, is_), (*_, expected) in zip(row, types, cases, strict=True):
+        assert json.loads(found)["c"] == expected, is_
+    narrower = [DataType.fromDDL(t) for t in ("array<struct<n: long>>", "array<struct<n: int>>")]
+    assert not succession._widens(*narrower)
+    assert not succession._widens(*map(DataType.fromDDL, ("struct<a: int>", "struct<b: int>")))
 
 
 def test_more_buckets_another_table_and_what_was_made_of_both(shop: Shop) -> None:

@@ -97,17 +97,17 @@ class AvroFormat(Format):
         record = isinstance(reader, dict) and reader.get("type") == "record"
         if isinstance(reader, list):
             raise place.refuse("is a union in Avro", "Give the schema of a record")
-        made = _type_of(place, json.dumps(reader))
+        made = type_of(place, json.dumps(reader))
         fields = (
             made if isinstance(made, StructType) else StructType([StructField(place.part, made)])
         )
         if record:
             marker = {"name": _READ, "type": "boolean", "default": True}
             reader = {**reader, "fields": [*reader["fields"], marker]}
-        options = {"mode": "PERMISSIVE", "avroSchema": json.dumps(reader)}
         value, number = self.unframed(place)
+        read = json.dumps(reader)
         rows = [
-            F.when(F.lit(True) if id_ is None else number == id_, from_avro(value, text, options))
+            F.when(F.lit(True) if id_ is None else number == id_, resolved(value, text, read))
             for id_, text in writers.items()
         ]
         parsed = F.struct(number.alias("number"), F.coalesce(*rows).alias("row"))
@@ -125,7 +125,7 @@ class AvroFormat(Format):
         schema = self.schema or json.dumps(schema_of(place, columns))
         _refuse_columns(place, schema, columns)
         value = F.struct(*(F.col(quoted(name)) for name in columns.names))
-        if not isinstance(_type_of(place, schema), StructType):
+        if not isinstance(type_of(place, schema), StructType):
             value = F.col(quoted(columns.names[0]))
         written = to_avro(value, schema)
         if self.registry is None:
@@ -214,6 +214,13 @@ def avro(
     return AvroFormat(schema, registry, subject)
 
 
+def resolved(value: Column, writer: str, reader: str) -> Column:
+    """A record that was written by one schema as another one says, null where it is none: fields
+    by their names at every depth, with defaults and promotions, as Avro resolves them.
+    """
+    return from_avro(value, writer, {"mode": "PERMISSIVE", "avroSchema": reader})
+
+
 def schema_of(place: Place, columns: StructType) -> dict[str, Any]:
     """The schema of a record of columns, all of them nullable."""
     return {
@@ -263,7 +270,7 @@ def _name(place: Place, name: str) -> str:
 
 def _refuse_columns(place: Place, schema: str, columns: StructType) -> None:
     """Refuse columns that are not what the schema says."""
-    made = _type_of(place, schema)
+    made = type_of(place, schema)
     if not isinstance(made, StructType):
         if len(columns) == 1 and _same(made, columns[0].dataType):
             return
@@ -298,7 +305,7 @@ def _same(avro: DataType, column: DataType) -> bool:
     return small or avro.simpleString() == column.simpleString()
 
 
-def _type_of(place: Place, schema: str) -> DataType:
+def type_of(place: Place, schema: str) -> DataType:
     """What Spark makes of a schema."""
     made = from_avro(F.lit(None).cast("binary"), schema)
     try:

@@ -8,8 +8,8 @@ one without a name is what its type is. All of it is Spark expressions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Literal, TypeAlias
 
 from pyspark.sql import Column
@@ -36,7 +36,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-_TIME, _DATA, _CONNECT = "io.debezium.time.", "io.debezium.data.", "org.apache.kafka.connect.data."
+TIME, _DATA, CONNECT = "io.debezium.time.", "io.debezium.data.", "org.apache.kafka.connect.data."
 
 Encoding: TypeAlias = Literal[
     "Time",
@@ -55,18 +55,18 @@ Encoding: TypeAlias = Literal[
 """How a column is encoded, by the last part of its schema's name: ``"Decimal"`` are bytes,
 ``"string"`` and ``"double"`` decimals that are none."""
 
-_DECIMAL, _VARIABLE = f"{_CONNECT}Decimal", f"{_DATA}VariableScaleDecimal"
+DECIMAL, _VARIABLE = f"{CONNECT}Decimal", f"{_DATA}VariableScaleDecimal"
 _PER_MICROSECOND: Final = {
-    f"{_TIME}Timestamp": -1000,
-    f"{_CONNECT}Timestamp": -1000,
-    f"{_TIME}MicroTimestamp": 1,
-    f"{_TIME}NanoTimestamp": 1000,
-    f"{_TIME}Time": -1000,
-    f"{_CONNECT}Time": -1000,
-    f"{_TIME}MicroTime": 1,
-    f"{_TIME}NanoTime": 1000,
-    f"{_TIME}MicroDuration": 1,
-    f"{_TIME}NanoDuration": 1000,
+    f"{TIME}Timestamp": -1000,
+    f"{CONNECT}Timestamp": -1000,
+    f"{TIME}MicroTimestamp": 1,
+    f"{TIME}NanoTimestamp": 1000,
+    f"{TIME}Time": -1000,
+    f"{CONNECT}Time": -1000,
+    f"{TIME}MicroTime": 1,
+    f"{TIME}NanoTime": 1000,
+    f"{TIME}MicroDuration": 1,
+    f"{TIME}NanoDuration": 1000,
 }
 """How many units a microsecond has; negative: how many microseconds a unit has."""
 _STAMPS: Final = tuple(name for name in _PER_MICROSECOND if name.endswith("stamp"))
@@ -93,7 +93,7 @@ DESCRIBED: Final = StructType([StructField("field", StringType()), *_ITEMS]).add
 """What Kafka Connect's JSON says of a field, as far as it matters here."""
 
 
-_ZONED_STAMPS: Final = (f"{_TIME}ZonedTimestamp", f"{_TIME}IsoTimestamp")
+_ZONED_STAMPS: Final = (f"{TIME}ZonedTimestamp", f"{TIME}IsoTimestamp")
 _TAKEN: Final[Mapping[type[DataType], tuple[str, ...]]] = {
     BooleanType: ("boolean",),
     ByteType: ("int", "long"),
@@ -103,13 +103,19 @@ _TAKEN: Final[Mapping[type[DataType], tuple[str, ...]]] = {
     FloatType: ("float", "double"),
     DoubleType: ("float", "double"),
     BinaryType: ("bytes", f"{_DATA}Bits"),
-    DateType: (f"{_TIME}Date", f"{_CONNECT}Date", f"{_TIME}IsoDate"),
-    DayTimeIntervalType: (*_TIMES, f"{_TIME}ZonedTime", f"{_TIME}IsoTime"),
-    DecimalType: (_DECIMAL, _VARIABLE, "string", "double", "float", "int", "long"),
+    DateType: (f"{TIME}Date", f"{CONNECT}Date", f"{TIME}IsoDate"),
+    DayTimeIntervalType: (*_TIMES, f"{TIME}ZonedTime", f"{TIME}IsoTime"),
+    DecimalType: (DECIMAL, _VARIABLE, "string", "double", "float", "int", "long"),
     TimestampNTZType: (*_STAMPS, *_ZONED_STAMPS),
     TimestampType: (*_STAMPS, *_ZONED_STAMPS),
 }
 """The encodings of which values of a type are made; of texts, structs and maps any."""
+_CODES: Final = frozenset(name for names in _TAKEN.values() for name in names if "." in name)
+
+
+def is_coded(name: str) -> bool:
+    """Whether it is the name of an encoding, not of a plain type."""
+    return name in _CODES
 
 
 def taken(type_: DataType, encoding: str) -> bool:
@@ -120,9 +126,9 @@ def taken(type_: DataType, encoding: str) -> bool:
 
 def default_type(encoding: str, precision: int, scale: int | None) -> DataType | None:
     """The type in which an encoding is read if none is declared; None for a plain one."""
-    if encoding == _DECIMAL and scale is not None:
+    if encoding == DECIMAL and scale is not None:
         return DecimalType(min(precision, 38), scale)
-    if encoding == f"{_TIME}ZonedTimestamp":
+    if encoding == f"{TIME}ZonedTimestamp":
         return TimestampType()
     for type_ in (DateType, DayTimeIntervalType, TimestampNTZType):
         if encoding in _TAKEN[type_]:
@@ -133,13 +139,35 @@ def default_type(encoding: str, precision: int, scale: int | None) -> DataType |
 @dataclass(frozen=True)
 class ColumnEncoding:
     """What is known of how a column is encoded: the name of its schema, or its type where that has
-    none, null where nothing is known; and the scale of decimals. ``known``: the name where it is
-    known when a query is built.
+    none, null where nothing is known; and the scale of decimals.
     """
 
     name: Column
     scale: Column
     known: str | None = None
+    """The name where it is known when a query is built."""
+    known_scale: int | None = None
+    """The scale where it is known then."""
+    within: Mapping[str, ColumnEncoding] = field(default_factory=dict)
+    """How a record's fields are encoded, by their names; an array's elements or a map's values by
+    an empty one. Empty where nothing is known of them."""
+    natural: DataType | None = None
+    """The type of the raw value, where it is known."""
+
+    def reads(self, type_: DataType) -> bool:
+        """Whether the raw value is known to be one of the type."""
+        if self.natural is None or self.natural.simpleString() != type_.simpleString():
+            return False
+        return all(one.reads(inner) for one, inner in self._inner(type_))
+
+    def _inner(self, type_: DataType) -> Iterator[tuple[ColumnEncoding, DataType]]:
+        """What is within a value of the type, with its types."""
+        if isinstance(type_, StructType):
+            yield from ((self.within[f.name], f.dataType) for f in type_ if f.name in self.within)
+        elif self.within and isinstance(type_, ArrayType):
+            yield self.within[""], type_.elementType
+        elif self.within and isinstance(type_, MapType):
+            yield self.within[""], type_.valueType
 
     @staticmethod
     def declared(encoding: Encoding | None) -> ColumnEncoding:
@@ -147,7 +175,7 @@ class ColumnEncoding:
         if encoding is None:
             return ColumnEncoding(F.lit(None).cast("string"), F.lit(None).cast("int"))
         known = (
-            n for n in (_DECIMAL, _VARIABLE, *_PER_MICROSECOND) if n.rpartition(".")[2] == encoding
+            n for n in (DECIMAL, _VARIABLE, *_PER_MICROSECOND) if n.rpartition(".")[2] == encoding
         )
         return ColumnEncoding(F.lit(next(known, encoding)), F.lit(None).cast("int"))
 
@@ -206,15 +234,67 @@ class Raw:
 
     def to(self, type_: DataType) -> Column:
         """The value in the type; null where the raw one is null or is none of it."""
-        if isinstance(type_, ArrayType):
-            inner = type_.elementType
-            if not isinstance(element_of(inner), _CODED):
-                return self.column
-            return F.transform(self.column, lambda one: replace(self, column=one).to(inner))
+        if self.encoding.reads(type_):
+            return self.column
+        nested = self._nested(type_)
+        if nested is not None:
+            return nested
         made = self._made.get(type(type_))
         if made is not None:
             return made(self, type_)
         return self.column if self.coded else self.column.try_cast(type_)
+
+    def _nested(self, type_: DataType) -> Column | None:
+        """The value in an array's, a map's or a struct's type, made of what is within it; None
+        where nothing of it is encoded.
+        """
+        within = self.encoding.within
+        if isinstance(type_, ArrayType):
+            inner = type_.elementType
+            if within or isinstance(element_of(inner), _CODED):
+                return F.transform(self.column, lambda one: self._of("", one).to(inner))
+        elif within and isinstance(type_, MapType):
+            inner = type_.valueType
+            return F.transform_values(self.column, lambda _, one: self._of("", one).to(inner))
+        elif within and isinstance(type_, StructType):
+            fields = (
+                self._of(f.name, self.column[f.name]).to(f.dataType)
+                if f.name in within
+                else F.lit(None).cast(f.dataType)
+                for f in type_
+            )
+            named = (of.alias(name) for of, name in zip(fields, type_.names, strict=True))
+            return F.when(self.column.isNotNull(), F.struct(*named))
+        return None
+
+    def lost(self, value: Column, type_: DataType) -> Column:
+        """Whether a value in the type could not be made of it, at any depth."""
+        if self.encoding.reads(type_):
+            return F.lit(False)
+        lost = self.column.isNotNull() & value.isNull()
+        within = self.encoding.within
+        if isinstance(type_, ArrayType):
+            pairs = self._pairs(self.column, value, type_.elementType)
+            return self.column.isNotNull() & F.exists(pairs, lambda one: one)
+        if within and isinstance(type_, MapType):
+            sides = (F.map_values(self.column), F.map_values(value))
+            pairs = self._pairs(*sides, type_.valueType)
+            return self.column.isNotNull() & F.exists(pairs, lambda one: one)
+        if within and isinstance(type_, StructType):
+            for f in type_:
+                if f.name in within:
+                    own = self._of(f.name, self.column[f.name])
+                    lost = lost | own.lost(value[f.name], f.dataType)
+        return F.coalesce(lost, F.lit(False))
+
+    def _pairs(self, raw: Column, value: Column, type_: DataType) -> Column:
+        return F.zip_with(raw, value, lambda a, b: self._of("", a).lost(b, type_))
+
+    def _of(self, name: str, column: Column) -> Raw:
+        """What is within it: a record's field; without a name an array's element or a map's
+        value.
+        """
+        return replace(self, column=column, encoding=self.encoding.within.get(name, self.encoding))
 
     def _timestamp(self, type_: DataType) -> Column:
         return F.timestamp_micros(self._stamp())
@@ -236,11 +316,18 @@ class Raw:
     def _binary(self, type_: DataType) -> Column:
         return _from_base64(self.column) if self.coded else self.column
 
+    def _text(self, type_: DataType) -> Column:
+        """Avro's decimals of bytes are digits as a text."""
+        digits = self.encoding.known_scale
+        if self.coded or self.encoding.known != DECIMAL or digits is None:
+            return self.column if self.coded else self.column.try_cast(type_)
+        return decimal_of(self.column, F.lit(digits), DecimalType(38, digits)).cast(type_)
+
     def _decimal(self, type_: DataType) -> Column:
         assert isinstance(type_, DecimalType)
         scale = F.coalesce(self.encoding.scale, F.lit(type_.scale))
         if not self.coded:
-            if self.encoding.known == _DECIMAL:
+            if self.encoding.known == DECIMAL:
                 return decimal_of(self.column, scale, type_)
             if self.encoding.known == _VARIABLE:
                 return decimal_of(self.column["value"], self.column["scale"], type_)
@@ -249,7 +336,7 @@ class Raw:
         own = _from_base64(F.get_json_object(self.column, "$.value"))
         return (
             F.when(
-                self.encoding.name == _DECIMAL, decimal_of(_from_base64(self.column), scale, type_)
+                self.encoding.name == DECIMAL, decimal_of(_from_base64(self.column), scale, type_)
             )
             .when(self.encoding.name == _VARIABLE, decimal_of(own, own_scale, type_))
             .when(self.encoding.name.isin(*_PLAIN), self.column.try_cast(type_))
@@ -283,19 +370,11 @@ class Raw:
         DateType: _date,
         DayTimeIntervalType: _interval,
         DecimalType: _decimal,
+        StringType: _text,
         TimestampNTZType: _timestamp_ntz,
         TimestampType: _timestamp,
     }
     """What makes values of the types of which JSON has none."""
-
-
-def lost(raw: Column, value: Column, type_: DataType) -> Column:
-    """Whether a value could not be made of a raw one."""
-    if isinstance(type_, ArrayType):
-        inner = type_.elementType
-        pairs = F.zip_with(raw, value, lambda a, b: lost(a, b, inner))
-        return raw.isNotNull() & F.exists(pairs, lambda one: one)
-    return raw.isNotNull() & value.isNull()
 
 
 def _from_base64(text: Column) -> Column:

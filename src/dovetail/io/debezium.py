@@ -7,19 +7,18 @@ share one, and a connector that restarts sends some events again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal, TypeAlias
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import ArrayType, StructField, StructType
 
 from dovetail.arguments import Rule, validated
 from dovetail.errors import PlanError
-from dovetail.io.avro import AvroFormat, functions
+from dovetail.io.avro import AvroFormat, functions, resolved
 from dovetail.io.connect import (
     DESCRIBED,
     ColumnEncoding,
@@ -28,10 +27,9 @@ from dovetail.io.connect import (
     ambiguous,
     coded_within,
     field_named,
-    lost,
     raw_fields,
 )
-from dovetail.io.connect_avro import Envelope
+from dovetail.io.connect_avro import Envelope, Read
 from dovetail.io.events import METADATA, Changes, Wanted
 from dovetail.io.formats import (
     Format,
@@ -87,11 +85,13 @@ class DebeziumFormat(Format):
                 "Give the key's fields in key=",
             )
         writers = {} if self.avro is None else self.avro.writers(place)
-        read = {number: Envelope.of(place, text) for number, text in writers.items()}
-        columns = self.schema or list(read.values())[-1].types(place)
+        known = [Envelope.of(place, text) for text in writers.values()]
+        if self.avro is not None and self.avro.schema is not None:
+            known.append(Envelope.of(place, self.avro.schema))
+        columns = self.schema or known[-1].types(place)
         for name in place.keys:
             known_field(place.operator, "key_columns=", name, columns)
-        wanted = Wanted(columns, place.keys, self.metadata)
+        wanted = Wanted(columns, place.keys, self.metadata, self.schema is not None)
         added = [StructField(name, METADATA[path]) for name, path in self.metadata.items()]
         problem: Callable[[Column], Column] = lambda _: F.lit(  # noqa: E731
             "not one JSON object with the fields of a change event"
@@ -104,7 +104,7 @@ class DebeziumFormat(Format):
             row=lambda parsed: parsed,
             problem=lambda _: problem(F.col("_parsed")),
             wanted=wanted,
-            events=partial(self._in_avro, place, read, wanted)
+            events=partial(self._in_avro, place, writers, known[::-1], wanted)
             if self.avro is not None
             else partial(self._in_json, wanted),
             truncates=self.truncate == "fail",
@@ -117,22 +117,28 @@ class DebeziumFormat(Format):
         raise place.refuse("is dt.debezium, which is only read", "Write JSON, Avro or Protobuf")
 
     def _in_avro(
-        self, place: Place, read: Mapping[int | None, Envelope], wanted: Wanted, records: DataFrame
+        self,
+        place: Place,
+        writers: Mapping[int | None, str],
+        known: Sequence[Envelope],
+        wanted: Wanted,
+        records: DataFrame,
     ) -> DataFrame:
         """The events of records in Avro, each read by the schema with which it was written."""
         assert self.avro is not None
         value, number = self.avro.unframed(place)
         frame = records.withColumn("_parsed", F.struct(number.alias("number")))
         events = []
-        for place_of, (one, envelope) in enumerate(read.items()):
+        for place_of, (one, text) in enumerate(writers.items()):
             parsed, raw, event = (f"_{name}{place_of}" for name in ("parsed", "raw", "event"))
-            made = from_avro(value, envelope.text, {"mode": "PERMISSIVE"})
+            read = Read.of(place, Envelope.of(place, text), known, wanted)
+            made = resolved(value, text, read.text)
             if one is not None:
                 made = F.when(F.col("_parsed.number") == one, made)
             with functions(place):
                 frame = frame.withColumn(parsed, made)
-            frame = frame.withColumn(raw, envelope.raw(F.col(parsed), wanted))
-            encodings = envelope.encodings(place, wanted.columns)
+            frame = frame.withColumn(raw, read.raw(F.col(parsed), wanted))
+            encodings = read.encodings(wanted.columns)
             frame = wanted.typed(frame, F.col(raw), encodings, event, coded=False)
             events.append(event)
         return frame.withColumn("_event", F.coalesce(*events))
@@ -212,7 +218,8 @@ def debezium(
     if columns is not None:
         for name in given:
             known_field("debezium", "encodings=", name, columns)
-        refuse_coded(columns)
+        if avro is None:
+            refuse_coded(columns)
     return DebeziumFormat(columns, avro, given, dict(metadata or {}), truncate, tombstones)
 
 
@@ -255,8 +262,9 @@ class ConnectJson(Format):
             encodings = _encodings(self.schema, self.encodings, _fields(found, whole))
             fits, columns = payload.isNotNull(), []
             for f in self.schema:
-                value = Raw(payload[f.name], encodings[f.name], True).to(f.dataType)
-                fits = fits & ~lost(payload[f.name], value, f.dataType)
+                raw = Raw(payload[f.name], encodings[f.name], True)
+                value = raw.to(f.dataType)
+                fits = fits & ~raw.lost(value, f.dataType)
                 columns.append(value.alias(f.name))
             return F.when(fits, F.struct(*columns))
 

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from dovetail.columns import DELETED, TIMESTAMP, quoted
-from dovetail.io.connect import ColumnEncoding, Raw, lost
+from dovetail.io.connect import ColumnEncoding, Raw
 from dovetail.io.formats import Part, Reading, kept
 
 _STRING, _LONG = StringType(), LongType()
@@ -74,6 +74,8 @@ class Wanted:
     columns: StructType
     keys: tuple[str, ...]
     metadata: Mapping[str, str]
+    declared: bool = True
+    """Whether the user says what the columns are, not the records' schemas."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -122,7 +124,9 @@ class Wanted:
             problem
             for side, columns in sides.items()
             for f in columns
-            for problem in _problems(f, raw[side][f.name], made[side][f.name], encodings[f.name])
+            for problem in _problems(
+                f, Raw(raw[side][f.name], encodings[f.name], coded), made[side][f.name]
+            )
         ]
         event = F.struct(
             raw["op"].alias("op"),
@@ -245,18 +249,17 @@ def _time(found: Column, path: str) -> Column:
     return F.nullif(micros, F.lit(0))
 
 
-def _problems(
-    field: StructField, raw: Column, value: Column, encoding: ColumnEncoding
-) -> Sequence[Column]:
+def _problems(field: StructField, given: Raw, value: Column) -> Sequence[Column]:
     """Why a column has no value, though there is a raw one."""
     type_, named = field.dataType, f"column {quoted(field.name)}"
+    raw, encoding = given.column, given.encoding
     unfit = F.concat(
         F.lit(f"{named} is no {type_.simpleString()}: "),
         F.substring(F.to_json(F.struct(raw.alias(field.name))), 1, 200),
         F.lit(", encoded as "),
         F.coalesce(encoding.name, F.lit("its record does not say; name it in encodings=")),
     )
-    found = [F.when(lost(raw, value, type_), unfit)]
+    found = [F.when(given.lost(value, type_), unfit)]
     if isinstance(type_, (StringType, BinaryType, DecimalType)):
         missing = F.lit(
             f"{named} was not sent, since it is large and has not changed: set the table's REPLICA "

@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
+    ArrayType,
     DataType,
     DecimalType,
     DoubleType,
     FloatType,
     IntegralType,
+    MapType,
     StructField,
     StructType,
 )
@@ -297,13 +299,21 @@ def _columns(described: Mapping[str, Any]) -> list[Sequence[str]]:
 
 
 def _widens(was: DataType, is_: DataType) -> bool:
-    """Whether every value of one type is one of the other, too."""
-    if was == is_:
-        return True
+    """Whether every value of one type is one of the other, too. A struct's fields go by their
+    names, as columns do: one more is null, and one that is gone is left out.
+    """
     if isinstance(was, StructType) and isinstance(is_, StructType):
-        return was.names == is_.names and all(
-            _widens(a.dataType, b.dataType) for a, b in zip(was, is_, strict=True)
-        )
+        both = [name for name in is_.names if name in was.names]
+        return bool(both) and all(_widens(was[n].dataType, is_[n].dataType) for n in both)
+    if isinstance(was, ArrayType) and isinstance(is_, ArrayType):
+        return _widens(was.elementType, is_.elementType)
+    if isinstance(was, MapType) and isinstance(is_, MapType):
+        return _widens(was.keyType, is_.keyType) and _widens(was.valueType, is_.valueType)
+    return was == is_ or _is_wider(was, is_)
+
+
+def _is_wider(was: DataType, is_: DataType) -> bool:
+    """Whether every number of one type is one of the other, too."""
     if isinstance(was, DecimalType) and isinstance(is_, DecimalType):
         more = is_.scale - was.scale
         return more >= 0 and is_.precision - was.precision >= more
@@ -329,11 +339,34 @@ def _fitted(stored: Stored, found: _Found, part: Entry) -> DataFrame:
         frame = last_versions(frame, found.kept)
     beside = [name for name in (TIMESTAMP, CHANGE) if name in frame.columns]
 
-    def column(field: StructField) -> Any:
-        own = F.col(quoted(field.name)) if field.name in frame.columns else F.lit(None)
-        return own.cast(field.dataType).alias(field.name)
+    def column(field: StructField) -> Column:
+        if field.name not in frame.columns:
+            return F.lit(None).cast(field.dataType).alias(field.name)
+        was = frame.schema[field.name].dataType
+        return _widened(F.col(quoted(field.name)), was, field.dataType).alias(field.name)
 
     return frame.select(*map(column, part.row), *map(F.col, beside))
+
+
+def _widened(own: Column, was: DataType, is_: DataType) -> Column:
+    """A value of one type in another that holds it (``_widens``)."""
+    if isinstance(was, StructType) and isinstance(is_, StructType):
+        fields = (
+            _widened(own[f.name], was[f.name].dataType, f.dataType)
+            if f.name in was.names
+            else F.lit(None).cast(f.dataType)
+            for f in is_
+        )
+        named = (field.alias(name) for field, name in zip(fields, is_.names, strict=True))
+        return F.when(own.isNotNull(), F.struct(*named))
+    if isinstance(was, ArrayType) and isinstance(is_, ArrayType):
+        inner = (was.elementType, is_.elementType)
+        return F.transform(own, lambda one: _widened(one, *inner))
+    if isinstance(was, MapType) and isinstance(is_, MapType):
+        keys, values = (was.keyType, is_.keyType), (was.valueType, is_.valueType)
+        by_key = F.transform_keys(own, lambda key, _: _widened(key, *keys))
+        return F.transform_values(by_key, lambda _, value: _widened(value, *values))
+    return own.cast(is_)
 
 
 def _refusal(stored: Stored, problem: str, remedy: str = _START) -> CheckpointError:
