@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,27 +18,27 @@ import pytest
 _START_S = 60
 
 
-@pytest.fixture(scope="session")
-def mariadb_socket() -> Iterator[str]:
-    """The socket of a server of this process's own, gone with its data when the tests end."""
+@contextmanager
+def running(*options: str) -> Iterator[str]:
+    """Start a server and give its socket; its data is gone at the end."""
     path = "/usr/sbin:/usr/bin:/usr/local/bin"
-    server, install = (shutil.which(n, path=path) for n in ("mariadbd", "mariadb-install-db"))
-    if server is None or install is None:
-        pytest.skip("MariaDB is missing (Debian: apt install mariadb-server-core)")
+    names = ("mariadbd", "mariadb-install-db", "my_print_defaults")
+    server, install, defaults = (shutil.which(name, path=path) for name in names)
+    if server is None or install is None or defaults is None:
+        missing = "MariaDB is missing (Debian: apt install mariadb-server-core mariadb-client-core)"
+        pytest.skip(missing)
     pymysql = pytest.importorskip("pymysql", reason="pymysql is missing: pip install pymysql")
     with tempfile.TemporaryDirectory(prefix="dovetail-mariadb-") as directory:
         data, socket = f"{directory}/data", f"{directory}/socket"
-        options = ["--no-defaults", f"--user={getpass.getuser()}", f"--datadir={data}"]
+        own = ["--no-defaults", f"--user={getpass.getuser()}", f"--datadir={data}"]
         subprocess.run(
-            [install, *options, "--auth-root-authentication-method=normal", "--skip-test-db"],
+            [install, *own, "--auth-root-authentication-method=normal", "--skip-test-db"],
             check=True,
             capture_output=True,
         )
         with (Path(directory) / "log").open("wb") as log:
             process = subprocess.Popen(
-                [server, *options, f"--socket={socket}", "--skip-networking"],
-                stdout=log,
-                stderr=log,
+                [server, *own, f"--socket={socket}", *options], stdout=log, stderr=log
             )
         try:
             deadline = time.monotonic() + _START_S
@@ -53,6 +54,13 @@ def mariadb_socket() -> Iterator[str]:
         finally:
             process.terminate()
             process.wait(timeout=_START_S)
+
+
+@pytest.fixture(scope="session")
+def mariadb_socket() -> Iterator[str]:
+    """The socket of a server of this process's own, which no network reaches."""
+    with running("--skip-networking") as socket:
+        yield socket
 
 
 @pytest.fixture

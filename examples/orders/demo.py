@@ -17,10 +17,9 @@ import psycopg
 from pyspark.sql import SparkSession
 
 from examples.orders import check
-from examples.orders.capture import Capture
-from examples.orders.query import ENRICHED, Place, command
-from examples.orders.shop import SCHEMA, TABLES, Trade
-from tools import postgres
+from examples.orders.query import ENRICHED, Place, command, topic_of
+from examples.orders.shop import MARK, SCHEMA, TABLES, Trade
+from tools import debezium, postgres
 
 ROOT = Path(__file__).parents[2]
 LOGICAL = "-c fsync=off -c wal_level=logical"
@@ -28,25 +27,62 @@ _SHOWN_EVERY_S = 10.0
 _BATCHES_BEFORE_KILL = 3
 _END_SECONDS = 300
 _LOG_CHARS = 3000
+_CHANGES_PER_BROKEN = 150
 
 
 def run(spark: SparkSession, place: Place, *, changes: int, per_second: int) -> bool:
     """Run the demo: do the three targets hold what PostgreSQL joins?"""
     with psycopg.connect(place.dsn, autocommit=True) as connection:
         connection.execute(SCHEMA)
-    for topic in (*TABLES, ENRICHED):
+    for topic in (*map(topic_of, TABLES), ENRICHED):
         make_topic(spark, place.servers, topic)
-    capture = Capture(spark, place.dsn, place.servers)
     trade = Trade(place.dsn, changes, per_second)
+    tables = ",".join(f"shop.{table}" for table in (*TABLES, MARK))
+    connector = debezium.postgres(place.dsn, tables, prefix="pg")
     query = Query(place)
-    try:
-        trade.start()
-        follow(trade, capture, query)
-        query.finish()
-    finally:
-        query.kill()
-        capture.close()
-    return report(spark, place, capture)
+    query.say("Debezium starts")
+    with debezium.running(Path(place.directory) / "debezium", place.servers, connector) as worker:
+        try:
+            trade.start()
+            broken = follow(trade, Capture(spark, place, worker), query)
+            query.finish()
+        finally:
+            query.kill()
+    return report(spark, place, trade, broken)
+
+
+@dataclass
+class Capture:
+    """Debezium, which sends the changes to the topics, and records that nobody can read."""
+
+    spark: SparkSession
+    place: Place
+    worker: debezium.Worker
+    broken: int = 0
+
+    def spoil(self, wanted: int) -> None:
+        """Send truncated records until there are as many as wanted."""
+        self.worker.refuse_failed()
+        if self.broken < wanted:
+            topics = [topic_of(list(TABLES)[n % 3]) for n in range(self.broken, wanted)]
+            records = [(topic, '{"order_id":1}', '{"before":null,"aft') for topic in topics]
+            frame = self.spark.createDataFrame(records, "topic string, key string, value string")
+            writer = frame.write.format("kafka")
+            writer.option("kafka.bootstrap.servers", self.place.servers).save()
+            self.broken = wanted
+
+    def drain(self) -> None:
+        """Wait until Debezium has sent all that has been committed so far."""
+        with psycopg.connect(self.place.dsn, autocommit=True) as connection:
+            (end,) = connection.execute("SELECT pg_current_wal_lsn()").fetchone() or ()
+            connection.execute(f"INSERT INTO shop.{MARK} VALUES (1)")
+            asked = "SELECT bool_and(confirmed_flush_lsn > %s::pg_lsn) FROM pg_replication_slots"
+            deadline = time.monotonic() + _END_SECONDS
+            while connection.execute(asked, [end]).fetchone() != (True,):
+                self.worker.refuse_failed()
+                if time.monotonic() > deadline:
+                    raise SystemExit(f"Debezium does not come to its end: {self.worker.log}")
+                time.sleep(0.2)
 
 
 @dataclass
@@ -106,16 +142,20 @@ class Query:
         print(f"{time.monotonic() - self.started:5.0f} s  {text}", flush=True)
 
 
-def follow(trade: Trade, capture: Capture, query: Query) -> None:
-    """Send the changes as they come, until there are no more; meanwhile kill the query once."""
+def follow(trade: Trade, capture: Capture, query: Query) -> int:
+    """Watch until all changes are in the topics, and kill the query once on the way.
+
+    Returns how many records nobody can read.
+    """
     query.start()
     query.say("the query starts")
     shown = time.monotonic()
     over = False
     while not over or not query.kills:
         over = not trade.is_alive()
-        sent = capture.send()
-        over = over and not sent
+        capture.spoil(trade.changed // _CHANGES_PER_BROKEN)
+        if over:
+            capture.drain()
         batch = query.batch()
         if batch >= 0 and not trade.opened.is_set():
             query.say("customers and products are in; the shop opens")
@@ -130,19 +170,18 @@ def follow(trade: Trade, capture: Capture, query: Query) -> None:
         if time.monotonic() - shown > _SHOWN_EVERY_S:
             shown = time.monotonic()
             done = "no micro-batch yet" if batch < 0 else f"micro-batch {batch} is in PostgreSQL"
-            query.say(f"{capture.events:,} changes captured; {done}")
+            query.say(f"{trade.changed:,} rows changed in the shop; {done}")
         time.sleep(0.3)
+    return capture.broken
 
 
-def report(spark: SparkSession, place: Place, capture: Capture) -> bool:
+def report(spark: SparkSession, place: Place, trade: Trade, broken: int) -> bool:
     """Print what the targets hold beside what they should: is it the same?"""
     wanted = check.expected(place)
     letters = spark.read.parquet(place.letters).count()
-    print(
-        f"\n{capture.events:,} changes of 3 tables became {len(wanted):,} orders with their joins"
-    )
-    equal = letters == capture.broken
-    print(f"dead letters: {letters:,} of {capture.broken:,} malformed records")
+    print(f"\n{trade.changed:,} changes of 3 tables became {len(wanted):,} orders with their joins")
+    equal = letters == broken
+    print(f"dead letters: {letters:,} of {broken:,} malformed records")
     for name, found in check.targets(spark, place).items():
         differing = check.differences(found, wanted)
         equal = equal and not differing

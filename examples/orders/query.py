@@ -21,8 +21,8 @@ COLUMNS = {
     "products": "product_id long, title string, price decimal(10,2)",
     "orders": "order_id long, customer_id long, product_id long, quantity int, placed_at timestamp",
 }
-ENCODINGS = {"products": {"price": "string"}}
-"""As with ``decimal.handling.mode=string``."""
+ENCODINGS = {"products": {"price": "Decimal"}}
+"""How Debezium encodes what JSON has no type for; its records come without their schemas."""
 ENRICHED = "orders_enriched"
 """The table that is kept, and the topic."""
 
@@ -51,11 +51,17 @@ class Place:
         return Path(self.directory) / "finished"
 
 
+def topic_of(table: str) -> str:
+    """The topic to which Debezium sends the changes of a table of the shop."""
+    return f"pg.shop.{table}"
+
+
 def read(spark: SparkSession, place: Place, table: str) -> dt.Table:
     """A table of the shop, from its change events."""
     return dt.Table.from_topic(
         spark,
-        table,
+        topic_of(table),
+        name=table,
         servers=place.servers,
         key_columns=TABLES[table],
         value=dt.debezium(COLUMNS[table], encodings=ENCODINGS.get(table)),

@@ -12,7 +12,10 @@ import psycopg
 TABLES = {"customers": "customer_id", "products": "product_id", "orders": "order_id"}
 """The tables and their primary keys. No foreign key is declared: customers and products may go."""
 
-SCHEMA = """
+MARK = "finished"
+"""A table of which a row says that no more changes come."""
+
+SCHEMA = f"""
 CREATE SCHEMA shop;
 CREATE TABLE shop.customers (customer_id bigint PRIMARY KEY, name text NOT NULL, city text);
 CREATE TABLE shop.products
@@ -20,7 +23,7 @@ CREATE TABLE shop.products
 CREATE TABLE shop.orders
   (order_id bigint PRIMARY KEY, customer_id bigint, product_id bigint, quantity int NOT NULL,
    placed_at timestamptz NOT NULL);
-CREATE PUBLICATION changes FOR TABLE shop.customers, shop.products, shop.orders;
+CREATE TABLE shop.{MARK} (id int PRIMARY KEY);
 CREATE SCHEMA reports;
 """
 COLUMNS = "order_id, customer_id, product_id, quantity, placed_at, name, city, title, price, amount"
