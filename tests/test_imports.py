@@ -24,7 +24,8 @@ BUCKETS = {*PLANS, "state", "operators", "engine"}
 LAYERS = {
     "errors": set(),
     "columns": set(),
-    "arguments": {"errors"},
+    "hints": {"errors"},
+    "arguments": {"errors", "hints"},
     "sessions": set(),
     "files": {"errors", "sessions"},
     "refusals": {"errors", "files"},
@@ -45,17 +46,17 @@ LAYERS = {
         *("lookup", "plan"),
     },
     "snapshots": {*ARRAYS, "laws", "arguments", "refusals", "sessions", "lake", "upsert", "plan"},
-    "topology": {"arguments", "columns", "plan", "physical", "io", "spark"},
+    "topology": {"arguments", "columns", "hints", "plan", "physical", "io", "spark"},
     "table_sources": {"arguments", "columns", "errors", "io", "lake", "plan", "topology"},
     "look_ups": {"arguments", "laws", "lookup", "plan", "topology"},
     "dsl": {
         *("arguments", "columns", "errors", "lake", "laws", "lookup", "plan", "physical", "io"),
-        *("look_ups", "table_sources", "topology"),
+        *("hints", "look_ups", "table_sources", "topology"),
     },
     "results": {"arguments", "errors", "io", "physical", "plan", "spark", "topology"},
     "testing": {*BUCKETS, "spark", "topology", "dsl", "results"},
     "cli": {"errors", "columns", "spark", "topology", "results"},
-    "__init__": {"errors", "io", "lookup", "plan", "spark", "snapshots", "dsl", "results"},
+    "__init__": {"errors", "hints", "io", "lookup", "plan", "spark", "snapshots", "dsl", "results"},
 }
 WITHOUT_SPARK = {
     "errors",

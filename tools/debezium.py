@@ -25,7 +25,11 @@ _CONNECTORS = {
     "postgres": "io.debezium.connector.postgresql.PostgresConnector",
     "mariadb": "io.debezium.connector.mariadb.MariaDbConnector",
 }
-_STREAMS = ("Starting streaming", "Keepalive thread is running", "Searching for WAL resume position")
+_STREAMS = (
+    "Starting streaming",
+    "Keepalive thread is running",
+    "Searching for WAL resume position",
+)
 _LOG_CHARS = 3000
 
 
@@ -122,9 +126,7 @@ def jars() -> str:
     return fetched.stdout.split()[-1]
 
 
-def postgres(
-    dsn: str, tables: str, *, prefix: str = "shop", **options: str
-) -> dict[str, str]:
+def postgres(dsn: str, tables: str, *, prefix: str = "shop", **options: str) -> dict[str, str]:
     """A connector for tables of a PostgreSQL database; ``options``: with ``_`` for dots."""
     given = dict(part.split("=", 1) for part in dsn.split())
     return {

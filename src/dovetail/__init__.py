@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from dovetail.dsl import GroupedStream, GroupedTable, Stream, Table, WindowedStream, WindowedTable
 from dovetail.errors import (
     BatchError,
@@ -15,6 +17,7 @@ from dovetail.errors import (
     StorageError,
     TargetError,
 )
+from dovetail.hints import OF_MODULE, MissingNameError, nearest
 from dovetail.io.avro import avro
 from dovetail.io.debezium import debezium
 from dovetail.io.delta import to_delta
@@ -139,3 +142,10 @@ __all__ = [
     "upgrade",
     "within",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    if name.startswith("_"):
+        raise AttributeError(f"module 'dovetail' has no attribute {name!r}")
+    remedy = OF_MODULE.get(name) or nearest(name, __all__)
+    raise MissingNameError("dovetail", f"there is no dt.{name}", remedy)

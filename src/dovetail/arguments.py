@@ -27,6 +27,7 @@ from typing import (
 )
 
 from dovetail.errors import PlanError
+from dovetail.hints import OF_ARGUMENTS, OF_VALUES, nearest
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -77,8 +78,8 @@ def validated(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             given = signature.bind(*args, **kwargs).arguments
-        except TypeError:
-            return function(*args, **kwargs)  # which says what is missing or unknown
+        except TypeError as error:
+            raise _unbound(operator, signature, args, kwargs, error) from None
         kinds = _kinds(function)
         for name, value in given.items():
             if name in kinds:
@@ -87,6 +88,69 @@ def validated(function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **kwargs)
 
     return call
+
+
+class CallError(PlanError, TypeError):
+    """A call lacks an argument, or has one that it does not take; also a ``TypeError``."""
+
+
+def _unbound(
+    operator: str,
+    signature: inspect.Signature,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    error: TypeError,
+) -> CallError:
+    """Return the error of a call whose arguments do not fit its signature."""
+    parameters = {n: p for n, p in signature.parameters.items() if n not in ("self", "cls")}
+    kinds = [parameter.kind for parameter in parameters.values()]
+    by_name = [n for n, p in parameters.items() if p.kind is not p.POSITIONAL_ONLY]
+    positional = [n for n, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
+        for name in kwargs:
+            if name not in by_name:
+                remedy = OF_ARGUMENTS.get((operator, name)) or nearest(name, by_name)
+                return CallError(operator, f"there is no argument {name}=", remedy)
+    bound = len(args) - (len(signature.parameters) - len(parameters))
+    if bound > len(positional) and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        if inspect.Parameter.VAR_KEYWORD in kinds:
+            remedy = f"Give each a name: {operator}(name=...)"
+        else:
+            rest = [f"{name}=" for name in by_name if name not in positional]
+            remedy = f"Give the others by name: {', '.join(rest)}" if rest else "Leave it out"
+        count = len(positional)
+        return CallError(
+            operator, f"{bound} arguments come without a name, at most {count} do", remedy
+        )
+    lacking = [
+        name
+        for n, (name, p) in enumerate(parameters.items())
+        if p.default is p.empty
+        and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+        and name not in kwargs
+        and (p.kind is p.KEYWORD_ONLY or n >= bound)
+    ]
+    if not lacking:
+        return CallError(operator, str(error), f"Call it as {_called(operator, parameters)}")
+    named = ", ".join(f"{name}=" for name in lacking)
+    verb = "is" if len(lacking) == 1 else "are"
+    return CallError(
+        operator, f"{named} {verb} missing", f"Call it as {_called(operator, parameters)}"
+    )
+
+
+def _called(operator: str, parameters: Mapping[str, inspect.Parameter]) -> str:
+    """Return how a function is called, with the arguments that it needs."""
+    stars: dict[Any, str] = {
+        inspect.Parameter.VAR_POSITIONAL: "*",
+        inspect.Parameter.VAR_KEYWORD: "**",
+    }
+    needed = [
+        f"{name}=..." if p.kind is p.KEYWORD_ONLY else f"{stars.get(p.kind, '')}{name}"
+        for name, p in parameters.items()
+        if p.default is p.empty
+    ]
+    return f"{operator}({', '.join(needed)})"
 
 
 def validated_fields(class_: C) -> C:
@@ -131,8 +195,10 @@ def _kinds(function: Callable[..., Any]) -> dict[str, Any]:
 def _refuse(operator: str, argument: str, value: Any, kind: Any) -> None:
     if _fits(value, kind):
         return
-    found = next(_misfits(value, kind), f"is {_shown(value)}")
-    raise PlanError(operator, f"{argument} {found}", f"Give {_either(_said(kind))}")
+    shown = _shown(value)
+    found = next(_misfits(value, kind), f"is {shown}")
+    hint = OF_VALUES.get((operator, shown)) or OF_VALUES.get(("", shown))
+    raise PlanError(operator, f"{argument} {found}", hint or f"Give {_either(_said(kind))}")
 
 
 def _fits(value: Any, kind: Any) -> bool:

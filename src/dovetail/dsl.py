@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dovetail.arguments import ColumnName, ColumnNames, Text, validated
+from dovetail.hints import HintedGroups
 from dovetail.laws.stream_join import Unmatched
 from dovetail.laws.table_join import How
 from dovetail.look_ups import LooksUp
@@ -193,7 +194,7 @@ class Table(TableSources):
         return GroupedTable(self.plan, columns)
 
 
-class GroupedTable:
+class GroupedTable(HintedGroups):
     """A table's rows by the columns that they are grouped by."""
 
     def __init__(self, plan: Node, by: Sequence[str]) -> None:
@@ -343,7 +344,7 @@ class Stream(LooksUp):
         return GroupedStream(self.plan, columns)
 
 
-class GroupedStream:
+class GroupedStream(HintedGroups):
     """A stream's records by the columns that they are grouped by."""
 
     def __init__(self, plan: Node, by: Sequence[str]) -> None:
@@ -372,7 +373,7 @@ class GroupedStream:
         return WindowedStream(self._plan, self._by, windows)
 
 
-class WindowedStream:
+class WindowedStream(HintedGroups):
     """A stream's records by columns and windows of time."""
 
     def __init__(self, plan: Node, by: Sequence[str], windows: Windows) -> None:

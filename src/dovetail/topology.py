@@ -4,7 +4,7 @@ it can be run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from dovetail.arguments import ColumnName, ColumnNames, Path, Positive, Rule, Text, validated
 from dovetail.columns import DELETED, PROBLEM, TIMESTAMP
+from dovetail.hints import Hinted, HintedWindows
 from dovetail.io.formats import ReadFormat, format_of
 from dovetail.io.kafka import Servers, Starting, Topic, topic_records
 from dovetail.io.records import OFFSET, PARTITION, Malformed, Records, readable
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Planned:
+class Planned(Hinted):
     """A table, a stream or a windowed table with all that it is made from. Never changed in
     place.
     """
@@ -41,6 +42,9 @@ class Planned:
     @validated
     def __init__(self, plan: Node) -> None:
         self.plan = plan
+
+    def _columns(self) -> Iterable[str]:
+        return self.plan.row.names
 
     def explain(self) -> None:
         """Print the topology: its joins, its stages, their shuffles and their state."""
@@ -51,7 +55,7 @@ class Planned:
         return f"{type(self).__name__}[{self.plan.name}; key {names}]"
 
 
-class Windowed(Planned):
+class Windowed(HintedWindows, Planned):
     """What a windowed table is to those that it is joined with."""
 
 

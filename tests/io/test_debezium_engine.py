@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import mariadb_server
 import pytest
@@ -59,7 +59,7 @@ class Postgres:
         "id long, note string, price decimal(10,2), moment timestamp, wall timestamp_ntz, "
         "day date, flag boolean, ratio double, tags array<string>, data binary, doc string"
     )
-    encodings = {"price": "Decimal", "wall": "MicroTimestamp"}
+    encodings: ClassVar = {"price": "Decimal", "wall": "MicroTimestamp"}
     types = (
         "id bigint PRIMARY KEY, note text, price numeric(10,2), moment timestamptz, "
         "wall timestamp, day date, flag boolean, ratio double precision, tags text[], "
@@ -130,7 +130,7 @@ class MariaDb:
         "id long, note string, price decimal(10,2), moment timestamp, wall timestamp_ntz, "
         "day date, flag boolean, ratio double, data binary, kind string"
     )
-    encodings = {"price": "Decimal", "wall": "MicroTimestamp"}
+    encodings: ClassVar = {"price": "Decimal", "wall": "MicroTimestamp"}
     types = (
         "id bigint PRIMARY KEY, note text, price decimal(10,2), moment timestamp(6) NULL, "
         "wall datetime(6), day date, flag boolean, ratio double, data blob, kind enum('x','y')"
@@ -276,7 +276,7 @@ class Feed:
     def rows(self, columns: str, **options: Any) -> Rows:
         """The table's current rows."""
         names = [column.split()[0] for column in columns.split(", ")]
-        print([l["_problem"]+l["row"] for l in self.table(columns, malformed="dead_letter").dead_letters().collect()][:5]); found = self.table(columns, **options).changelog(emit="batch").collect()
+        found = self.table(columns, **options).changelog(emit="batch").collect()
         return sorted((_plain(row, names) for row in found), key=lambda row: row[0])
 
 

@@ -77,13 +77,14 @@ _ISO_DATE: Final = r"^([+-]?\d{4,}-\d\d-\d\d)(Z|[+-]\d\d:\d\d)?$"
 _ISO_TIME: Final = r"^(\d\d:\d\d:\d\d(\.\d+)?)Z?$"
 _CODED: Final = (
     BinaryType,
+    BooleanType,
     DateType,
     DayTimeIntervalType,
     DecimalType,
     TimestampNTZType,
     TimestampType,
 )
-"""The types of which JSON has no values of its own."""
+"""The types that are read from JSON as text: it has no values of theirs, or others do as well."""
 _AMBIGUOUS: Final = (DayTimeIntervalType, DecimalType, TimestampNTZType, TimestampType)
 """The types whose values mean nothing without an encoding."""
 
@@ -95,7 +96,7 @@ DESCRIBED: Final = StructType([StructField("field", StringType()), *_ITEMS]).add
 
 _ZONED_STAMPS: Final = (f"{TIME}ZonedTimestamp", f"{TIME}IsoTimestamp")
 _TAKEN: Final[Mapping[type[DataType], tuple[str, ...]]] = {
-    BooleanType: ("boolean",),
+    BooleanType: ("boolean", "int"),
     ByteType: ("int", "long"),
     ShortType: ("int", "long"),
     IntegerType: ("int", "long", *_PER_MICROSECOND),
@@ -217,7 +218,7 @@ def coded_within(type_: DataType) -> DataType | None:
         return None
     for one in inner:
         leaf = element_of(one)
-        if isinstance(leaf, _CODED) and not isinstance(leaf, BinaryType):
+        if isinstance(leaf, _CODED) and not isinstance(leaf, (BinaryType, BooleanType)):
             return leaf
         if (found := coded_within(one)) is not None:
             return found
@@ -303,6 +304,13 @@ class Raw:
         epoch = F.lit("1970-01-01").cast(type_)
         return F.timestamp_add("MICROSECOND", self._stamp(), epoch)
 
+    def _boolean(self, type_: DataType) -> Column:
+        """MySQL's and MariaDB's booleans are the numbers 0 and 1."""
+        text = self.column.cast("string")
+        return F.when(text.isin("true", "1"), F.lit(True)).when(
+            text.isin("false", "0"), F.lit(False)
+        )
+
     def _date(self, type_: DataType) -> Column:
         days = F.date_from_unix_date(self.column.try_cast("int"))
         return F.coalesce(days, self._matched(_ISO_DATE).try_cast("date"))
@@ -367,6 +375,7 @@ class Raw:
 
     _made: ClassVar[Mapping[type[DataType], Callable[[Raw, DataType], Column]]] = {
         BinaryType: _binary,
+        BooleanType: _boolean,
         DateType: _date,
         DayTimeIntervalType: _interval,
         DecimalType: _decimal,

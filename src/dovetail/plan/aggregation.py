@@ -17,6 +17,11 @@ from dovetail.plan.joins import as_entry, refuse_corrected
 from dovetail.plan.nodes import WINDOW_FIELDS, Describe, Entry, Node
 from dovetail.plan.windows import Windows
 
+_ONE_GROUP = (
+    "Name at least one. For one group of all rows, make a column for it: "
+    "with_columns(all=F.lit(1)).group_by('all')"
+)
+
 
 @dataclass(frozen=True)
 class Aggregated:
@@ -95,7 +100,7 @@ def aggregation(
     name = label or f"aggregate of {node.name} by {', '.join(by)}"
     refuse_corrected(name, node)
     if not by:
-        raise PlanError(name, "group_by() names no column", "Name at least one")
+        raise PlanError(name, "group_by() names no column", _ONE_GROUP)
     refuse_duplicates(name, by, "Name it once in group_by()")
     for column in by:
         refuse_key_type(name, known_field(name, "group_by()", column, node.row, of=node.name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -77,16 +78,38 @@ def known_field(
     of: str | None = None,
     hint: str = "",
 ) -> StructField:
-    """The column of this name, or an error that says where it is named and which are known, ``of``
-    which input.
+    """Return the column of this name.
+
+    Raises ``PlanError`` for an unknown name, which says ``where`` it is named, which columns are
+    known, ``of`` which input, and the nearest of them.
     """
     if not isinstance(name, str) or name not in schema.names:
         raise PlanError(
             operator,
             f"{where} names an unknown column {name!r}",
-            f"Known{f' in {of}' if of else ''} are {', '.join(schema.names)}{hint}",
+            f"Known{f' in {of}' if of else ''} are {', '.join(schema.names)}{hint}"
+            f"{_meant(where, name, schema.names)}",
         )
     return schema[name]
+
+
+_TAKES_EXPRESSIONS = ("timestamp=", "deleted=", "sequence=", "log_partition=", "window_of=")
+
+
+def _meant(where: str, name: object, names: Sequence[str]) -> str:
+    """Return what an unknown name may mean: the nearest known one, or an expression."""
+    if not isinstance(name, str):
+        return ""
+    lower = {known.lower(): known for known in names}
+    close = difflib.get_close_matches(name.lower(), lower, n=1)
+    if close:
+        return f"; the nearest is {lower[close[0]]!r}"
+    if not name.replace("_", "a").replace(".", "a").replace(" ", "a").isalnum():
+        computed = f'F.expr("{name}")'
+        if where in _TAKES_EXPRESSIONS:
+            return f"; for an expression write {computed}"
+        return f"; make a column of an expression first: with_columns(name={computed})"
+    return ""
 
 
 def keyed(

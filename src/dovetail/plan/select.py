@@ -194,7 +194,8 @@ def session_for(operator: str, argument: str) -> SparkSession:
         raise PlanError(
             operator,
             f"{argument} has Spark expressions, and there is no Spark session",
-            "Start one, or name columns only, as in select={'total': 'left.amount'}",
+            "Start one; a test gives it to testing.Driver(..., spark=spark), too. Or name columns "
+            "only, as in select={'total': 'left.amount'}",
         )
     return spark
 

@@ -175,6 +175,12 @@ class Driver:
                 f"{len(given)} rows come with {len(times)} timestamps",
                 "Give one timestamp for all rows, or one each",
             )
+        if None in times:
+            raise DataError(
+                source.title,
+                f"row {times.index(None) + 1} of pipe has no time",
+                "Give pipe(..., timestamp=...), one for all rows or one each",
+            )
         taken = arrow_rows(source, self._sources[source], given, times, gone, self._sequence)
         self.dropped += self._root.accept(source, taken)
         self._fed.append((source, taken))
