@@ -291,5 +291,5 @@ def test_a_text_has_its_own_times(orders: dt.Table) -> None:
     for options in ({"timestamp": 1}, {"deleted": True}):
         with pytest.raises(PlanError, match="a text, which has its own times and deletes"):
             Driver(orders).pipe(orders, "time | id\n1 | 1", **options)
-    with pytest.raises(DataError, match="null timestamp"):
+    with pytest.raises(DataError, match="a row of pipe has no time"):
         Driver(orders).pipe(orders, {"id": 1})

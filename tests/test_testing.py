@@ -93,7 +93,7 @@ def test_a_bad_row_is_refused_and_nothing_has_happened(orders: Table, payments: 
     driver = Driver(orders.join(payments))
     driver.pipe(orders, {"id": 1, "amount": 5}, timestamp=1)
     before = driver.snapshot()
-    with pytest.raises(DataError, match="table orders: 1 rows have a null timestamp"):
+    with pytest.raises(DataError, match="table orders: a row of pipe has no time"):
         driver.pipe(orders, [{"id": 2}, {"id": 1}], timestamp=[5, None])
     with pytest.raises(DataError, match=r"unknown columns amuont.*Its columns are id, amount"):
         driver.pipe(orders, {"id": 1, "amuont": 5}, timestamp=1)

@@ -100,15 +100,15 @@ def _meant(where: str, name: object, names: Sequence[str]) -> str:
     """Return what an unknown name may mean: the nearest known one, or an expression."""
     if not isinstance(name, str):
         return ""
-    lower = {known.lower(): known for known in names}
-    close = difflib.get_close_matches(name.lower(), lower, n=1)
-    if close:
-        return f"; the nearest is {lower[close[0]]!r}"
-    if not name.replace("_", "a").replace(".", "a").replace(" ", "a").isalnum():
+    if not name.replace("_", "a").replace(".", "a").isalnum():
         computed = f'F.expr("{name}")'
         if where in _TAKES_EXPRESSIONS:
             return f"; for an expression write {computed}"
         return f"; make a column of an expression first: with_columns(name={computed})"
+    lower = {known.lower(): known for known in names}
+    close = difflib.get_close_matches(name.lower(), lower, n=1)
+    if close:
+        return f"; the nearest is {lower[close[0]]!r}"
     return ""
 
 

@@ -175,12 +175,13 @@ class Driver:
                 f"{len(given)} rows come with {len(times)} timestamps",
                 "Give one timestamp for all rows, or one each",
             )
-        if None in times:
-            raise DataError(
-                source.title,
-                f"row {times.index(None) + 1} of pipe has no time",
-                "Give pipe(..., timestamp=...), one for all rows or one each",
-            )
+        for row, time in zip(given, times, strict=True):
+            if time is None and all(row.get(name) is not None for name in source.key.names):
+                raise DataError(
+                    source.title,
+                    f"a row of pipe has no time: {dict(row)}",
+                    "Give pipe(..., timestamp=...), one for all rows or one each",
+                )
         taken = arrow_rows(source, self._sources[source], given, times, gone, self._sequence)
         self.dropped += self._root.accept(source, taken)
         self._fed.append((source, taken))
