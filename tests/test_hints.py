@@ -49,6 +49,11 @@ def test_no_hint_hides_a_call(name: str) -> None:
                 getattr(one, name)
 
 
+def change() -> testing.Change:
+    """A change of the orders."""
+    return testing.Driver(ORDERS).pipe(ORDERS, {"id": 1}, timestamp=1)[0]
+
+
 def calls_named(text: str) -> set[str]:
     """The calls that a remedy names."""
     return set(re.findall(r"(?<![.\w])(\w+)\(", text))
@@ -82,6 +87,9 @@ def test_a_remedy_for_the_package_names_what_is_there(text: str) -> None:
         (lambda: CLICKS.group_by("customer").count(), "agg(n=dt.count())"),
         (lambda: HOURLY.write_stream(dt.to_memory("x"), checkpoint="x"), "to_table()"),
         (lambda: HOURLY.where("n > 1"), "to_stream()"),
+        (lambda: testing.Driver(ORDERS).send, "Write pipe(table"),
+        (lambda: change().amount, "Read values['amount']"),
+        (lambda: change()["id"], "key['id']"),
         (lambda: dt.tumblng, "The nearest name is 'tumbling'"),
         (lambda: dt.avg, "dt.mean"),
     ],
@@ -106,6 +114,9 @@ def test_names(call: Callable[[], Any], words: str) -> None:
         (lambda: dt.Table.from_static(pd.DataFrame({"id": [1]}), key="id"), "createDataFrame"),
         (lambda: dt.Table(pd.DataFrame({"id": [1]})), "createDataFrame"),
         (lambda: ORDERS.union(PAID.group_by("id"), source="s"), "Aggregate it first"),
+        (lambda: ORDERS.rename(amount="sum"), "Write rename({'old': 'new'})"),
+        (lambda: ORDERS.join(PAID, select=["left.amont"]), "the nearest is 'left.amount'"),
+        (dt.explain, "no result is given"),
         (lambda: ORDERS.group_by("custmer").agg(n=dt.count()), "the nearest is 'customer'"),
         (
             lambda: ORDERS.group_by("amount > 1").agg(n=dt.count()),

@@ -54,7 +54,7 @@ LAYERS = {
         *("hints", "look_ups", "table_sources", "topology"),
     },
     "results": {"arguments", "errors", "io", "physical", "plan", "spark", "topology"},
-    "testing": {*BUCKETS, "spark", "topology", "dsl", "results"},
+    "testing": {*BUCKETS, "hints", "spark", "topology", "dsl", "results"},
     "cli": {"errors", "columns", "spark", "topology", "results"},
     "__init__": {"errors", "hints", "io", "lookup", "plan", "spark", "snapshots", "dsl", "results"},
 }

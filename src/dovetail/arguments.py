@@ -109,7 +109,8 @@ def _unbound(
     if inspect.Parameter.VAR_KEYWORD not in kinds:
         for name in kwargs:
             if name not in by_name:
-                remedy = OF_ARGUMENTS.get((operator, name)) or nearest(name, by_name)
+                hint = OF_ARGUMENTS.get((operator, name)) or OF_ARGUMENTS.get((operator, "*"))
+                remedy = hint or nearest(name, by_name)
                 return CallError(operator, f"there is no argument {name}=", remedy)
     bound = len(args) - (len(signature.parameters) - len(parameters))
     if bound > len(positional) and inspect.Parameter.VAR_POSITIONAL not in kinds:

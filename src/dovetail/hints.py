@@ -71,7 +71,7 @@ OF_TABLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("selectKey", "set_index", "keyBy", "repartition", "partitionBy"), _KEY),
     **dict.fromkeys(("reKey", "re_key"), _KEY),
     **dict.fromkeys(("toStream", "asStream"), "Write to_stream()"),
-    **dict.fromkeys(("toTable", "asTable"), "Write to_table(), of a stream"),
+    **dict.fromkeys(("toTable", "asTable", "to_table"), "Write to_table(), of a stream"),
     **dict.fromkeys(("fillna", "fill_null"), "Write with_columns(x=F.coalesce('x', F.lit(0)))"),
     **dict.fromkeys(("dropna", "na"), "Write where('x IS NOT NULL')"),
     **dict.fromkeys(("cast", "astype"), "Write with_columns(x=F.col('x').cast('long'))"),
@@ -155,6 +155,26 @@ OF_MODULE: Final[Mapping[str, str]] = {
 """The same for the package."""
 
 
+_OF_DRIVERS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("send", "pipe_input", "pipeInput", "process", "feed", "write", "put"),
+        ("Write pipe(table, {'id': 1}, timestamp=...)"),
+    ),
+    **dict.fromkeys(
+        ("changes", "output", "read_output", "readValue", "results"),
+        ("Write read(), for the changes since the last one"),
+    ),
+    **dict.fromkeys(
+        ("advanceWallClockTime", "advance_time", "advance"),
+        ("Write advance_wall_clock('1 min'), or advance_stream_time(...)"),
+    ),
+}
+_OF_CHANGES: Final[Mapping[str, str]] = {
+    "value": "Read values, a mapping of columns",
+    "time": "Read timestamp_us or timestamp",
+}
+
+
 class MissingNameError(PlanError, AttributeError):
     """A name that an object does not have; also an ``AttributeError``."""
 
@@ -174,10 +194,13 @@ class Hinted:
 
     def _instead(self, name: str) -> str:
         if name in self._columns():
-            return _of_column(name)
+            return self._of_column(name)
         if name in self._hints:
             return self._hints[name]
         return nearest(name, (one for one in dir(type(self)) if not one.startswith("_")))
+
+    def _of_column(self, name: str) -> str:
+        return f'Name a column by its name, "{name}", or in an expression as F.col("{name}")'
 
     def __bool__(self) -> bool:
         return True
@@ -193,7 +216,7 @@ class Hinted:
         def __getitem__(self, name: object) -> NoReturn:
             kind = type(self).__name__
             if isinstance(name, str):
-                raise NoRowsError(kind, f"it has no item {name!r}", _of_column(name))
+                raise NoRowsError(kind, f"it has no item {name!r}", self._of_column(name))
             raise NoRowsError(kind, "it holds no rows", ROWS)
 
         def __iter__(self) -> Iterator[Any]:
@@ -206,8 +229,19 @@ class Hinted:
             raise NoRowsError(type(self).__name__, "it holds no rows to count", _COUNT)
 
 
-def _of_column(name: str) -> str:
-    return f'Name a column by its name, "{name}", or in an expression as F.col("{name}")'
+class HintedDriver(Hinted):
+    """A driver of tests."""
+
+    _hints = _OF_DRIVERS
+
+
+class HintedChange(Hinted):
+    """A change, whose columns are values of two mappings."""
+
+    _hints = _OF_CHANGES
+
+    def _of_column(self, name: str) -> str:
+        return f"Read values[{name!r}], or key[{name!r}]"
 
 
 class HintedGroups(Hinted):
@@ -250,6 +284,7 @@ OF_ARGUMENTS: Final[Mapping[tuple[str, str], str]] = {
     ("join", "left_on"): "Write on={'left_column': 'right_column'}",
     ("join", "right_on"): "Write on={'left_column': 'right_column'}",
     ("join", "suffixes"): "Write select={'other_name': 'right.column'}",
+    ("rename", "*"): "Write rename({'old': 'new'})",
     ("write_stream", "checkpointLocation"): "Write checkpoint=",
     ("write_stream", "trigger"): "Write availableNow=True or processingTime='10 seconds'",
     ("write_stream", "outputMode"): "A changelog has no output mode; see emit=",

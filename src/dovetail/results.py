@@ -174,5 +174,10 @@ def upgrade(
 
 @validated
 def explain(*results: Planned) -> None:
-    """Print the topology of several results: as ``Table.explain``, and which stages are whose."""
+    """Print the topology of several results: as ``Table.explain``, and which stages are whose.
+
+    Raises ``PlanError`` where none is given.
+    """
+    if not results:
+        raise PlanError("explain", "no result is given", "Give tables and streams: explain(table)")
     print(text.explain(*(result.plan for result in results)))

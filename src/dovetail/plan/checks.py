@@ -88,15 +88,22 @@ def known_field(
             operator,
             f"{where} names an unknown column {name!r}",
             f"Known{f' in {of}' if of else ''} are {', '.join(schema.names)}{hint}"
-            f"{_meant(where, name, schema.names)}",
+            f"{meant(where, name, schema.names)}",
         )
     return schema[name]
 
 
-_TAKES_EXPRESSIONS = ("timestamp=", "deleted=", "sequence=", "log_partition=", "window_of=")
+_TAKES_EXPRESSIONS = ("timestamp=", "select=", "deleted=", "sequence=", "window_of=")
+    "timestamp=",
+    "select=",
+    "deleted=",
+    "sequence=",
+    "log_partition=",
+    "window_of=",
+)
 
 
-def _meant(where: str, name: object, names: Sequence[str]) -> str:
+def meant(where: str, name: object, names: Sequence[str]) -> str:
     """Return what an unknown name may mean: the nearest known one, or an expression."""
     if not isinstance(name, str):
         return ""

@@ -18,7 +18,7 @@ from dovetail.arguments import Rule, Text
 from dovetail.columns import quoted
 from dovetail.errors import PlanError
 from dovetail.laws.table_join import How, preserved
-from dovetail.plan.checks import refuse_duplicates, refuse_names
+from dovetail.plan.checks import meant, refuse_duplicates, refuse_names
 from dovetail.plan.expressions import field_of
 from dovetail.plan.nodes import Node, Selected
 
@@ -219,5 +219,7 @@ def _refuse_key_name(operator: str, name: str, left: Node) -> None:
 
 def _unknown(operator: str, text: str, known: Sequence[str]) -> PlanError:
     return PlanError(
-        operator, f"select= names an unknown column {text!r}", f"Known are {', '.join(known)}"
+        operator,
+        f"select= names an unknown column {text!r}",
+        f"Known are {', '.join(known)}{meant('select=', text, known)}",
     )

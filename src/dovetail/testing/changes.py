@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from dovetail.columns import DELETE, UPSERT
 from dovetail.errors import DataError
+from dovetail.hints import HintedChange
 from dovetail.plan.arrow import arrow_schema
 from dovetail.plan.nodes import Entry, Node
 
@@ -28,7 +29,7 @@ _JSON_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 @dataclass(frozen=True, repr=False)
-class Change:
+class Change(HintedChange):
     """One change of a topology's result.
 
     ``key``: the key columns; ``values``: the value columns, None for a tombstone; a row that a
@@ -47,6 +48,9 @@ class Change:
     def timestamp(self) -> datetime:
         """The event time in UTC."""
         return _EPOCH + timedelta(microseconds=self.timestamp_us)
+
+    def _columns(self) -> list[str]:
+        return [*self.key, *(self.values or {})]
 
     def __repr__(self) -> str:
         values = "deleted" if self.values is None else _show(self.values)

@@ -19,6 +19,7 @@ from dovetail.dsl import Table
 from dovetail.engine.idle import Idle, idle_us
 from dovetail.engine.local import Hash, Local
 from dovetail.errors import CheckpointError, DataError, PlanError
+from dovetail.hints import HintedDriver
 from dovetail.operators.job import END_OF_TIME
 from dovetail.physical.fragment import Buckets, Emit
 from dovetail.physical.inputs import Arrival
@@ -50,7 +51,7 @@ _SNAPSHOT = pa.schema(
 _SNAPSHOT_VERSION = 4
 
 
-class Driver:
+class Driver(HintedDriver):
     """One topology, fed by hand: each ``pipe`` is a micro-batch. Of several results, and of
     ``dt.dead_letters``, all changes are returned, one result's after the other's; ``read`` gives
     those of one.
