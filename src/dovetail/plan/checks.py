@@ -94,13 +94,6 @@ def known_field(
 
 
 _TAKES_EXPRESSIONS = ("timestamp=", "select=", "deleted=", "sequence=", "window_of=")
-    "timestamp=",
-    "select=",
-    "deleted=",
-    "sequence=",
-    "log_partition=",
-    "window_of=",
-)
 
 
 def meant(where: str, name: object, names: Sequence[str]) -> str:
