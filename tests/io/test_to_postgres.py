@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import dovetail as dt
-from dovetail.io import postgres as sink_module
+from dovetail.io import postgres_batch as sink_module
 
 psycopg = pytest.importorskip("psycopg")
 
@@ -171,13 +171,13 @@ def test_many_rows_are_copied_by_several_tasks(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks: list[dict[int, int]] = []
-    copied = sink_module.PostgresTable._copied_by_task
+    copied = sink_module.PostgresTable.copied_by_task
 
     def noted(self: Any, kept: DataFrame, staging: str) -> dict[int, int]:
         tasks.append(copied(self, kept, staging))
         return tasks[-1]
 
-    monkeypatch.setattr(sink_module.PostgresTable, "_copied_by_task", noted)
+    monkeypatch.setattr(sink_module.PostgresTable, "copied_by_task", noted)
     # Each key changes three times, in several tasks; every tenth is deleted at last.
     number = F.col("n")
     changes = place.spark.range(0, 60_000, 1, 3).select(F.col("id").alias("n"))
@@ -437,7 +437,7 @@ def die(directory: str, dsn: str, kind: str, few: str, moment: str) -> None:
     place = Place(session, Path(directory), dsn)
     if few == "many":
         sink_module.ROWS_MAX = 0
-    take = sink_module.PostgresTable.take
+    take = sink_module.PostgresTables.take
 
     def dying(self: Any, batch: DataFrame, number: int) -> None:
         take(self, batch, number)
@@ -447,7 +447,7 @@ def die(directory: str, dsn: str, kind: str, few: str, moment: str) -> None:
     if moment == "within":
         sink_module.Target.record = kill  # type: ignore[method-assign]
     else:
-        sink_module.PostgresTable.take = dying  # type: ignore[method-assign]
+        sink_module.PostgresTables.take = dying  # type: ignore[method-assign]
     place.run(getattr(place, kind)())
 
 
@@ -682,6 +682,12 @@ def test_a_pooler_serves(place: Place, way: str, pooled: str) -> None:
 
 
 def test_several_sinks_of_one_query(place: Place, way: str) -> None:
+    """Rows of one table refer to those of the other, so each micro-batch is one transaction."""
+    place.sql(
+        "CREATE TABLE t (id bigint PRIMARY KEY, v text UNIQUE, _timestamp timestamptz);"
+        "CREATE TABLE other (id bigint PRIMARY KEY REFERENCES t ON DELETE RESTRICT, v text, "
+        "_timestamp timestamptz)"
+    )
     place.come((1, "a"), (2, "b"))
     place.come((1, "c"), (2, None))
     table, stream = place.table(), place.stream()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +31,8 @@ class Line:
     title: str
     dsn: str = field(repr=False)
     timeout_s: float
+    titles: Mapping[str, str] = field(default_factory=dict)
+    """What errors call the sinks of several tables, by the tables' names."""
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
@@ -74,7 +76,7 @@ class Line:
             "WHERE current_setting('synchronous_commit') = 'off'"
         )
 
-    def _failure(self, psycopg: Any, error: Exception) -> Exception:
+    def _failure(self, psycopg: Any, error: Any) -> Exception:
         line = first_line(error)
         if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
             return OSError(without_parameters(self.dsn, line))
@@ -85,9 +87,17 @@ class Line:
                 "GRANT it USAGE and CREATE on the schema, TEMPORARY on the database, and SELECT, "
                 "INSERT, UPDATE and DELETE on the table and on dovetail_queries",
             )
+        detail, table = error.diag.message_detail, error.diag.table_name
+        remedy = "ALTER the table so that it takes the rows, or change them by with_columns() or "
+        if isinstance(error, psycopg.errors.ForeignKeyViolation):
+            remedy = (
+                "See that a row comes with, or after, the row that it refers to: write both tables "
+                "by one query (dt.run), of one dsn. Or ALTER the table, change the rows by "
+                "with_columns() or "
+            )
         return TargetError(
-            self.title,
-            f"PostgreSQL refuses what is written: {line}",
-            "ALTER the table so that it takes the rows, or change them by with_columns() or "
-            "where(), and start the query again",
+            self.titles.get(table, self.title),
+            f"PostgreSQL refuses what is written: {line}"
+            + (f" ({detail.strip().rstrip('.')})" if detail else ""),
+            f"{remedy}where(), and start the query again",
         )

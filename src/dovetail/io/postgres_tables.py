@@ -34,6 +34,35 @@ SELECT ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = indrelid
 FROM pg_index i WHERE indrelid = %s::regclass AND indisunique AND indisvalid AND indimmediate
   AND indpred IS NULL AND indexprs IS NULL
 """
+# Those that refuse a row at once, with the columns that their expressions and conditions read.
+_REFUSING = """
+SELECT indexrelid::regclass::text, ARRAY(SELECT attname::text FROM pg_attribute
+  WHERE attrelid = indrelid AND (attnum = ANY(indkey[0:indnkeyatts - 1]) OR EXISTS (
+    SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = indexrelid
+    AND d.refclassid = 'pg_class'::regclass AND d.refobjid = indrelid AND d.refobjsubid = attnum)))
+FROM pg_index WHERE indrelid = %s::regclass AND (indisunique OR indisexclusion) AND indimmediate
+"""
+# Columns that take a null, which no unique index and no foreign key goes by as by a value.
+_NULLABLE = """
+SELECT attname::text FROM pg_attribute WHERE attrelid = %s::regclass AND NOT attnotnull
+AND NOT EXISTS (SELECT FROM pg_index i WHERE indrelid = attrelid AND attnum = ANY(indkey)
+  AND (to_jsonb(i) ->> 'indnullsnotdistinct')::boolean)
+AND NOT EXISTS (SELECT FROM pg_constraint WHERE contype = 'f' AND confrelid = attrelid
+  AND attnum = ANY(confkey))
+"""
+# Foreign keys that do more than refuse; the columns that they refer to.
+_ACTING = """
+SELECT conname::text, conrelid::regclass::text, confdeltype <> 'a',
+  ARRAY(SELECT attname::text FROM pg_attribute
+    WHERE attrelid = confrelid AND attnum = ANY(confkey))
+FROM pg_constraint WHERE contype = 'f' AND confrelid = %s::regclass
+AND (confdeltype <> 'a' OR confupdtype <> 'a')
+"""
+_BETWEEN = """
+SELECT conname::text, conrelid::regclass::text, confrelid::regclass::text FROM pg_constraint
+WHERE contype = 'f' AND (conrelid = %s::regclass AND confrelid = %s::regclass
+  OR confrelid = %s::regclass AND conrelid = %s::regclass)
+"""
 _LOOSELY_EQUAL = """
 SELECT attname::text FROM pg_attribute JOIN pg_collation c ON c.oid = attcollation
 WHERE attrelid = %s::regclass AND NOT collisdeterministic
@@ -60,6 +89,11 @@ class Target:
     schema: str
     name: str
     columns: Mapping[str, StoreColumn]
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The schema and the name."""
+        return self.schema, self.name
 
     @property
     def called(self) -> str:
@@ -96,10 +130,6 @@ class Target:
         """Whether the table has no rows."""
         return not cursor.execute(f"SELECT 1 FROM {self.called} LIMIT 1").fetchall()
 
-    def clear(self, cursor: Any) -> None:
-        """Delete all rows: unlike those of a TRUNCATE they stay for who reads meanwhile."""
-        cursor.execute(f"DELETE FROM {self.called}")
-
     def staging(self, query: str) -> str:
         """A table that several tasks fill, in SQL."""
         own = blake2b(f"{self.name} {query}".encode(), digest_size=8).hexdigest()
@@ -110,10 +140,10 @@ class Target:
         self.drop(cursor, staging)
         self._stage(cursor, f"UNLOGGED TABLE {staging}")
 
-    def stage_here(self, cursor: Any) -> str:
-        """A table of the transaction's own, in SQL."""
-        self._stage(cursor, "TEMPORARY TABLE dovetail_changes ON COMMIT DROP")
-        return "pg_temp.dovetail_changes"
+    def stage_here(self, cursor: Any, number: int) -> str:
+        """A table of the transaction's own, by its number there, in SQL."""
+        self._stage(cursor, f"TEMPORARY TABLE dovetail_changes_{number} ON COMMIT DROP")
+        return f"pg_temp.dovetail_changes_{number}"
 
     def _stage(self, cursor: Any, table: str) -> None:
         own = {TASK: "bigint"}
@@ -134,59 +164,206 @@ class Target:
         asked = f"SELECT count(*) FROM {staging} WHERE {_of(tasks)}"
         return int(cursor.execute(asked).fetchone()[0])
 
-    def append(self, cursor: Any, staging: str, tasks: Sequence[int]) -> None:
-        """Append the rows of these tasks."""
-        columns = _listed(self.columns)
-        cursor.execute(
-            f"INSERT INTO {self.called} ({columns}) SELECT {columns} FROM {staging} "
-            f"WHERE {_of(tasks)}"
-        )
+    def moves(self, cursor: Any) -> Moves | None:
+        """How values that are unique beside the key move from row to row; None where none are.
 
-    def merge(self, cursor: Any, staging: str, tasks: Sequence[int] | None) -> None:
-        """Bring the table to the state after the changes that are staged, by the last one of each
-        key; ``tasks``: after those of these alone.
+        Raises ``TargetError`` where they cannot.
         """
-        where = "" if tasks is None else f"WHERE {_of(tasks)}"
-        if tasks is not None:
-            cursor.execute(f"ANALYZE {staging}")
-        texts = {name for name, c in self.columns.items() if c.type in ("text", "varchar")}
-        # In the order of the bytes, which is faster than a language's.
-        order = ", ".join(
-            quoted(key) + (' COLLATE "C"' if key in texts else "") for key in self.layout.keys
-        )
-        last = (
-            f"(SELECT DISTINCT ON ({order}) * FROM {staging} {where} "
-            f"ORDER BY {order}, {POSITION} DESC) AS c"
-        )
-        for nulls in self._deleted(cursor, staging):
-            cursor.execute(
-                f"DELETE FROM {self.called} AS t USING {last} "
-                f"WHERE c.{DELETED} AND {self._same(nulls)}"
-            )
-        columns = _listed(self.columns)
-        values = [quoted(name) for name in self.columns if name not in self.layout.keys]
-        assigned = ", ".join(f"{value} = excluded.{value}" for value in values)
-        cursor.execute(
-            f"INSERT INTO {self.called} ({columns}) SELECT {columns} FROM {last} "
-            f"WHERE NOT c.{DELETED} "
-            f"ON CONFLICT ({_listed(self.layout.keys)}) DO UPDATE SET {assigned}"
-        )
+        refusing = [
+            (index, {*columns} - {*self.layout.keys})
+            for index, columns in cursor.execute(_REFUSING, [self.called]).fetchall()
+        ]
+        refusing = [(index, columns) for index, columns in refusing if columns]
+        if not refusing:
+            return None
+        moving = set().union(*(columns for _, columns in refusing))
+        acting = [
+            (name, table)
+            for name, table, deletes, columns in cursor.execute(_ACTING, [self.called]).fetchall()
+            if deletes or moving & {*columns}
+        ]
+        if not acting:
+            return Moves(sorted(moving), nulled=())
+        nullable = {name for (name,) in cursor.execute(_NULLABLE, [self.called]).fetchall()}
+        for index, columns in refusing:
+            if not columns & nullable:
+                name, table = acting[0]
+                raise TargetError(
+                    self.layout.title,
+                    f"values of the unique index {index} move between rows in one micro-batch. The "
+                    f"rows cannot be deleted and inserted, by foreign key {name} of {table}, and "
+                    f"their values cannot be null meanwhile",
+                    "Make the unique constraint DEFERRABLE, or its columns nullable, or the "
+                    "foreign key ON DELETE NO ACTION ON UPDATE NO ACTION",
+                )
+        return Moves(sorted(moving), sorted(moving & nullable))
 
-    def _deleted(self, cursor: Any, staging: str) -> list[tuple[bool, ...]]:
-        """In which columns the keys that are deleted have nulls. An index finds a null, and what
-        equals a value, but not what is the one or the other.
-        """
-        null = ", ".join(f"{quoted(key)} IS NULL" for key in self.layout.keys)
-        return list(
-            cursor.execute(f"SELECT DISTINCT {null} FROM {staging} WHERE {DELETED}").fetchall()
-        )
-
-    def _same(self, nulls: Sequence[bool]) -> str:
+    def same(self, nulls: Sequence[bool]) -> str:
         """That a row has the key of a change."""
         return " AND ".join(
             f"t.{key} IS NULL AND c.{key} IS NULL" if null else f"t.{key} = c.{key}"
             for key, null in zip(map(quoted, self.layout.keys), nulls, strict=True)
         )
+
+
+@dataclass(frozen=True)
+class Moves:
+    """How unique values move from row to row within a micro-batch."""
+
+    columns: Sequence[str]
+    """The columns that have them. Rows in which one changes are deleted and inserted."""
+    nulled: Sequence[str]
+    """Columns that are set to null first, so that such rows can be updated instead."""
+
+    @property
+    def changed(self) -> str:
+        """That a change moves a value. Not every type has an equality, so it goes by texts."""
+        return " OR ".join(
+            f"t.{column}::text IS DISTINCT FROM c.{column}::text"
+            for column in map(quoted, self.columns)
+        )
+
+
+@dataclass(frozen=True)
+class Changes:
+    """A micro-batch's changes of a table that are staged."""
+
+    target: Target
+    staging: str
+    tasks: Sequence[int] | None
+    """The tasks whose rows count; None: all rows do."""
+    clears: bool
+    """The rows that the table has go before."""
+
+    def parts(self, cursor: Any, number: int, moves: Moves | None) -> list[str]:
+        """Statements, each named, that bring the table to the state after the last change of each
+        key; what is appended, after all of them. What leaves, leaves before anything comes.
+        """
+        target, columns = self.target, _listed(self.target.columns)
+        into = f"INSERT INTO {target.called} ({columns}) SELECT {columns} FROM"
+        if not target.layout.keys:
+            return [f"came_{number} AS ({into} {self.staging} {self._where})"]
+        gone = [
+            f"gone_{number}_{place} AS (DELETE FROM {target.called} AS t {which} RETURNING 1)"
+            for place, which in enumerate(self._leaving(cursor, moves))
+        ]
+        keys = target.layout.keys
+        values = [quoted(name) for name in target.columns if name not in keys]
+        assigned = ", ".join(f"{value} = excluded.{value}" for value in values)
+        # Reading what is gone makes PostgreSQL delete it first.
+        first = "".join(
+            f" AND (SELECT count(*) FROM gone_{number}_{place}) >= 0" for place in range(len(gone))
+        )
+        came = (
+            f"{into} {self._last} WHERE NOT c.{DELETED}{first} "
+            f"ON CONFLICT ({_listed(keys)}) DO UPDATE SET {assigned}"
+        )
+        return [*gone, f"came_{number} AS ({came})"]
+
+    def _leaving(self, cursor: Any, moves: Moves | None) -> list[str]:
+        if self.clears:
+            # Unlike a TRUNCATE: the rows stay for who reads meanwhile.
+            return [""]
+        leaving, keys = f"c.{DELETED}", f"WHERE {DELETED}"
+        if moves is not None and not moves.nulled:
+            leaving, keys = f"(c.{DELETED} OR {moves.changed})", ""
+        return [
+            f"USING {self._last} WHERE {leaving} AND {self.target.same(nulls)}"
+            for nulls in self._nulls(cursor, keys)
+        ]
+
+    def vacate(self, cursor: Any, moves: Moves) -> None:
+        """Set values that move to null."""
+        assigned = ", ".join(f"{column} = NULL" for column in map(quoted, moves.nulled))
+        for nulls in self._nulls(cursor, ""):
+            cursor.execute(
+                f"UPDATE {self.target.called} AS t SET {assigned} FROM {self._last} "
+                f"WHERE NOT c.{DELETED} AND ({moves.changed}) AND {self.target.same(nulls)}"
+            )
+
+    @property
+    def _where(self) -> str:
+        return "" if self.tasks is None else f"WHERE {_of(self.tasks)}"
+
+    @property
+    def _last(self) -> str:
+        """The last change of each key, as ``c``."""
+        columns = self.target.columns
+        texts = {name for name, c in columns.items() if c.type in ("text", "varchar")}
+        # In the order of the bytes, which is faster than a language's.
+        order = ", ".join(
+            quoted(key) + (' COLLATE "C"' if key in texts else "")
+            for key in self.target.layout.keys
+        )
+        return (
+            f"(SELECT DISTINCT ON ({order}) * FROM {self.staging} {self._where} "
+            f"ORDER BY {order}, {POSITION} DESC) AS c"
+        )
+
+    def _nulls(self, cursor: Any, where: str) -> list[tuple[bool, ...]]:
+        """In which columns keys have nulls. An index finds a null, and what equals a value, but
+        not what is the one or the other.
+        """
+        null = ", ".join(f"{quoted(key)} IS NULL" for key in self.target.layout.keys)
+        return list(
+            cursor.execute(f"SELECT DISTINCT {null} FROM {self.staging} {where}").fetchall()
+        )
+
+
+def apply(cursor: Any, changes: Sequence[Changes]) -> None:
+    """Bring tables to the state after the changes that are staged.
+
+    It is one statement, at whose end foreign keys are checked. So tables may refer to each other
+    and to themselves in any way. Unique indexes are checked row by row: where one of them refuses
+    a row, the statement is repeated such that values leave their rows before they come to others.
+    """
+    for one in changes:
+        if one.tasks is not None:
+            cursor.execute(f"ANALYZE {one.staging}")
+    _tried(cursor, changes, {})
+
+
+def _tried(cursor: Any, changes: Sequence[Changes], moves: Mapping[int, Moves]) -> None:
+    import psycopg
+
+    try:
+        with cursor.connection.transaction():
+            _apply(cursor, changes, moves)
+    except (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation) as error:
+        found = _moves(cursor, changes, error.diag)
+        if found.keys() <= moves.keys():
+            raise
+        _tried(cursor, changes, {**moves, **found})
+
+
+def _apply(cursor: Any, changes: Sequence[Changes], moves: Mapping[int, Moves]) -> None:
+    parts: list[str] = []
+    for number, one in enumerate(changes):
+        own = moves.get(number)
+        if own is not None and own.nulled:
+            one.vacate(cursor, own)
+        parts += one.parts(cursor, number, own)
+    if parts:
+        cursor.execute(f"WITH {', '.join(parts)} SELECT 1")
+
+
+def _moves(cursor: Any, changes: Sequence[Changes], refused: Any) -> dict[int, Moves]:
+    """The moves of the table that refuses a row; of all, where it is a partition of one."""
+    place = (refused.schema_name, refused.table_name)
+    tables = [number for number, one in enumerate(changes) if one.target.place == place]
+    found = {
+        number: changes[number].target.moves(cursor)
+        for number in tables or range(len(changes))
+        if changes[number].target.layout.keys
+    }
+    return {number: own for number, own in found.items() if own is not None}
+
+
+def foreign_key(cursor: Any, one: Target, other: Target) -> tuple[str, str, str] | None:
+    """A foreign key between two tables: its name, the table that has it, and the other one."""
+    both = [one.called, other.called, one.called, other.called]
+    between: tuple[str, str, str] | None = cursor.execute(_BETWEEN, both).fetchone()
+    return between
 
 
 def copy(cursor: Any, place: str, columns: Sequence[str], texts: Iterable[bytes]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from os import fspath
@@ -29,6 +29,7 @@ _INTERVAL = "spark.sql.streaming.fileSink.log.compactInterval"
 """Spark's list of files that count; the folders of micro-batches."""
 
 WriteBatch: TypeAlias = Callable[[DataFrame, int], None]
+WriteBatches: TypeAlias = Callable[[Sequence[DataFrame], int], None]
 ViewName: TypeAlias = Annotated[
     str, Rule("a name of letters, digits and _", re.compile(r"[A-Za-z_]\w*", re.ASCII).fullmatch)
 ]

@@ -4,7 +4,7 @@ and kept while it is written, each result by its own sinks, all of them at the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -35,6 +35,8 @@ WriteBatch: TypeAlias = "Callable[[DataFrame, int], None]"
 """Writes a micro-batch's rows of a result, given with its number; again after a failure, and then
 the target is as if it had been once.
 """
+WriteBatches: TypeAlias = "Callable[[Sequence[DataFrame], int], None]"
+"""Writes a micro-batch's rows of several results, in the same way."""
 
 
 class Sink(Protocol):
@@ -55,6 +57,19 @@ class BatchSink(Sink, Protocol):
         """What writes the micro-batches of a query with several results; called once, before the
         query starts. The rows of a batch have the columns of the node's changelog.
         """
+
+
+class JointSink(BatchSink, Protocol):
+    """A sink that is written together with others of its database."""
+
+    @property
+    def database(self) -> Hashable:
+        """Where the sink's micro-batches are committed."""
+
+    def joint(
+        self, session: SparkSession, sinks: Sequence[tuple[JointSink, Node]], checkpoint: str
+    ) -> WriteBatches:
+        """As ``batches``, for several sinks of one database, each with its result."""
 
 
 @dataclass(frozen=True)
@@ -128,11 +143,8 @@ def writer(
     """The writer of a query that puts out ``rows``, all results of a plan."""
     session = rows.sparkSession
     ends = _ends(plan, [outcome.node for outcome in outcomes])
-    writes = [
-        _Write(end, sink, sink.batches(session, outcome.node, checkpoint))
-        for end, outcome in zip(ends, outcomes, strict=True)
-        for sink in outcome.sinks
-    ]
+    pairs = [(e, sink) for e, o in zip(ends, outcomes, strict=True) for sink in o.sinks]
+    writes = [_write(session, own, checkpoint) for own in _by_database(pairs)]
 
     def write(batch: DataFrame, number: int) -> None:
         results = batch.where(F.col("payload").isNotNull())
@@ -147,23 +159,47 @@ def writer(
     return rows.writeStream.foreachBatch(numbered(session, write))
 
 
+def _by_database(pairs: Sequence[tuple[_End, Any]]) -> list[list[tuple[_End, Any]]]:
+    """Sinks in groups that are written together: those of one database, and each other one."""
+    joint = [hasattr(sink, "joint") for _, sink in pairs]
+    if sum(joint) < 2:
+        return [[pair] for pair in pairs]
+    groups: dict[Hashable, list[tuple[_End, Any]]] = {}
+    for number, (pair, is_joint) in enumerate(zip(pairs, joint, strict=True)):
+        groups.setdefault(pair[1].database if is_joint else number, []).append(pair)
+    return [*groups.values()]
+
+
+def _write(session: SparkSession, pairs: Sequence[tuple[_End, Any]], checkpoint: str) -> _Write:
+    """The writer of sinks that are written together."""
+    ends, sinks = [end for end, _ in pairs], [sink for _, sink in pairs]
+    title = ", ".join(sink.title for sink in sinks)
+    if len(pairs) > 1:
+        joint = [(sink, end.node) for end, sink in pairs]
+        return _Write(ends, title, sinks[0].joint(session, joint, checkpoint))
+    alone = sinks[0].batches(session, ends[0].node, checkpoint)
+    return _Write(ends, title, lambda batches, number: alone(batches[0], number))
+
+
 @dataclass(frozen=True)
 class _Write:
-    """One sink of a result."""
+    """Sinks that are written together."""
 
-    end: _End
-    sink: BatchSink
-    write: WriteBatch
+    ends: Sequence[_End]
+    """The results of the sinks."""
+    title: str
+    write: WriteBatches
 
     def __call__(self, kept: DataFrame, number: int) -> None:
         try:
-            self.write(self.end.rows(kept, number), number)
+            self.write([end.rows(kept, number) for end in self.ends], number)
         except DovetailError:
             raise
         except Exception as error:
+            results = ", ".join(end.node.name for end in self.ends)
             raise TargetError(
-                self.sink.title,
-                f"micro-batch {number} of {self.end.node.name} cannot be written: {line_of(error)}",
+                self.title,
+                f"micro-batch {number} of {results} cannot be written: {line_of(error)}",
                 "Mend what it names and start the query again",
             ) from error
 
