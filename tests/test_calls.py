@@ -491,6 +491,11 @@ CALLS: dict[str, Call] = {
         kinds=line(wrong=(["a", "b", "c"], [*"abca"], "ibad")),
     ),
     "Table.expire": call(lambda w: w.orders.expire, after=SPAN),
+    "Table.explode": call(
+        lambda w: partial(w.orders.with_columns(items=F.array("orders")).explode, column="items"),
+        column=line(wrong=("nope", "orders")),
+        position=line("text", "span", "None", wrong=("_change",), says="a name"),
+    ),
     "Stream.explode": call(lambda w: w.clicks.explode, column=line(wrong=("nope", "clicks"))),
     "Table.group_by": call(lambda w: w.orders.group_by, columns=COLUMN),
     "GroupedTable.agg": call(

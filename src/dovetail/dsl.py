@@ -19,6 +19,7 @@ from dovetail.plan.aggregation import aggregation
 from dovetail.plan.deduplicated import deduplicated
 from dovetail.plan.delta import ADelta, Delta, tables_joined, with_lookup
 from dovetail.plan.expired import expired
+from dovetail.plan.exploded import exploded
 from dovetail.plan.joins import Call
 from dovetail.plan.matching import On, OnComputed
 from dovetail.plan.nodes import ChangeKinds, Late, Node
@@ -135,6 +136,36 @@ class Table(TableSources):
         more column of the key, has the name of the table from which a row is.
         """
         return Table(union([self.plan, *(one.plan for one in tables)], name, source))
+
+    @validated
+    def explode(self, column: ColumnName, *, position: Text | None = None) -> Table:
+        """A row for each element of an array, as long as the table's row has it: the row
+        ``items=["a", "b"]`` is two, and as it becomes ``["b", "c"]`` the one of ``a`` leaves and
+        one of ``c`` comes. A row whose array is null or empty has none.
+
+        Parameters
+        ----------
+        column
+            The array, a value column. Its elements take its place.
+        position
+            By default a row's key is the table's key and the element. So an element that an array
+            has twice is one row, and a null is none; the observed metrics ``<name>.repeated`` and
+            ``<name>.null_element`` count them. With a name for ``position``, the key is the table's
+            key and the element's position, an int from 0, and the element is a value. Then an
+            array's elements are rows as they are, and an element that moves is another row.
+
+        Raises
+        ------
+        PlanError
+            If the column is no array or, without ``position``, its elements cannot be a key.
+
+        Notes
+        -----
+        Each change of the table's row comes as a change of each of its elements' rows, under its
+        time. The table's last rows are kept. The result has no history.
+        Source: Spark, ``explode`` and ``posexplode``; spec/view/rows.
+        """
+        return Table(exploded(self.plan, column, position))
 
     def to_stream(self) -> Stream:
         """The table's changes as a stream of records; a row that is deleted is one without a

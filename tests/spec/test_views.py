@@ -247,6 +247,44 @@ def test_changes_make_the_table_again(seed: int) -> None:
     assert rows == {key: r.value[0] for key, r in last.items() if not r.deleted}
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_elements_of_arrays_are_rows(seed: int) -> None:
+    """The exploded rows are those of the table's rows, however records are cut, restarted, spread
+    and emitted; and each change of them is one.
+    """
+    random_ = random.Random(seed)
+    pipeline = views.read_join("view", random_.choice(["L explode", "L positions"]), {})
+    keys = random_.choice([["a"], [*"abc", None], [*"abcdefghijkl"]])
+    records = [
+        Record("L", random_.choice(keys), random_.randint(0, 9), (array,), random_.random() < 0.2)
+        for _ in range(random_.choice([5, 40]))
+        for array in [
+            random_.choice([None, tuple(random_.choices("xyz", k=random_.randint(0, 4)))])
+        ]
+    ]
+    wanted = list(views.each_record(pipeline, records))
+    refuse_other_results(pipeline, records, wanted)
+    last = {record.key: record for record in records if record.key is not None}
+    rows = {
+        f"{key}.{own}": (element,)
+        for key, record in last.items()
+        for place, element in enumerate((not record.deleted and record.value[0]) or ())
+        for own in [place if "positions" in pipeline.steps else element]
+    }
+    assert rows_left(wanted) == rows
+    for size in (1, 7, WHOLE):
+        batches = cut(records, size)
+        found = runners.driver(views, pipeline, batches, emit="batch", restart=size == 7)
+        assert found == [*views.each_batch(pipeline, batches)], size
+        assert rows_left(found) == rows
+
+
+def rows_left(answers: list[list[Result]]) -> dict[Any, Any]:
+    """The last values of the keys that have some."""
+    last = {result.key: result.values for result in chain.from_iterable(answers)}
+    return {key: values for key, values in last.items() if values is not None}
+
+
 def refuse_other_results(
     pipeline: views.Pipeline, records: list[Record], wanted: list[list[Result]]
 ) -> None:

@@ -10,13 +10,16 @@ from functools import singledispatch
 from typing import ClassVar
 
 import pyarrow as pa
+from pyspark.sql.types import StructType
 
 from dovetail.laws.stream_join import Unmatched, Window
 from dovetail.laws.table_join import How, Join, Leaf, Tree, leaves, preserved
 from dovetail.physical.law import Law, Sources, Store, table_of
 from dovetail.plan import nodes, stream_join, stream_table_join, table_join, to_changes, union
+from dovetail.plan.arrow import arrow_schema
 from dovetail.plan.deduplicated import Deduplicated
 from dovetail.plan.expired import Expired
+from dovetail.plan.exploded import Exploded
 from dovetail.plan.nodes import Entry, Node
 from dovetail.plan.spans import written
 from dovetail.plan.views import View
@@ -357,6 +360,39 @@ class ToChanges(Law):
         return [*super().values(sources, leaf), pa.string()]
 
 
+@dataclass(frozen=True)
+class Explode(Law):
+    """A table with a row for each element of an array, the value column number ``column``;
+    ``element``: the type of the elements; ``position``: whether rows are known by the element's
+    position, not by the element.
+    """
+
+    column: int
+    element: pa.DataType
+    position: bool
+
+    nets: ClassVar[bool] = True
+    names_columns: ClassVar[bool] = True
+    room = "explode"
+
+    def key(self, sources: Sources) -> list[pa.Field]:
+        """The table's, and the position or the element."""
+        own = pa.field("element", pa.int32() if self.position else self.element)
+        return [*super().key(sources), own]
+
+    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
+        """The table's, the element in the array's place or, where it is in the key, nowhere."""
+        types = super().values(sources, leaf)
+        types[self.column : self.column + 1] = [self.element] if self.position else []
+        return types
+
+    def counts(self, sources: Sources) -> list[str]:
+        """The elements that cannot be known by themselves: nulls, and those that come again."""
+        if self.position:
+            return []
+        return [f"{sources[0].name}.null_element", f"{sources[0].name}.repeated"]
+
+
 def expiry(name: str) -> str:
     """The store that says when the rows of a table expire."""
     return f"{name}: expiry"
@@ -398,6 +434,13 @@ def _(node: Deduplicated, _: Sequence[Entry]) -> Law:
 @law_of.register
 def _(node: Expired, _: Sequence[Entry]) -> Law:
     return Expire(node.after_us)
+
+
+@law_of.register
+def _(node: Exploded, _: Sequence[Entry]) -> Law:
+    (element,) = arrow_schema(StructType([node.element]))
+    number = node.node.values.names.index(node.column)
+    return Explode(number, element.type, node.position is not None)
 
 
 @law_of.register

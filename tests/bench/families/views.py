@@ -27,8 +27,11 @@ unit_us = in_milliseconds
 
 STEPS = (
     *("deduplicate", "expire", "where", "swap", "to_stream", "to_table", "key_by", "explode"),
+    "positions",
     *("count", "look_up", "look_up_left", "to_changes"),
 )
+_EXPLODED: dict[str, dict[str, Any]] = {"explode": {}, "positions": {"position": "n"}}
+ARRAYS = ("A", "L")
 _COLUMNS = {"k": pa.string(), "v": pa.string(), "ok": pa.bool_()}
 _ARRAYS = {"k": pa.string(), "v": pa.list_(pa.string())}
 
@@ -52,14 +55,14 @@ def read_join(folder: str, text: str, windows: Mapping[str, str]) -> Pipeline:
             steps[-1] += f" {word}"
         else:
             steps.append(word)
-    if not set(inputs) <= set("TUSRA") or not {s.split()[0] for s in steps} <= set(STEPS):
+    if not set(inputs) <= set("TUSRAL") or not {s.split()[0] for s in steps} <= set(STEPS):
         raise ValueError(f"not a view: {text}")
     return Pipeline(tuple(inputs), tuple(steps))
 
 
 def read_value(name: str, word: str) -> Any:
     """``x.y`` of arrays; ``+x`` and ``-x`` of rows that do and do not meet the condition."""
-    if name == "A":
+    if name in ARRAYS:
         return (None if word == "null" else tuple(one for one in word.split(".") if one),)
     met = {"+": True, "-": False}.get(word[0])
     return value_of(word if met is None else word[1:]), met
@@ -88,7 +91,7 @@ def arranged(results: Sequence[Result]) -> list[Result]:
 
 def sources(join: Pipeline) -> dict[str, Source]:
     return {
-        name: Source(name in "SRA", _ARRAYS if name == "A" else _COLUMNS) for name in join.inputs
+        name: Source(name in "SRA", _ARRAYS if name in ARRAYS else _COLUMNS) for name in join.inputs
     }
 
 
@@ -108,8 +111,8 @@ def build(join: Pipeline, inputs: Mapping[str, Any]) -> Any:
             made = made.deduplicate(within=timedelta(milliseconds=int(step.split()[1])))
         elif step.startswith("expire"):
             made = made.expire(after=timedelta(milliseconds=int(step.split()[1])))
-        elif step == "explode":
-            made = made.explode("v")
+        elif step in _EXPLODED:
+            made = made.explode("v", **_EXPLODED[step])
         elif step.startswith("look_up"):
             made = made.look_up(
                 dt.sqlite(_store(), "found", key="id", indexes=[dt.index("name")]),
@@ -142,11 +145,15 @@ def _store() -> Path:
 
 def row(join: Pipeline, record: Record, number: int) -> Row:
     value, *met = record.value or (None,)
-    return {"k": record.key, "v": value} | ({} if record.table == "A" else {"ok": (*met, None)[0]})
+    return {"k": record.key, "v": value} | (
+        {} if record.table in ARRAYS else {"ok": (*met, None)[0]}
+    )
 
 
 def result(join: Pipeline, row: Row, time: int, *, deleted: bool) -> Result:
     value = None if deleted else (None if row["v"] is None else str(row["v"]),)
+    if join.inputs == ("L",):
+        return Result(f"{row['k']}.{row['n' if 'positions' in join.steps else 'v']}", value, time)
     if "kind" in row:
         kind = row["kind"].removeprefix("update_")[0]
         value = (f"{kind}{row['v']}",)

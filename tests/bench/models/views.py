@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,7 +18,8 @@ _BEFORE = -(10**18)
 class Pipeline:
     """Inputs, read as one where they are several, and the steps that their rows go through.
 
-    ``T``, ``U``: tables; ``S``, ``R``: streams; ``A``: a stream of arrays. Every row of the others
+    ``T``, ``U``: tables; ``S``, ``R``: streams; ``A``: a stream of arrays, ``L``: a
+    table of them. Every row of the others
     has ``v`` and whether it meets the condition of ``where``. Numbers of steps are milliseconds.
     """
 
@@ -136,8 +137,26 @@ class Running:
             yield Row(row.key, None, row.time + after, row.time + after + 1)
 
     def _explode(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
+        if not stream:
+            yield from self._elements(row, lambda _, one: one)
+            return
         for one in (row.value or [None])[0] or []:
             yield row._replace(value=[one])
+
+    def _positions(self, row: Row, present: set[Any], _: bool) -> Iterator[Row]:
+        yield from self._elements(row, lambda place, _: place)
+
+    def _elements(self, row: Row, known: Callable[[int, Any], Any]) -> Iterator[Row]:
+        """A table's elements, each known as ``known`` says by its place and itself."""
+        before, after = (
+            {known(place, one): one for place, one in enumerate((side or [None])[0] or [])}
+            for side in (self._last.get(row.key), row.value)
+        )
+        self._last[row.key] = row.value
+        for own in (one for one in before if one not in after):
+            yield row._replace(key=f"{row.key}.{own}", value=None)
+        for own, one in after.items():
+            yield row._replace(key=f"{row.key}.{own}", value=[one])
 
     def _to_changes(self, row: Row, present: set[Any], _: bool) -> Iterator[Row]:
         """The kind of the change, then the value."""
