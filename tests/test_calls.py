@@ -496,6 +496,13 @@ CALLS: dict[str, Call] = {
         column=line(wrong=("nope", "orders")),
         position=line("text", "span", "None", wrong=("_change",), says="a name"),
     ),
+    "Table.keep_former": call(
+        lambda w: partial(
+            w.orders.with_columns(gone=F.array(F.lit("orders"))).keep_former, unsent="gone"
+        ),
+        unsent=line(wrong=("nope", "orders")),
+        missing=line(wrong=("error",)),
+    ),
     "Stream.explode": call(lambda w: w.clicks.explode, column=line(wrong=("nope", "clicks"))),
     "Table.group_by": call(lambda w: w.orders.group_by, columns=COLUMN),
     "GroupedTable.agg": call(

@@ -20,6 +20,7 @@ from dovetail.plan.deduplicated import deduplicated
 from dovetail.plan.delta import ADelta, Delta, tables_joined, with_lookup
 from dovetail.plan.expired import expired
 from dovetail.plan.exploded import exploded
+from dovetail.plan.filled import Missing, filled
 from dovetail.plan.joins import Call
 from dovetail.plan.matching import On, OnComputed
 from dovetail.plan.nodes import ChangeKinds, Late, Node
@@ -166,6 +167,35 @@ class Table(TableSources):
         Source: Spark, ``explode`` and ``posexplode``; spec/view/rows.
         """
         return Table(exploded(self.plan, column, position))
+
+    @validated
+    def keep_former(self, unsent: ColumnName, *, missing: Missing = "fail") -> Table:
+        """The rows in which the values that a record does not bring are those of the key's row
+        before. So ``note="long", city="Rome"``, then ``city="Oslo", unsent=["note"]``, is
+        ``note="long", city="Oslo"``.
+
+        Parameters
+        ----------
+        unsent
+            The column that says what a record leaves out: an array of the names of value columns.
+            It is no column of the result. Null and names of no value column say nothing.
+        missing
+            What becomes of a value that was not sent where the key has no row: ``"fail"`` stops the
+            query with the key and the column; ``"null"`` has null, counted by the observed metric
+            ``<name>.unsent``.
+
+        Raises
+        ------
+        PlanError
+            If the column is no array of texts, or the table is versioned.
+
+        Notes
+        -----
+        Records count in the order in which they arrive. After a delete there is no row before. The
+        table's last rows are kept.
+        Source: spec/view/former.
+        """
+        return Table(filled(self.plan, unsent, missing))
 
     def to_stream(self) -> Stream:
         """The table's changes as a stream of records; a row that is deleted is one without a

@@ -279,6 +279,47 @@ def test_elements_of_arrays_are_rows(seed: int) -> None:
         assert rows_left(found) == rows
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_values_that_are_not_sent_stay(seed: int) -> None:
+    """However the records are cut, restarted, spread and emitted."""
+    random_ = random.Random(seed)
+    pipeline = views.read_join("view", "P former", {})
+    keys = random_.choice([["a"], [*"abc", None], [*"abcdefghijkl"]])
+    records = [
+        Record("P", random_.choice(keys), n % 7, tuple(random_.choices("xy__", k=2)), gone)
+        for n in range(random_.choice([5, 40]))
+        for gone in [random_.random() < 0.2]
+    ]
+    wanted = list(views.each_record(pipeline, records))
+    refuse_other_results(pipeline, records, wanted)
+    assert "_" not in str(wanted)
+    for size in (1, 7, WHOLE):
+        batches = cut(records, size)
+        found = runners.driver(views, pipeline, batches, emit="batch", restart=size == 7)
+        assert found == [*views.each_batch(pipeline, batches)], size
+
+
+def test_a_value_without_a_former_row_fails_the_query_or_is_counted_as_null() -> None:
+    people = testing.table(
+        "people",
+        key="id",
+        schema={"id": pa.int64(), "note": pa.string(), "gone": pa.list_(pa.string())},
+    )
+    row = {"id": 7, "gone": ["note", "no column"]}
+    driver = testing.Driver(people.keep_former("gone"))
+    with pytest.raises(
+        dt.DataError, match=r"keep_former of people: .* column note.* id=7"
+    ) as error:
+        driver.pipe(people, row, timestamp=1)
+    assert "missing='null'" in str(error.value)
+    driver = testing.Driver(people.keep_former("gone", missing="null"))
+    driver.pipe(people, [row, row], timestamp=1)
+    assert [change.values for change in driver.read()] == [{"note": None}] * 2
+    assert driver.counts["people.unsent"] == 1
+    with pytest.raises(dt.PlanError, match=r"array<string>"):
+        people.keep_former("note")
+
+
 def rows_left(answers: list[list[Result]]) -> dict[Any, Any]:
     """The last values of the keys that have some."""
     last = {result.key: result.values for result in chain.from_iterable(answers)}

@@ -20,6 +20,7 @@ from dovetail.plan.arrow import arrow_schema
 from dovetail.plan.deduplicated import Deduplicated
 from dovetail.plan.expired import Expired
 from dovetail.plan.exploded import Exploded
+from dovetail.plan.filled import Filled
 from dovetail.plan.nodes import Entry, Node
 from dovetail.plan.spans import written
 from dovetail.plan.views import View
@@ -393,6 +394,33 @@ class Explode(Law):
         return [f"{sources[0].name}.null_element", f"{sources[0].name}.repeated"]
 
 
+@dataclass(frozen=True)
+class Fill(Law):
+    """A table in whose rows the values that are not sent are those of the row before. ``name``:
+    what errors call it; ``names``: the value columns, of which the one number ``column`` names
+    those that a record leaves out; ``fails``: whether it is an error if there is no row before.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    column: int
+    fails: bool
+
+    nets: ClassVar[bool] = True
+    names_columns: ClassVar[bool] = True
+    room = "fill"
+
+    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
+        """The table's, but for the names."""
+        types = super().values(sources, leaf)
+        del types[self.column]
+        return types
+
+    def counts(self, sources: Sources) -> list[str]:
+        """The values that were not sent and that no row before has."""
+        return [f"{sources[0].name}.unsent"]
+
+
 def expiry(name: str) -> str:
     """The store that says when the rows of a table expire."""
     return f"{name}: expiry"
@@ -441,6 +469,14 @@ def _(node: Exploded, _: Sequence[Entry]) -> Law:
     (element,) = arrow_schema(StructType([node.element]))
     number = node.node.values.names.index(node.column)
     return Explode(number, element.type, node.position is not None)
+
+
+@law_of.register
+def _(node: Filled, _: Sequence[Entry]) -> Law:
+    names = tuple(node.node.values.names)
+    return Fill(
+        f"keep_former of {node.name}", names, names.index(node.unsent), node.missing == "fail"
+    )
 
 
 @law_of.register

@@ -27,13 +27,20 @@ unit_us = in_milliseconds
 
 STEPS = (
     *("deduplicate", "expire", "where", "swap", "to_stream", "to_table", "key_by", "explode"),
-    "positions",
+    *("positions", "former"),
     *("count", "look_up", "look_up_left", "to_changes"),
 )
-_EXPLODED: dict[str, dict[str, Any]] = {"explode": {}, "positions": {"position": "n"}}
+_CALLS: dict[str, tuple[str, dict[str, Any]]] = {
+    "where": ("where", {"condition": "ok"}),
+    "explode": ("explode", {"column": "v"}),
+    "positions": ("explode", {"column": "v", "position": "n"}),
+    "former": ("keep_former", {"unsent": "u", "missing": "null"}),
+}
 ARRAYS = ("A", "L")
 _COLUMNS = {"k": pa.string(), "v": pa.string(), "ok": pa.bool_()}
 _ARRAYS = {"k": pa.string(), "v": pa.list_(pa.string())}
+_PATCHES = {"k": pa.string(), "v": pa.string(), "w": pa.string(), "u": pa.list_(pa.string())}
+_OTHERS = {"A": _ARRAYS, "L": _ARRAYS, "P": _PATCHES}
 
 
 def read_join(folder: str, text: str, windows: Mapping[str, str]) -> Pipeline:
@@ -55,13 +62,15 @@ def read_join(folder: str, text: str, windows: Mapping[str, str]) -> Pipeline:
             steps[-1] += f" {word}"
         else:
             steps.append(word)
-    if not set(inputs) <= set("TUSRAL") or not {s.split()[0] for s in steps} <= set(STEPS):
+    if not set(inputs) <= set("TUSRALP") or not {s.split()[0] for s in steps} <= set(STEPS):
         raise ValueError(f"not a view: {text}")
     return Pipeline(tuple(inputs), tuple(steps))
 
 
 def read_value(name: str, word: str) -> Any:
     """``x.y`` of arrays; ``+x`` and ``-x`` of rows that do and do not meet the condition."""
+    if name == "P":
+        return tuple(map(value_of, word.split(".")))
     if name in ARRAYS:
         return (None if word == "null" else tuple(one for one in word.split(".") if one),)
     met = {"+": True, "-": False}.get(word[0])
@@ -90,9 +99,7 @@ def arranged(results: Sequence[Result]) -> list[Result]:
 
 
 def sources(join: Pipeline) -> dict[str, Source]:
-    return {
-        name: Source(name in "SRA", _ARRAYS if name in ARRAYS else _COLUMNS) for name in join.inputs
-    }
+    return {name: Source(name in "SRA", _OTHERS.get(name, _COLUMNS)) for name in join.inputs}
 
 
 def build(join: Pipeline, inputs: Mapping[str, Any]) -> Any:
@@ -101,8 +108,9 @@ def build(join: Pipeline, inputs: Mapping[str, Any]) -> Any:
     first, *others = (inputs[name] for name in join.inputs)
     made = first.union(*others) if others else first
     for step in join.steps:
-        if step == "where":
-            made = made.where("ok")
+        if step in _CALLS:
+            name, arguments = _CALLS[step]
+            made = getattr(made, name)(**arguments)
         elif step == "swap":
             made = made.rename({"v": "w"}).select("ok", v="w")
         elif step == "key_by":
@@ -111,8 +119,6 @@ def build(join: Pipeline, inputs: Mapping[str, Any]) -> Any:
             made = made.deduplicate(within=timedelta(milliseconds=int(step.split()[1])))
         elif step.startswith("expire"):
             made = made.expire(after=timedelta(milliseconds=int(step.split()[1])))
-        elif step in _EXPLODED:
-            made = made.explode("v", **_EXPLODED[step])
         elif step.startswith("look_up"):
             made = made.look_up(
                 dt.sqlite(_store(), "found", key="id", indexes=[dt.index("name")]),
@@ -144,6 +150,10 @@ def _store() -> Path:
 
 
 def row(join: Pipeline, record: Record, number: int) -> Row:
+    if record.table == "P":
+        pair = dict(zip("vw", record.value or (None, None), strict=True))
+        unsent = [name for name, one in pair.items() if one == "_"]
+        return {"k": record.key, "u": unsent} | {n: None if n in unsent else pair[n] for n in pair}
     value, *met = record.value or (None,)
     return {"k": record.key, "v": value} | (
         {} if record.table in ARRAYS else {"ok": (*met, None)[0]}
@@ -152,6 +162,8 @@ def row(join: Pipeline, record: Record, number: int) -> Row:
 
 def result(join: Pipeline, row: Row, time: int, *, deleted: bool) -> Result:
     value = None if deleted else (None if row["v"] is None else str(row["v"]),)
+    if join.inputs == ("P",) and not deleted:
+        value = (f"{row['v']}.{row['w']}",)
     if join.inputs == ("L",):
         return Result(f"{row['k']}.{row['n' if 'positions' in join.steps else 'v']}", value, time)
     if "kind" in row:

@@ -19,7 +19,7 @@ class Pipeline:
     """Inputs, read as one where they are several, and the steps that their rows go through.
 
     ``T``, ``U``: tables; ``S``, ``R``: streams; ``A``: a stream of arrays, ``L``: a
-    table of them. Every row of the others
+    table of them; ``P``: a table of two values, of which ``_`` is not sent. Every row of the others
     has ``v`` and whether it meets the condition of ``where``. Numbers of steps are milliseconds.
     """
 
@@ -157,6 +157,15 @@ class Running:
             yield row._replace(key=f"{row.key}.{own}", value=None)
         for own, one in after.items():
             yield row._replace(key=f"{row.key}.{own}", value=[one])
+
+    def _former(self, row: Row, present: set[Any], _: bool) -> Iterator[Row]:
+        """Both values, one that is not sent as it was."""
+        if row.value is not None:
+            before = self._last.get(row.key) or [None, None]
+            both = zip(row.value, before, strict=True)
+            row = row._replace(value=[was if now == "_" else now for now, was in both])
+        self._last[row.key] = row.value
+        yield row if row.value is None else row._replace(value=[".".join(map(str, row.value))])
 
     def _to_changes(self, row: Row, present: set[Any], _: bool) -> Iterator[Row]:
         """The kind of the change, then the value."""

@@ -1,0 +1,114 @@
+"""A table's records with the values that they leave out, on one bucket (``Fill``). Stored is each
+key's last row, filled.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.aggregates.multiset import elements
+from dovetail.arrays.equality import rows_equal
+from dovetail.arrays.timeline import (
+    ABSENT,
+    Mask,
+    Timeline,
+    last_of_source,
+    timeline,
+    versions,
+)
+from dovetail.errors import DataError
+from dovetail.laws.fill import former
+from dovetail.operators.job import Done, Job, output
+from dovetail.operators.table_join import Pool, latest
+from dovetail.physical.operators import Fill
+
+
+def run(job: Job, law: Fill) -> Done:
+    """The records, filled, in their order; with ``emit="batch"`` each key's last one, if it changes
+    the row.
+    """
+    store, columns = job.table_store(0), job.sources[0].value_columns
+    if not job.any_rows:
+        return Done(None, job.stores)
+    rows = job.batches[0].rows
+    events = timeline([job.rows(0)])
+    located = latest(store, events)
+    pool = Pool(rows, located, events.groups)
+    filled, missing = _filled(job, law, events, pool, located.present)
+    last = last_of_source(events, 0)
+    kept = rows.select(range(len(store.schema))).take(pa.array(events.row[last]))
+    for number, values in zip(columns, filled, strict=True):
+        kept = kept.set_column(number, store.schema.field(number), values.take(pa.array(last)))
+    store.store(kept)
+    before = versions(events, 0, located.present)[0]
+    event = np.flatnonzero(~(events.deleted & (before == ABSENT)) | (not job.sources[0].loose))
+    others = [number for number in range(len(columns)) if number != law.column]
+    if job.operator.emit == "batch":
+        stored = np.where(located.present[events.group], events.group, ABSENT)[last]
+        then = pool.values(stored, [columns[number] for number in others])
+        now = [filled[number].take(pa.array(last)) for number in others]
+        both = (stored != ABSENT) & ~events.deleted[last]
+        differs = (stored != ABSENT) | ~events.deleted[last]
+        if others:
+            differs &= ~(both & rows_equal(then, now))
+        else:
+            differs &= ~both
+        event = last[differs]
+    event = event[np.argsort(events.arrival[event])]
+    group = pa.array(events.group[event])
+    made = output(
+        job.operator,
+        [key.take(group) for key in events.keys],
+        [[filled[number].take(pa.array(event)) for number in others]],
+        [np.where(events.deleted[event], ABSENT, event)],
+        deleted=events.deleted[event],
+        event_time_us=events.event_time_us[event],
+        position=job.manifest.position,
+        cause=job.causes(events).of(event),
+    )
+    counts = Counter(dict.fromkeys(law.counts(job.sources), missing))
+    stores = {job.operator.names[0]: store.runs}
+    return Done(made if len(event) else None, stores, counts=counts)
+
+
+def _filled(
+    job: Job, law: Fill, events: Timeline, pool: Pool, stored: Mask
+) -> tuple[list[pa.Array], int]:
+    """The value columns of each event, and how many values are missing."""
+    columns = job.sources[0].value_columns
+    own = np.where(events.deleted, ABSENT, events.groups + events.row)
+    filled = pool.values(own, columns)
+    row, name = elements(filled[law.column])
+    filled[law.column] = pa.nulls(len(own), filled[law.column].type)
+    missing = 0
+    for number, column in enumerate(law.names):
+        named = pc.equal(name, column).fill_null(False).to_numpy(zero_copy_only=False)
+        if number == law.column or not named.any():
+            continue
+        unsent = np.zeros(len(own), np.bool_)
+        unsent[row[named]] = True
+        found = former(events, stored, unsent)
+        if law.fails and found.missing.any():
+            _refuse(job, law, column, events, int(np.argmax(found.missing)))
+        missing += int(np.count_nonzero(found.missing))
+        filled[number] = pool.values(found.reference, [columns[number]])[0]
+    return filled, missing
+
+
+def _refuse(job: Job, law: Fill, column: str, events: Timeline, event: int) -> None:
+    group = int(events.group[event])
+    fields = job.sources[0].fields(job.sources[0].key_columns)
+    key = ", ".join(
+        f"{field.name}={part[group].as_py()!r}"
+        for field, part in zip(fields, events.keys, strict=True)
+    )
+    raise DataError(
+        law.name,
+        f"a record does not bring column {column}, and there is no row before it that has a value: "
+        f"{key}",
+        "Read the table from a snapshot on, or take null for such values by missing='null'",
+    )
