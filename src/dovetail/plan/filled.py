@@ -51,7 +51,8 @@ def filled(node: Node, unsent: str, missing: Missing) -> Filled:
     ):
         raise PlanError(
             name,
-            f"column {unsent!r} is of type {found.dataType.simpleString()}, not array<string>",
+            f"unsent= names column {unsent!r} of type {found.dataType.simpleString()}, not "
+            "array<string>",
             "Let it have the names of the columns that a record leaves out",
         )
     if node.versioned_us is not None:
