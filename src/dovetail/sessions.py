@@ -32,6 +32,13 @@ def is_remote(session: SparkSession) -> bool:
     return not isinstance(session, SparkSession)
 
 
+def is_stopped(session: SparkSession) -> bool:
+    """Whether the session was stopped, so that nothing can be done with it."""
+    if is_remote(session):
+        return bool(getattr(session, "is_stopped", False))
+    return getattr(session.sparkContext, "_jsc", None) is None
+
+
 def ended_by_itself(query: StreamingQuery) -> bool:
     """Whether a classic session's query has come to its end by itself, having found that nothing is
     left to read, rather than by being stopped, which Spark does not say.

@@ -215,6 +215,47 @@ def test_ones_own_source_options_overrule_the_defaults(
     assert source.get("kafka.max.poll.records") == polled
 
 
+def test_only_committed_records_are_read(
+    kafka_spark: SparkSession, kafka_servers: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """One transaction is committed, one aborted, one open: in a query, in a batch, and as asked."""
+    topic, clients = new_topic(1), kafka_spark._jvm.org.apache.kafka.clients.producer
+    serializer = "org.apache.kafka.common.serialization.StringSerializer"
+    settings = {
+        "bootstrap.servers": kafka_servers,
+        "key.serializer": serializer,
+        "value.serializer": serializer,
+    }
+    producers = {
+        name: clients.KafkaProducer({**settings, "transactional.id": f"{topic}-{name}"})
+        for name in ("committed", "aborted", "open")
+    }
+    for name, producer in producers.items():
+        producer.initTransactions()
+        producer.beginTransaction()
+        producer.send(clients.ProducerRecord(topic, name, "v")).get()
+        if name == "committed":
+            producer.commitTransaction()
+        elif name == "aborted":
+            producer.abortTransaction()
+
+    def read(**options: Any) -> set[str]:
+        topic_ = {"servers": kafka_servers, "key": "string", "value": "string"}
+        frame = read_topic(kafka_spark, topic, **topic_, **options)
+        if frame.isStreaming:
+            writer = frame.select("key").writeStream.trigger(availableNow=True)
+            writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+            writer.start(str(tmp_path / "out"), "parquet").awaitTermination()
+            frame = kafka_spark.read.parquet(str(tmp_path / "out"))
+        return {row.key for row in frame.collect()}
+
+    assert read() == read(streaming=False) == {"committed"}
+    uncommitted = {"kafka.isolation.level": "read_uncommitted"}
+    assert read(streaming=False, options=uncommitted) == {*producers}
+    for producer in producers.values():
+        producer.close()
+
+
 def test_ones_own_sink_options_overrule_the_defaults(
     kafka_spark: SparkSession, kafka_servers: str, new_topic: NewTopic, tmp_path: Path
 ) -> None:

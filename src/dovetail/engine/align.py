@@ -1,9 +1,10 @@
 """Alignment (``align=``): rows that are ahead of another input wait until it has caught up.
 
 What Kafka Streams does by not reading a partition while another is behind (task idling) is done
-across micro-batches, in state: of each input only rows up to the smallest timestamp that the others
-have reached are let through. An input that has brought nothing for the time given, by the wall
-clock, is not waited for. Stream time is that of what has been let through.
+across micro-batches, in state: of each input only rows up to the smallest clock that the others
+have reached are let through. Of an input that is read from several logs, such as the partitions of
+a topic, the slowest log counts. An input or a log that has brought nothing for the time given, by
+the wall clock, is not waited for. Stream time is that of what has been let through.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from dovetail.arrays.timeline import NO_TIME, Mask
-from dovetail.columns import DUE, EVENT_TIME, HASH, LOG_PARTITION, SEQUENCE
+from dovetail.arrays.timeline import NO_TIME, Ints, Mask
+from dovetail.columns import DUE, EVENT_TIME, HASH, HIGH, LOG_PARTITION, SEQUENCE
+from dovetail.engine.pieces import Piece
 from dovetail.laws.arrival import before_all, running_clock
 from dovetail.operators.job import Batch
 from dovetail.physical.fragment import Fragment, ahead_of
 from dovetail.physical.source import SourceSpec, unique
 from dovetail.state.blobs import Blobs
-from dovetail.state.manifest import Manifest
+from dovetail.state.manifest import Logs, Manifest
 from dovetail.state.queue import QueueState
 from dovetail.state.runs import Runs
 from dovetail.state.segment import SegmentCache
@@ -41,6 +43,7 @@ class Aligned:
 def align(
     fragment: Fragment,
     came: Sequence[Batch],
+    pieces: Sequence[Piece],
     manifest: Manifest,
     before: Manifest,
     now_us: int,
@@ -49,52 +52,98 @@ def align(
 ) -> Aligned:
     """Let through what need not wait.
 
-    ``came``: per source the rows of the batch; ``manifest``: the bucket's with the largest
-    timestamps that have been read, of any bucket, and when sources last brought something;
+    ``came``: per source the rows of the batch, of ``pieces``; ``manifest``: the bucket's with the
+    largest timestamps that have been read, of any bucket, and when sources last brought something;
     ``before``: as it was before the batch; ``now_us``: the batch's time by the wall clock.
     """
     assert fragment.align_us is not None
+    span_us = max(fragment.align_us, 1)
     read_us = [NO_TIME if time is None else time for time in manifest.read_us]
-    quiet_us = [now_us if last is None else now_us - last for last in manifest.heard_us]
+    known = before.logs or ({},) * len(came)
+    logs = tuple(
+        _logs(of, pieces, number, now_us) if source.log_partition else {}
+        for number, (source, of) in enumerate(zip(fragment.sources, known, strict=True))
+    )
     reached = [
-        None if quiet >= max(fragment.align_us, 1) else time
-        for time, quiet in zip(read_us, quiet_us, strict=True)
+        _reached(of, now_us, span_us) if source.log_partition else None if quiet else time
+        for source, of, quiet, time in zip(
+            fragment.sources,
+            logs,
+            (last is not None and now_us - last >= span_us for last in manifest.heard_us),
+            read_us,
+            strict=True,
+        )
     ]
     batches, passed_us, stores = [], [], {}
     names = unique([source.name for source in fragment.sources])
     for number, (source, name, batch) in enumerate(zip(fragment.sources, names, came, strict=True)):
         passed = before.stream_time_us[number]
         before_us = NO_TIME if passed is None else passed
+        own = reached[number]
+        own_us = own if source.log_partition and own is not None else read_us[number]
         others = [time for o, time in enumerate(reached) if o != number and time is not None]
-        upto_us = max(before_us, min([*others, read_us[number]]))
+        upto_us = max(before_us, min([*others, own_us]))
         schema = source.wire_schema.append(pa.field(DUE, pa.int64()))
         store = ahead_of(name)
         runs = before.stores.get(store, Runs())
         queue = QueueState(schema, runs, blobs, cache, taken_us=before_us)
-        waited = queue.take(upto_us).drop_columns(DUE)
-        time = batch.rows.column(EVENT_TIME).to_numpy()
-        passes = time <= upto_us
+        waited = queue.take(upto_us)
+        due_us = _due(source, batch, known[number], before.read_us[number])
+        passes = due_us <= upto_us
         ahead = np.flatnonzero(~passes)
-        ahead = ahead[np.argsort(time[ahead], kind="stable")]
+        ahead = ahead[np.argsort(due_us[ahead], kind="stable")]
         held = batch.rows.take(pa.array(ahead))
-        queue.store(held.append_column(DUE, held.column(EVENT_TIME)).cast(schema))
-        batches.append(_let_through(source, waited, batch, passes, upto_us))
+        queue.store(held.append_column(DUE, pa.array(due_us[ahead])).cast(schema))
+        batches.append(_let_through(source, waited, batch, passes, due_us))
         stores[store] = queue.runs
         passed_us.append(None if upto_us == NO_TIME else upto_us)
     return Aligned(
         batches,
-        replace(manifest, stream_time_us=tuple(passed_us)),
+        replace(manifest, stream_time_us=tuple(passed_us), logs=logs),
         stores,
     )
 
 
+def _logs(known: Logs, pieces: Sequence[Piece], number: int, now_us: int) -> Logs:
+    """Of each log of a source the largest timestamp read, and when it last brought something."""
+    found = dict(known)
+    for piece in pieces:
+        if piece.source != number or piece.runs is None:
+            continue
+        log, high_us = (piece.runs.column(name).to_pylist() for name in (LOG_PARTITION, HIGH))
+        for one, high in zip(log, high_us, strict=True):
+            found[one] = max(high, found.get(one, (NO_TIME, 0))[0]), now_us
+    return found
+
+
+def _reached(logs: Logs, now_us: int, span_us: int) -> int | None:
+    """How far the slowest log of a source is of those that are waited for; None if none is."""
+    waited_for = (high for high, heard in logs.values() if now_us - heard < span_us)
+    return min(waited_for, default=None)
+
+
+def _due(source: SourceSpec, batch: Batch, logs: Logs, read_us: int | None) -> Ints:
+    """Up to when each row waits: its clock, the largest timestamp that its log has had by then, so
+    that rows of a log keep their order. Those of another stage go by their times.
+    """
+    if source.carries:
+        return batch.rows.column(EVENT_TIME).to_numpy()  # type: ignore[no-any-return]
+    if not source.log_partition:
+        return np.maximum(batch.clock_us, NO_TIME if read_us is None else read_us)
+    log, which = np.unique(batch.rows.column(LOG_PARTITION).to_numpy(), return_inverse=True)
+    before = np.array([logs.get(one, (NO_TIME, 0))[0] for one in log.tolist()], np.int64)
+    return np.maximum(batch.clock_us, before[which])
+
+
 def _let_through(
-    source: SourceSpec, waited: pa.Table, came: Batch, passing: Mask, upto_us: int
+    source: SourceSpec, waited: pa.Table, came: Batch, passing: Mask, due_us: Ints
 ) -> Batch:
-    """The rows that waited, in the order of their times, and those that need not wait."""
+    """The rows that waited, in the order in which they were due, and those that need not wait;
+    ``due_us``: when each row that came is due.
+    """
+    clock_us = np.append(waited.column(DUE).to_numpy(), due_us[passing])
+    waited = waited.drop_columns(DUE)
     rows = pa.concat_tables([waited, came.rows.filter(pa.array(passing))]).combine_chunks()
-    time = waited.column(EVENT_TIME).to_numpy()
-    clock_us = np.append(time, np.minimum(came.clock_us[passing], upto_us))
     if source.log_partition:
         log, place = (rows.column(name).to_numpy() for name in (LOG_PARTITION, SEQUENCE))
         row = np.lexsort((place, log))

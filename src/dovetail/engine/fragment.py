@@ -22,6 +22,7 @@ from dovetail.engine import idle as idling
 from dovetail.engine.align import align
 from dovetail.engine.blame import blamed, culprit, place_of
 from dovetail.engine.idle import Idle, Times
+from dovetail.engine.logs import in_effect
 from dovetail.engine.pieces import Piece, batch_of
 from dovetail.engine.slices import Slices
 from dovetail.engine.stock import Stock, table_of
@@ -103,7 +104,7 @@ def _process(
     held: Mapping[str, Runs] = {}
     again_us, time = None, None
     if fragment.align_us is not None:
-        aligned = align(fragment, batches, after, before, now_us, blobs, cache)
+        aligned = align(fragment, batches, pieces, after, before, now_us, blobs, cache)
         batches, after, held = aligned.batches, aligned.manifest, aligned.stores
         if any(runs.runs for runs in held.values()):
             again_us = now_us + fragment.align_us
@@ -150,6 +151,7 @@ def _worked(
     for part, last in shares:
         share = replace(part, manifest=manifest)
         with blamed(share.fragment.title, partial(_place, share, bucket)):
+            share, logs = in_effect(share, counts)
             done = feeds.run(share)
             counts.update(done.counts)
             emitted = [] if done.output is None else [done.output]
@@ -158,7 +160,7 @@ def _worked(
                 stream_time_us=tuple(None if time == NO_TIME else time for time in share.final_us),
                 position=manifest.position + sum(map(len, emitted)) + done.later,
                 rows=done.rows,
-                stores=done.stores,
+                stores={**done.stores, **logs},
             )
             if last:
                 stores = {**manifest.stores, **held}

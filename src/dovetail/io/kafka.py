@@ -72,6 +72,8 @@ _SOURCE_DEFAULTS: Final = {
     "kafka.fetch.max.wait.ms": "10",
     # After each poll Spark asks twice more, for the partition's first and last offsets.
     "kafka.max.poll.records": "10000",
+    # Kafka's own default reads records of transactions that are aborted, or open.
+    "kafka.isolation.level": "read_committed",
 }
 SINK_DEFAULTS: Final = {
     # A micro-batch writes all it has at once: few large requests cost less, the broker most.
@@ -122,8 +124,9 @@ def read_topic(
     :param max_per_trigger: how many records a micro-batch takes at most, over all partitions.
     :param streaming: False reads what the topic holds now, for backfills and tests.
     :param options: further options of Spark's Kafka source; they overrule the arguments, and the
-        defaults ``kafka.fetch.max.wait.ms`` 10 and ``kafka.max.poll.records`` 10000. Those that
-        divide a partition (``minPartitions``, ``maxRecordsPerPartition``) give up its order.
+        defaults ``kafka.fetch.max.wait.ms`` 10, ``kafka.max.poll.records`` 10000 and
+        ``kafka.isolation.level`` read_committed. Those that divide a partition (``minPartitions``,
+        ``maxRecordsPerPartition``) give up its order.
     :raises PlanError: two columns would have the same name, an argument has no meaning, or
         ``topic`` is not the name of one topic.
     """

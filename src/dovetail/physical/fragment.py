@@ -168,6 +168,7 @@ class Fragment:
             names |= dict.fromkeys(
                 no_window(self.sources[feed.number]) for feed in operator.reads if feed.looks
             )
+        names |= dict.fromkeys(replaced(source) for source in self.sources if source.logs)
         return list(names)
 
     @property
@@ -194,7 +195,7 @@ class Fragment:
             kept = {name: store.with_key(self.key_names) for name, store in kept.items()}
         else:
             kept = {name: replace(store, hashed=False) for name, store in kept.items()}
-        return {**kept, **self._ahead}
+        return {**kept, **self._ahead, **self._logs}
 
     @property
     def _ahead(self) -> Mapping[str, Store]:
@@ -209,6 +210,17 @@ class Fragment:
             for name, store in rows.items()
         }
 
+    @property
+    def _logs(self) -> Mapping[str, Store]:
+        """From which log the row of each key is, where another may bring older ones."""
+        names = unique([source.name for source in self.sources])
+        holds = "per key, from which partition its row is"
+        return {
+            logs_of(name): Store(holds, of=source.name, whole=False)
+            for name, source in zip(names, self.sources, strict=True)
+            if source.logs and source.limited
+        }
+
     def stored(self, operator: int, store: str) -> str:
         """What the manifest calls an operator's store."""
         return store if len(self.operators) == 1 else f"{operator + 1}. {store}"
@@ -217,6 +229,18 @@ class Fragment:
 def ahead_of(name: str) -> str:
     """The store of an input's rows that wait for another one (``align=``)."""
     return f"{name}: ahead"
+
+
+def logs_of(name: str) -> str:
+    """The store that says from which log an input's rows are."""
+    return f"{name}: partitions"
+
+
+def replaced(source: SourceSpec) -> str:
+    """The metric of an input's rows that are older than the row of their key, which another log has
+    brought.
+    """
+    return f"{source.name}.replaced"
 
 
 def no_window(source: SourceSpec) -> str:

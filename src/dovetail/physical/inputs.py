@@ -207,7 +207,19 @@ def source_spec(
         numbered=numbered and clocked and not shared_log,
         carries=carries,
         stairs=stairs or (shared_log and arrival.timed),
+        logs=own_log and _has_logs(input_),
+        limited=isinstance(base, Source) and base.limited,
     )
+
+
+def _has_logs(input_: Input) -> bool:
+    """Whether a key of a table may have rows in several logs. Of a versioned one time decides
+    anyhow.
+    """
+    source, base = input_.source, input_.source.base
+    assert isinstance(base, Source)
+    own = not source.stream and source.versioned_us is None
+    return own and base.partitioned and input_.key == tuple(source.key.names)
 
 
 def is_numbered(inputs: Sequence[Input], arrival: Arrival, feeds: Sequence[str]) -> bool:

@@ -49,6 +49,9 @@ class SourceSpec:
     fail on a row, which a last column says until the row is packed; ``primary``: columns that may
     not be null besides the key.
 
+    Logs: ``logs``: whether a key may have rows in several of its logs, of which the newest counts;
+    ``limited``: whether a micro-batch may end before all of these have been read as far.
+
     Arrival: ``files``: whether its rows are ordered by the files that they are read from;
     ``origin``: its number among the topology's sources; ``clocked``: whether pack gives its rows
     their clocks, and where ``numbered`` their places; ``carries``: the columns that rows of another
@@ -79,6 +82,8 @@ class SourceSpec:
     numbered: bool = False
     carries: tuple[str, ...] = ()
     stairs: bool = False
+    logs: bool = False
+    limited: bool = False
 
     @property
     def kept(self) -> str:

@@ -239,7 +239,8 @@ class Source(Entry):
     ``changes``: which changes the table is said to have, None where nothing is said; ``files``:
     whether its rows are read from files, by which they are ordered where nothing else says how;
     ``with_unread``: where it keeps the records that cannot be read, ``frame`` with them as rows,
-    whose dead letter is in the column ``_unread``.
+    whose dead letter is in the column ``_unread``; ``partitioned``: whether it says in which of
+    several logs a row lies; ``limited``: whether a micro-batch may leave rows of a log unread.
     """
 
     name: str
@@ -257,6 +258,8 @@ class Source(Entry):
     changes: ChangeKinds | None = None
     files: bool = False
     with_unread: DataFrame | None = None
+    partitioned: bool = False
+    limited: bool = False
 
     @property
     def base(self) -> Source:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, TypeAlias
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     BooleanType,
@@ -25,11 +25,17 @@ from dovetail.columns import FILE_METADATA, quoted
 from dovetail.errors import PlanError
 from dovetail.plan.checks import known_field, refuse_duplicates
 from dovetail.plan.expressions import field_of
+from dovetail.plan.leaves import is_limited
 from dovetail.plan.nodes import Source
 from dovetail.plan.spans import Span, microseconds
+from dovetail.sessions import is_stopped
 
 Given: TypeAlias = Annotated[str | Column, Rule("the name of a column or a Spark expression")]
 """How a role of a row is named."""
+
+Session: TypeAlias = Annotated[
+    SparkSession, Rule("a SparkSession that was not stopped", lambda given: not is_stopped(given))
+]
 
 _WHOLE_NUMBERS = (ByteType, ShortType, IntegerType, LongType)
 
@@ -90,6 +96,7 @@ def source_of(
     if sequence is not None and log_partition is None and not shared_log:
         log_partition = F.lit(0)
     schema = frame.schema.toNullable()
+    partitioned = roles["log_partition="] is not None
     return Source(
         name=label,
         key=StructType([schema[k] for k in keys]),
@@ -104,6 +111,8 @@ def source_of(
         versioned_us=None if versioned is None else microseconds(operator, "versioned=", versioned),
         files=sequence is None and not static and _is_of_files(frame),
         with_unread=with_unread,
+        partitioned=partitioned,
+        limited=partitioned and not stream and is_limited(frame),
     )
 
 

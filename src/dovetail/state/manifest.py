@@ -32,6 +32,7 @@ FORMAT_VERSION = 4
 _PAGE = 32
 
 Segments: TypeAlias = "tuple[Segment, ...]"
+Logs: TypeAlias = "Mapping[int, tuple[int, int]]"
 Pages: TypeAlias = "Mapping[str, Segments]"
 
 
@@ -44,7 +45,9 @@ class Manifest:
     ``read_us``: the largest one read, which differs where rows wait for another source;
     ``heard_us``: the wall-clock time at which the source last brought something; ``position``: how
     many changes the bucket has emitted; ``rows``: how many stream rows it has numbered; ``stores``:
-    the runs of each store, by its name; ``pages``: those that are stored.
+    the runs of each store, by its name; ``logs``: per source, where its logs are waited for each by
+    itself, of each log the largest timestamp read and when it last brought something; ``pages``:
+    those that are stored.
     """
 
     topology: str
@@ -55,6 +58,7 @@ class Manifest:
     position: int = 0
     rows: int = 0
     stores: Mapping[str, Runs] = field(default_factory=dict)
+    logs: tuple[Logs, ...] = ()
     pages: Pages = field(default_factory=dict, compare=False)
 
 
@@ -113,6 +117,10 @@ def read(blobs: Blobs, known: Pages = MappingProxyType({})) -> Manifest | None:
             )
             for name, store in body["stores"].items()
         },
+        logs=tuple(
+            {int(log): (high, heard) for log, (high, heard) in logs.items()}
+            for logs in body.get("logs", ())
+        ),
         pages=pages,
     )
 
@@ -146,6 +154,8 @@ def save(blobs: Blobs, manifest: Manifest) -> Pages:
             for name, runs in manifest.stores.items()
         },
     }
+    if any(manifest.logs):
+        body["logs"] = manifest.logs
     for name in pages.keys() - manifest.pages.keys():
         blobs.put(name, _blob([astuple(segment) for segment in pages[name]]))
     blobs.put(NAME, _blob(body))

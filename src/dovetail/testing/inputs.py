@@ -83,7 +83,7 @@ def by_hand(node: Node, known: dict[Node, Node]) -> Node:
     if node not in known:
         if isinstance(node, Source):
             read = ("frame", "timestamp", "deleted", "sequence", "log_partition")
-            new: dict[str, Any] = {**dict.fromkeys(read), "files": False}
+            new: dict[str, Any] = {**dict.fromkeys(read), "files": False, "partitioned": False}
             same = node.frame is None
         else:
             old = {field.name: getattr(node, field.name) for field in fields(node)}

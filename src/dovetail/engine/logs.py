@@ -1,0 +1,134 @@
+"""A table's rows from several logs: those that an older row of another log would replace are left
+out before operators see them (``laws.logs``).
+
+Where a micro-batch may end before all logs have been read as far, a store has of each key the age
+and the log of the row that is there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.arrays.grouping import by_key
+from dovetail.arrays.timeline import NO_TIME, Ints, arrival_order
+from dovetail.columns import DELETED, EVENT_TIME, HASH, LOG_PARTITION, SEQUENCE
+from dovetail.laws.logs import replacing
+from dovetail.operators.job import Share
+from dovetail.physical.fragment import logs_of, replaced
+from dovetail.physical.source import SourceSpec, unique
+from dovetail.state.run_state import Located
+from dovetail.state.runs import Merge, Runs
+from dovetail.state.table_state import TableState, newest_of_key
+
+FORGOTTEN_US = 7 * 24 * 3600 * 1_000_000
+"""So far behind stream time it is forgotten from which log a key was deleted."""
+_BEFORE_ALL = int(np.iinfo(np.int64).min)
+
+
+def in_effect(share: Share, counts: Counter[str]) -> tuple[Share, dict[str, Runs]]:
+    """The share without the rows that have no effect, which are counted; and the stores that say of
+    keys from which log their rows are.
+    """
+    stores: dict[str, Runs] = {}
+    batches = list(share.batches)
+    names = unique([source.name for source in share.sources])
+    for number, (source, name) in enumerate(zip(share.sources, names, strict=True)):
+        if not source.logs:
+            continue
+        runs = share.manifest.stores.get(logs_of(name))
+        known = None
+        if source.limited or runs is not None:
+            known = _Known(source, runs or Runs(), share, share.final_us[number])
+        rows = batches[number].rows
+        if len(rows) and (known is not None or _has_several(rows)):
+            kept = _kept(share, number, known)
+            if len(kept) < len(rows):
+                counts[replaced(source)] += len(rows) - len(kept)
+                batches[number] = batches[number].of(kept, rows.take(pa.array(kept)))
+        if known is not None:
+            stores[logs_of(name)] = known.runs
+    if any(new is not old for new, old in zip(batches, share.batches, strict=True)):
+        share = replace(share, batches=batches)
+    return share, stores
+
+
+class _Known(TableState):
+    """Of each key the age of its row, as ``_event_time``, and its log. Of a deleted one it is
+    forgotten in time.
+    """
+
+    def __init__(self, source: SourceSpec, runs: Runs, share: Share, now_us: int) -> None:
+        keys = source.fields(source.key_columns)
+        schema = pa.schema(
+            [
+                *(source.schema.field(name) for name in (HASH, EVENT_TIME, DELETED)),
+                *keys,
+                pa.field(LOG_PARTITION, pa.int64()),
+            ]
+        )
+        super().__init__(schema, len(keys), runs, share.blobs, share.cache)
+        self._forgotten_us = NO_TIME if now_us == NO_TIME else now_us - FORGOTTEN_US
+
+    def logs(self, located: Located, which: Ints) -> Ints:
+        """The logs of some of the keys that were found."""
+        column = len(self.schema) - 1
+        found: Ints = located.fetch(which, [column]).column(0).to_numpy()
+        return found
+
+    def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
+        merged = newest_of_key(pieces, self.key_columns)
+        if self.runs.runs[0].tier != merge.tier:
+            return merged
+        late = pc.greater_equal(merged.column(EVENT_TIME), self._forgotten_us)
+        return merged.filter(pc.or_(pc.invert(merged.column(DELETED)), late))
+
+
+def _has_several(rows: pa.Table) -> bool:
+    """Whether rows of equal hashes are of several logs."""
+    log = rows.column(LOG_PARTITION).to_numpy()
+    if not (log != log[0]).any():
+        return False
+    hash_ = rows.column(HASH).to_numpy()
+    order = np.argsort(hash_, kind="stable")
+    hash_, log = hash_[order], log[order]
+    return bool(np.any((hash_[1:] == hash_[:-1]) & (log[1:] != log[:-1])))
+
+
+def _kept(share: Share, number: int, known: _Known | None) -> Ints:
+    """The rows of a source that have an effect, in the order in which they lie."""
+    source, rows = share.sources[number], share.batches[number].rows
+    keyed = share.rows(number)
+    order, new, columns = by_key(keyed.hash, keyed.keys, came := arrival_order([keyed]))
+    at = came[order]
+    group, starts = np.cumsum(new) - 1, np.flatnonzero(new)
+    log, place = (rows.column(name).to_numpy()[at] for name in (LOG_PARTITION, SEQUENCE))
+    time_us, arrived = keyed.event_time_us[at], np.arange(len(at))
+    there = np.zeros(0, np.int64)
+    if known is not None:
+        keys = [column.take(pa.array(starts)) for column in columns]
+        located = known.locate(keyed.hash[at[starts]], keys)
+        there = np.flatnonzero(located.segment >= 0)
+        group = np.append(there, group)
+        log = np.append(known.logs(located, there), log)
+        place = np.append(np.full(len(there), _BEFORE_ALL), place)
+        time_us = np.append(located.event_time_us[there], time_us)
+        arrived = np.append(np.full(len(there), -1), arrived)
+    arranged = np.lexsort((arrived, group))
+    effect, age_us, last = replacing(*(a[arranged] for a in (group, log, place, time_us)))
+    own = arrived[arranged] >= 0
+    row = np.full(len(arranged), -1)
+    row[own] = at[arrived[arranged][own]]
+    if known is not None:
+        changed = last[own[last]]
+        stored = rows.select(range(source.key_columns.stop)).take(pa.array(row[changed]))
+        stored = stored.set_column(1, EVENT_TIME, pa.array(age_us[changed]))
+        logs = pa.array(log[arranged][changed])
+        known.store(stored.append_column(LOG_PARTITION, logs).cast(known.schema))
+    kept: Ints = np.sort(row[effect & own])
+    return kept
