@@ -28,7 +28,7 @@ LAYERS = {
     "arguments": {"errors", "hints"},
     "sessions": set(),
     "files": {"errors", "sessions"},
-    "refusals": {"errors", "files"},
+    "refusals": {"errors", "files", "sessions"},
     "lake": {"errors", "columns", "files", "refusals", "sessions"},
     "upsert": {"columns", "lake"},
     "arrays": ARRAYS,

@@ -10,11 +10,12 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from enum import Enum
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -231,12 +232,28 @@ def _loaded(name: str, kind: type[P]) -> P:
             "topology", f"{name} cannot be found, {line_of(error)}", "Give it as module:name"
         ) from error
     if callable(found) and not isinstance(found, kind):
+        _refuse_arguments(name, found)
         found = found()
     if not isinstance(found, kind):
         raise ConfigurationError(
             "topology", f"{name} is no Table or Stream", "Give one as module:name"
         )
     return found
+
+
+def _refuse_arguments(name: str, function: Callable[..., Any]) -> None:
+    """Refuse a function that cannot be called without arguments."""
+    needed = [
+        one.name
+        for one in signature(function).parameters.values()
+        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+    ]
+    if needed:
+        raise ConfigurationError(
+            "topology",
+            f"the function {name} takes an argument, {', '.join(needed)}",
+            "Name a function without arguments, which calls it",
+        )
 
 
 def _moment(text: str) -> datetime:

@@ -45,6 +45,10 @@ class Files(ABC):
         """Whether a folder has any file, at any depth."""
 
     @abstractmethod
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file or folder."""
+
+    @abstractmethod
     def has_named(self, folder: str, prefix: str) -> bool:
         """Whether anything in a folder has a name that begins so."""
 
@@ -138,6 +142,10 @@ class _OfHadoop(Files):
                         return True
                     waiting.append(status.getPath())
         return False
+
+    def exists(self, path: str) -> bool:
+        given, files = self._located(path)
+        return bool(files.exists(given))
 
     def has_named(self, folder: str, prefix: str) -> bool:
         return any(name.startswith(prefix) for name in self.names(folder))
@@ -241,6 +249,11 @@ class _OfServer(Files):
 
     def has_files(self, folder: str) -> bool:
         return self._has(_plain(folder))
+
+    def exists(self, path: str) -> bool:
+        with _where_there():
+            return bool(self._session.read.format("binaryFile").load(_plain(path)).schema)
+        return False
 
     def has_named(self, folder: str, prefix: str) -> bool:
         return self._has(f"{_plain(folder)}/{prefix}*")

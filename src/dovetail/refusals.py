@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from dovetail.errors import ConfigurationError
 from dovetail.files import files_of
+from dovetail.sessions import is_stopped
 
 _FOLDER = (
     "Give a folder that can be written, on a file system that Spark knows: s3a://, gs:// and the "
@@ -33,6 +34,16 @@ def reaching(operator: str, argument: str, path: str | PathLike[str]) -> Iterato
     """As ``refused``, where a folder is read or written."""
     with refused(operator, f"{argument}{fspath(path)!r} cannot be used", _FOLDER):
         yield
+
+
+def refuse_stopped(operator: str, session: SparkSession) -> None:
+    """Refuse the session of frames if it was stopped."""
+    if is_stopped(session):
+        raise ConfigurationError(
+            operator,
+            "the Spark session was stopped",
+            "Start another one, and make frames, tables and streams anew with it",
+        )
 
 
 def make_folder(

@@ -13,6 +13,7 @@ from dovetail.physical import explain as text
 from dovetail.physical.fragment import Buckets, Emit
 from dovetail.plan.dead_letters import DeadLetters
 from dovetail.plan.fingerprint import in_one_order
+from dovetail.plan.reading import Session
 from dovetail.plan.spans import Span
 from dovetail.spark import beginning, query
 from dovetail.spark.checkpoint import BEGINNING
@@ -20,7 +21,6 @@ from dovetail.spark.outcomes import BatchSink, Outcome
 from dovetail.spark.query import A_SINK
 from dovetail.spark.running import Run
 from dovetail.spark.seed import Initial
-from dovetail.spark.state_reader import Session
 from dovetail.topology import ATopology, Planned, Topology
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from dovetail import lake
@@ -15,7 +15,7 @@ from dovetail.arguments import ColumnNames, Natural, Path, Text, validated
 from dovetail.columns import DELETED, TIMESTAMP
 from dovetail.errors import PlanError
 from dovetail.io.delta_feed import POSITION, DeltaChanges
-from dovetail.plan.reading import Given, source_of
+from dovetail.plan.reading import Given, Session, source_of
 from dovetail.plan.spans import Span
 from dovetail.topology import Topology
 
@@ -30,7 +30,7 @@ class TableSources(Topology):
     @validated
     def from_delta(
         cls,
-        spark: SparkSession,
+        spark: Session,
         path: Path | None = None,
         *,
         table: Text | None = None,

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar, TypeAlias
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from dovetail.arguments import ColumnName, ColumnNames, Path, Positive, Rule, Text, validated
@@ -20,7 +20,7 @@ from dovetail.physical.explain import explain
 from dovetail.physical.fragment import Buckets, Emit
 from dovetail.plan import views
 from dovetail.plan.nodes import Node, changelog_schema
-from dovetail.plan.reading import Given, source_of
+from dovetail.plan.reading import Given, Session, source_of
 from dovetail.plan.spans import Span
 from dovetail.plan.views import Condition, Errors, Item
 from dovetail.spark import query
@@ -128,7 +128,7 @@ class Topology(Planned):
     @validated
     def from_topic(
         cls,
-        spark: SparkSession,
+        spark: Session,
         topic: Topic,
         *,
         servers: Servers,

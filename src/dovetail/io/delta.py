@@ -129,6 +129,15 @@ class DeltaSink:
         """``to_delta('path or table')``, as it is written."""
         return f"to_delta({self.path or self.table!r})"
 
+    def is_gone(self, session: SparkSession, node: Node, *, alone: bool) -> bool:
+        """Whether the table that a query has appended to is no longer there. (One that it keeps
+        says itself whose it is.)
+        """
+        if node.current:
+            return False
+        table = lake.called(session, self.title, "path=", self.path, self.table)
+        return not lake.exists(session, table)
+
     def fit(self, session: SparkSession, table: str, schema: StructType, *, change: bool) -> None:
         """Refuse a table that has other columns; ``change``: add those that may be added."""
         present = lake.read(session, table).schema

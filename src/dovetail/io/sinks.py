@@ -51,7 +51,11 @@ class MemorySink:
         return f"to_memory({self.name!r})"
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """The configured writer."""
+        """The configured writer. Spark's own table does not outlast a run of the query."""
+        session = changes.sparkSession
+        if files_of(session).has_files(f"{checkpoint}/offsets"):
+            write = self.batches(session, node, checkpoint)
+            return changes.writeStream.foreachBatch(numbered(session, write))
         memory = changes.writeStream.format("memory").outputMode("append")
         return memory.option("queryName", self.name)
 
@@ -111,6 +115,13 @@ class ParquetSink:
     def title(self) -> str:
         """``to_parquet('folder')``, as it is written."""
         return f"to_parquet({self.path!r})"
+
+    def is_gone(self, session: SparkSession, node: Node, *, alone: bool) -> bool:
+        """Whether what a query has written is no longer there; ``alone``: whether this is its only
+        sink. Of several results old micro-batches may be deleted.
+        """
+        files = files_of(session)
+        return not (files.has_files(f"{self.path}/{_LIST}") if alone else files.exists(self.path))
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """The configured writer."""
@@ -255,7 +266,10 @@ def to_parquet(path: Path, *, retention: Span | None = None) -> ParquetSink:
 
 @validated
 def to_memory(name: ViewName) -> MemorySink:
-    """The changelog as an in-memory table ``name`` of the session; for notebooks and tests."""
+    """The changelog as an in-memory table ``name`` of the session; for notebooks and tests.
+
+    A query that is started again begins the table anew, with the changes that come from then on.
+    """
     return MemorySink(name)
 
 

@@ -14,6 +14,7 @@ from dovetail.arguments import ColumnNames, Natural, Path, Positive, Text, valid
 from dovetail.errors import PlanError
 from dovetail.laws.table_join import How
 from dovetail.plan.matching import On
+from dovetail.plan.reading import Session
 from dovetail.plan.select import Selection
 from dovetail.plan.spans import Span, microseconds
 from dovetail.refusals import refused
@@ -43,7 +44,7 @@ class SnapshotTable:
     @validated
     def from_delta(
         cls,
-        spark: SparkSession,
+        spark: Session,
         path: Path | None = None,
         *,
         table: Text | None = None,

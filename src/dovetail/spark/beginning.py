@@ -36,7 +36,7 @@ from dovetail.spark.checkpoint import (
     TIMED,
     CheckpointFile,
     binding_of,
-    leaves_of,
+    reads_of,
     refuse_other_stages,
     refuse_repartitioning,
     refuse_unfit,
@@ -75,7 +75,7 @@ def prepared(
         rows = seed.rows_of(run.operator, run.nodes, initial)
         count, partitions = run.numbers()
         plan = run.plan(count)
-        never = [None] * sum(leaves_of(source) or 0 for source in plan.reads)
+        never = [None] * sum(leaves or 0 for leaves in reads_of(plan.reads)[0])
         left: dict[str, Any] = {"offsets": never, "sources": []} | _written(run, plan, rows)
     else:
         stored = _standing(run, fspath(initial))

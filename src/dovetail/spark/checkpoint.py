@@ -7,6 +7,7 @@ ever unbound, and what a start leaves that came no further binds nothing.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from dovetail.plan.fingerprint import (
     identity,
     refuse_other,
 )
+from dovetail.plan.leaves import Leaf, leaves_of, numbered
 from dovetail.plan.nodes import Node, Source
 from dovetail.sessions import is_remote
 from dovetail.spark.layout import described
@@ -41,6 +43,12 @@ RUNS = "runs"
 """Of such a binding the last runs, as ``engine.idle`` knows them."""
 REPARTITIONING = "repartitioning"
 """Of a binding the number of partitions over which its state is being repartitioned."""
+
+AT = "at"
+"""In a binding the checkpoint's own folder, by which one that was moved is known."""
+TIMEZONE = "timezone"
+"""In a binding the session's time zone, in which the query's expressions are computed."""
+_STATE_SCHEMA = re.compile(r'"[^"]*(/state/[0-9]+/_stateSchema/)')
 
 _LOCAL_CHECKPOINT = {
     # The one that Spark finds by itself is Hive's, which refuses to rename over a file: under the
@@ -67,22 +75,29 @@ def binding_of(
         "partitions": partitions,
         "stages": described(plan.stages, nodes),
         "reads": [
-            [None if one.static else identity(describe_input(nodes, one)), leaves_of(one)]
-            for one in plan.reads
+            [None if one.static else identity(describe_input(nodes, one)), leaves, numbers]
+            for one, leaves, numbers in zip(plan.reads, *reads_of(plan.reads), strict=True)
         ],
         **more,
     }
 
 
-def leaves_of(source: Source) -> int | None:
-    """How many of Spark's sources it reads; None on Spark Connect, which does not say."""
-    frame: Any = source.frame
-    if source.static:
-        return 1  # the one that is read in its place
-    if is_remote(frame.sparkSession):
-        return None
-    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001
-    return sum(bool(leaves.apply(number).isStreaming()) for number in range(leaves.size()))
+def reads_of(sources: Sequence[Source]) -> tuple[list[int | None], list[list[int] | None]]:
+    """How many of Spark's sources each one reads, and the numbers of the folders in which Spark
+    keeps what these have read; None on Spark Connect, which does not say.
+    """
+    remote = [not one.static and is_remote(_frame(one).sparkSession) for one in sources]
+    if any(remote):
+        return [1 if one.static else None for one in sources], [None for _ in sources]
+    # In place of a static one its own source is read.
+    read = [[Leaf(one, "", {})] if one.static else leaves_of(_frame(one)) for one in sources]
+    numbers: list[list[int] | None] = [*numbered(read)]
+    return [len(leaves) for leaves in read], numbers
+
+
+def _frame(source: Source) -> Any:
+    assert source.frame is not None
+    return source.frame
 
 
 def refuse_unfit(
@@ -162,7 +177,7 @@ class CheckpointFile:
             except ValueError:
                 binding = {}
             if binding.get("version") == FORMAT_VERSION:
-                return binding  # type: ignore[no-any-return]
+                return self.in_its_place(binding, title)
             if "version" in binding:
                 problem = (
                     f"the checkpoint has format {binding['version']}, this version reads "
@@ -173,6 +188,35 @@ class CheckpointFile:
             problem,
             "Run what wrote it (changelog() writes no such file), or start with a new checkpoint",
         )
+
+    def in_its_place(self, binding: dict[str, Any], title: str) -> dict[str, Any]:
+        """The binding of a checkpoint that may have been moved. Spark writes into its state in
+        which folder that lies; there the paths become those of now.
+        """
+        here, before = self._files.qualified(self._root), binding.get(AT)
+        if before in (None, here):
+            return binding
+        if is_remote(self._session):
+            raise CheckpointError(
+                title,
+                f"the checkpoint was at {before} and was moved to {here}, where Spark Connect "
+                "cannot mend what its state says of that",
+                "Start it there once in a classic session, or move it back",
+            )
+        for operator in self._files.names(f"{self._root}/state"):
+            folder = f"{self._root}/state/{operator}/_metadata/v2"
+            for name in self._files.names(folder):
+                text = self._files.text(f"{folder}/{name}") or ""
+                mended = _STATE_SCHEMA.sub(lambda found: f'"{here}{found[1]}', text)
+                if mended != text:
+                    self._files.put(f"{folder}/{name}", mended)
+        binding = {**binding, AT: here}
+        self.write(binding)
+        return binding
+
+    def place(self) -> str:
+        """The folder in full, as a binding has it."""
+        return self._files.qualified(self._root)
 
     def at_rest(self, title: str) -> dict[str, Any]:
         """The binding of a query that has begun and stands still; ``CheckpointError`` for a folder
@@ -188,10 +232,16 @@ class CheckpointFile:
         return binding
 
     def is_running(self) -> bool:
-        """Whether its query runs in this session."""
+        """Whether its query runs in this application; of Spark Connect's, in this session."""
         text = self._files.text(f"{self._root}/metadata")
-        query = None if text is None else json.loads(text)["id"]
-        return any(str(one.id) == query for one in self._session.streams.active)
+        if text is None:
+            return False
+        query = json.loads(text)["id"]
+        if is_remote(self._session):
+            return any(str(one.id) == query for one in self._session.streams.active)
+        own: Any = self._session
+        running = own._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
+        return bool(running.containsKey(own._jvm.java.util.UUID.fromString(query)))  # noqa: SLF001
 
     def write(self, binding: Mapping[str, Any]) -> None:
         """Bind a checkpoint, at once: there is never a part of the file."""

@@ -48,6 +48,7 @@ from dovetail.physical.output import Output, changelog_columns, output_of
 from dovetail.plan.arrow import arrow_schema, in_timezone
 from dovetail.plan.nodes import Entry, Node, Source, changelog_schema
 from dovetail.plan.views import View
+from dovetail.refusals import refuse_stopped
 from dovetail.spark import delta_join, project, task
 from dovetail.spark.buckets import Work
 from dovetail.spark.emission import (
@@ -483,4 +484,5 @@ def session_of(node: Node) -> SparkSession:
     frame = node.origins[0].frame
     assert frame is not None
     session: SparkSession = frame.sparkSession
+    refuse_stopped(node.name, session)
     return session

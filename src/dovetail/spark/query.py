@@ -21,14 +21,16 @@ from dovetail.plan.dead_letters import DeadLetters
 from dovetail.plan.fingerprint import in_one_order, origins_of, refuse_alike
 from dovetail.plan.nodes import Node
 from dovetail.plan.spans import Span, microseconds
-from dovetail.refusals import reaching, refused
-from dovetail.spark import beginning, closing, seed
+from dovetail.refusals import reaching, refuse_stopped, refused
+from dovetail.spark import beginning, closing, places, seed, zones
 from dovetail.spark.buckets import bucket_labels
 from dovetail.spark.checkpoint import (
+    AT,
     BEGINNING,
     RUNS,
     SEEDED,
     TIMED,
+    TIMEZONE,
     binding_of,
     refuse_other_stages,
     refuse_repartitioning,
@@ -51,6 +53,7 @@ from dovetail.spark.running import (
     has_timers,
     rows_of,
     settings,
+    several,
     writer_of,
 )
 from dovetail.spark.session import refuse_strange_workers
@@ -72,6 +75,7 @@ def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
     """The node's changelog: of streaming frames under the session's own settings, or of static ones
     as one batch.
     """
+    session_of(node)
     if at_rest(node):
         return static_changelog(node, emit=emit, buckets=buckets)
     session = streaming_session(node)
@@ -129,10 +133,14 @@ def start(
     run = Run(operator, nodes, outcomes, fspath(checkpoint), emit, buckets, partitions, idle)
     with reaching(operator, "checkpoint=", run.checkpoint):
         bound = run.file.read(run.title)
+    _refuse_twice(run)
+    places.refuse_overlaps(run)
+    places.warn_of_old_files(run)
     static = any(source.static for source in origins_of(nodes))
     if bound is None and (static or initial is not None):
         bound = beginning.prepared(run, initial, emits=emit_initial)
     if bound is not None and BEGINNING in bound:
+        run = replace(run, outcomes=[one.across_runs() for one in run.outcomes])
         bound = beginning.finished(run, bound)
     if bound is not None and closing.is_closing(run, bound, asked=close_at_end):
         return _started(run, bound, ONCE, name, closes=True)
@@ -193,12 +201,16 @@ def _started(
     if idle is not None:
         plan = replace(plan, idles=True)
     refuse_unreachable(run.session, plan)
+    found = _binding_of_places(run, bound)
     used = settings(partitions) | (TO_END if ends and timers else {})
+    used |= zones.setting(run.session, found[TIMEZONE])
     # Of those that start at once each sees the session as it was.
     with STARTING, lake.setting(run.session, used | run.file.settings()):
         _refuse_running(run.operator, run.session, name)
-        if bound is not None and idle is not None:
-            run.file.write({**bound, RUNS: idle.runs})
+        if idle is not None:
+            found[RUNS] = idle.runs
+        if bound is not None and any(bound.get(name) != one for name, one in found.items()):
+            run.file.write({**bound, **found})
         if bound is not None and not ends and timers:
             wake(run)
         blobs = beginning.taken_over(run) if bound is not None and SEEDED in bound else {}
@@ -219,10 +231,21 @@ def _started(
         if bound is None:
             # Before Spark writes anything there, so that nothing is ever stored unbound.
             with reaching(run.operator, "checkpoint=", run.checkpoint):
-                more = {} if idle is None else {TIMED: True, RUNS: idle.runs}
-                run.file.write(binding_of(run.nodes, plan, partitions=partitions, **more))
+                more = {} if idle is None else {TIMED: True}
+                run.file.write(binding_of(run.nodes, plan, partitions=partitions, **found, **more))
         with refused(run.title, "Spark does not start its query", "Mend what it names"):
             return explaining(writer.start(), run.title)
+
+
+def _binding_of_places(run: Run, bound: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a binding says of where and when a query runs, besides its topology."""
+    zone = zones.zone_of(run, bound)
+    return {
+        AT: run.file.place(),
+        TIMEZONE: zone,
+        places.READ: places.read_from(run, bound),
+        places.WRITTEN: places.written(run, bound, alone=not several(run.outcomes)),
+    }
 
 
 def _idle(run: Run, bound: Mapping[str, Any] | None, plan: Plan, *, timed: bool) -> Idle | None:
@@ -247,6 +270,16 @@ def _in_one_order(outcomes: Sequence[Outcome]) -> list[Outcome]:
     return [*(by_node[node] for node in in_one_order([*by_node])), *letters]
 
 
+def _refuse_twice(run: Run) -> None:
+    """Refuse a second query on a checkpoint. Spark would stop the first one without a word."""
+    if run.file.is_running():
+        raise CheckpointError(
+            run.title,
+            f"a query of the checkpoint {run.checkpoint} is running",
+            "Stop it first, or give this one another checkpoint=",
+        )
+
+
 def _refuse_running(operator: str, session: SparkSession, name: str | None) -> None:
     if name is not None and any(query.name == name for query in session.streams.active):
         raise PlanError(
@@ -261,6 +294,9 @@ def streaming_session(*nodes: Node) -> SparkSession:
     beside such.
     """
     sources = origins_of(nodes)
+    for source in sources:
+        if source.frame is not None:
+            refuse_stopped(source.title, source.frame.sparkSession)
     changing = [source for source in sources if not source.static] or sources
     for source in changing:
         if source.frame is None or not source.frame.isStreaming:

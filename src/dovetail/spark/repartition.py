@@ -10,11 +10,11 @@ from pyspark.errors import PySparkException
 
 from dovetail.arguments import Path, Positive, validated
 from dovetail.errors import CheckpointError, ConfigurationError
+from dovetail.plan.reading import Session
 from dovetail.refusals import refused
 from dovetail.sessions import is_remote
 from dovetail.spark.checkpoint import REPARTITIONING, CheckpointFile
 from dovetail.spark.running import refuse_idle
-from dovetail.spark.state_reader import Session
 
 _DONE, _REFUSED = "SHUFFLE_PARTITIONS_ALREADY_MATCH", "STATE_REPARTITION_INVALID_CHECKPOINT"
 _REMEDY = "Start the query, let it finish its last micro-batch, stop it, and call again"

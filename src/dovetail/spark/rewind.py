@@ -12,8 +12,8 @@ from uuid import uuid4
 from dovetail.arguments import Natural, Path, validated
 from dovetail.errors import CheckpointError
 from dovetail.files import Files, files_of
+from dovetail.plan.reading import Session
 from dovetail.spark.checkpoint import CLOSING, CheckpointFile
-from dovetail.spark.state_reader import Session
 
 _OF_VERSION = re.compile(r"(\d+)(_[^.]*)?\.(changelog|zip|delta|snapshot)")
 """A file of a partition's state, which says after how many micro-batches it is of."""

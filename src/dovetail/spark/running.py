@@ -138,7 +138,7 @@ def writer_of(
     if not outcomes:
         rows = rows_of(plan, session, streaming, packed=True)
         writer = rows.writeStream.format("noop")
-    elif _fan_out(outcomes):
+    elif several(outcomes):
         rows = rows_of(plan, session, streaming, packed=True)
         writer = fan_out(rows, plan, outcomes, folder)
     else:
@@ -147,7 +147,7 @@ def writer_of(
     return writer.option("checkpointLocation", folder)
 
 
-def _fan_out(outcomes: Sequence[Outcome]) -> bool:
+def several(outcomes: Sequence[Outcome]) -> bool:
     """Whether rows must go to several sinks, which Spark's own way does not do."""
     return len(outcomes) > 1 or len(outcomes[0].sinks) > 1
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from os import fspath
 from typing import Annotated, Any, Protocol, TypeAlias
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.types import (
     ArrayType,
     LongType,
@@ -21,12 +21,12 @@ from dovetail.arguments import ColumnNames, Natural, Path, Rule, Text, validated
 from dovetail.columns import quoted
 from dovetail.errors import ConfigurationError
 from dovetail.plan.nodes import Node
+from dovetail.plan.reading import Session
 from dovetail.spark.keys import Keys
 from dovetail.spark.state_results import result, result_named
 from dovetail.spark.stored import Stored, moment, refuse_other_times
 from dovetail.spark.stored_rows import last_versions, rows
 
-Session: TypeAlias = Annotated[SparkSession, Rule("a SparkSession")]
 Moment: TypeAlias = Annotated[
     datetime, Rule("a datetime with its time zone", lambda t: t.tzinfo is not None)
 ]

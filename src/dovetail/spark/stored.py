@@ -73,8 +73,8 @@ class Stored:
     ``caller``: the function that errors name; ``topology``: the fingerprint and the description of
     the plan that the checkpoint is bound to, with so many ``buckets``; ``stages``: by the
     fingerprint that their state has; ``reads``: what is read, in the order of Spark's sources, each
-    with how many of these it is; ``operators``: those that have state, with the blobs of each
-    bucket's manifest by its label.
+    with how many of these it is, and the numbers of their folders; ``operators``: those that have
+    state, with the blobs of each bucket's manifest by its label.
     """
 
     caller: str
@@ -84,7 +84,7 @@ class Stored:
     topology: tuple[str, Mapping[str, Any]]
     buckets: int
     stages: Mapping[str, StageLayout]
-    reads: Sequence[tuple[Any, int | None]] = ()
+    reads: Sequence[tuple[Any, int | None, Sequence[int] | None]] = ()
     operators: Mapping[Operator, Mapping[int, MemoryBlobs]] = field(default_factory=dict)
 
     @classmethod
@@ -101,7 +101,10 @@ class Stored:
             topology=(bound["topology"], bound["plan"]),
             buckets=bound["buckets"],
             stages={stage.topology: stage for stage in layout(bound["stages"])},
-            reads=[(known, leaves) for known, leaves in bound.get("reads", ())],
+            reads=[
+                (known, leaves, *(rest or [None]))
+                for known, leaves, *rest in bound.get("reads", ())
+            ],
         )
         frames = [
             made.blobs(operator).withColumn("operator", F.lit(number))
@@ -199,7 +202,7 @@ def _bound(caller: str, spark: SparkSession, checkpoint: str) -> dict[str, Any]:
             f"{binding.FORMAT_VERSION}",
             "Read it with the version that wrote it",
         )
-    return known
+    return binding.CheckpointFile(spark, checkpoint).in_its_place(known, caller)
 
 
 def refuse_unreadable(caller: str, checkpoint: str) -> None:

@@ -35,10 +35,10 @@ from dovetail.physical.output import output_of
 from dovetail.physical.stage import Port, Stage
 from dovetail.plan.arrow import spark_schema
 from dovetail.plan.fingerprint import describe_input, identity, sources_in
-from dovetail.plan.nodes import Entry, Node
+from dovetail.plan.nodes import Entry, Node, Source
 from dovetail.plan.views import parts_of
 from dovetail.spark import seed, state_results
-from dovetail.spark.checkpoint import leaves_of
+from dovetail.spark.checkpoint import reads_of
 from dovetail.spark.stored import Kept, Stored
 from dovetail.spark.stored_rows import last_versions, rows
 
@@ -125,18 +125,14 @@ def offsets(
     stored: Stored, plan: Plan, nodes: Sequence[Node]
 ) -> tuple[list[str | None], list[tuple[int, int]]]:
     """Where the query of a plan goes on to read each of Spark's sources, None from where a new one
-    begins; and which of the old query's sources it is, by their numbers, then and now.
+    begins; and which of the old query's sources it is, by the numbers of their folders, then and
+    now.
     """
-    then = iter(enumerate(stored.offsets()))
-    places: list[tuple[Any, list[tuple[int, str | None]]]] = []
-    for known, leaves in stored.reads:
-        if leaves is None:
-            raise _refusal(stored, "was started on Spark Connect, which does not say what it reads")
-        places.append((known, list(islice(then, leaves))))
-    made, same = list[str | None](), list[tuple[int, int]]()
+    places = _places(stored)
+    made, same = list[str | None](), dict[int, tuple[int | None, str | None]]()
     taken: dict[str, int] = {}
-    for source in plan.reads:
-        known, leaves = identity(describe_input(nodes, source)), leaves_of(source) or 0
+    for source, read, folders in zip(plan.reads, *reads_of(plan.reads), strict=True):
+        known, leaves, folders = identity(describe_input(nodes, source)), read or 0, folders or []
         if source.static:
             made += [None] * leaves
             continue
@@ -145,6 +141,8 @@ def offsets(
         taken[str(known)] += 1
         if not before:
             made += [None] * leaves
+            for folder in folders:
+                _settle(stored, source, same, folder, (None, None))
             continue
         alike = len(list(groupby([[offset for _, offset in own] for own in before]))) == 1
         again = sum(one is source for one in plan.reads)
@@ -160,10 +158,43 @@ def offsets(
                 stored,
                 f"has read {source.name} from {len(own)} sources, and now there are {leaves}",
             )
-        for place, offset in own:
-            same.append((place, len(made)))
-            made.append(offset)
-    return made, same
+        for folder, place in zip(folders, own, strict=True):
+            _settle(stored, source, same, folder, place)
+            made.append(place[1])
+    return made, [(then, now) for now, (then, _) in same.items() if then is not None]
+
+
+def _places(stored: Stored) -> list[tuple[Any, list[tuple[int, str | None]]]]:
+    """What the old query has read, each time with the folders and offsets of its sources."""
+    then = iter(enumerate(stored.offsets()))
+    places: list[tuple[Any, list[tuple[int, str | None]]]] = []
+    for known, leaves, numbers in stored.reads:
+        if leaves is None:
+            raise _refusal(stored, "was started on Spark Connect, which does not say what it reads")
+        own = list(islice(then, leaves))
+        if numbers is not None:
+            own = [(n, offset) for n, (_, offset) in zip(numbers, own, strict=True)]
+        places.append((known, own))
+    return places
+
+
+def _settle(
+    stored: Stored,
+    source: Source,
+    same: dict[int, tuple[int | None, str | None]],
+    folder: int,
+    place: tuple[int | None, str | None],
+) -> None:
+    """Enter of which source of the old query one goes on, and from where. Inputs that share a frame
+    are one source to Spark, which reads on from one place.
+    """
+    known = same.setdefault(folder, place)
+    if (known[0] is None) != (place[0] is None) or known[1] != place[1]:
+        raise _refusal(
+            stored,
+            f"has not read {source.name} as far as another input of the same frame",
+            f"Give {source.name} a frame of its own: read it once more with spark.readStream",
+        )
 
 
 def _result(stored: Stored, stage: Stage) -> DataFrame:

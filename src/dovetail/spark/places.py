@@ -1,0 +1,225 @@
+"""Where a query reads and writes: folders that must not lie in each other, that are gone, or that
+were moved.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from glob import glob
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from dovetail.errors import CheckpointError, DovetailWarning, PlanError, TargetError
+from dovetail.files import files_of
+from dovetail.plan.fingerprint import origins_of
+from dovetail.plan.leaves import all_leaves
+from dovetail.plan.nodes import Node
+from dovetail.sessions import is_remote
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dovetail.spark.running import Run
+
+WRITTEN = "written"
+"""In a binding the targets of its sinks, each with the last micro-batch before it was one."""
+
+READ = "read"
+"""In a binding the folders whose files it reads."""
+
+_MAX_FILE_AGE = timedelta(days=7)
+"""Spark's own ``maxFileAge``."""
+_PATTERN = re.compile(r"[*?\[{]")
+
+
+def refuse_overlaps(run: Run) -> None:
+    """Refuse folders of sinks, sources and the checkpoint of which one lies in another, or which
+    are the same: a query would read what it writes, or a table's clean-up delete its checkpoint.
+    """
+    files = files_of(run.session)
+    checkpoint = files.qualified(run.checkpoint)
+    sources = [
+        (source.title, files.qualified(leaf.folder))
+        for source, leaf in all_leaves(origins_of(run.nodes))
+        if leaf.folder is not None
+    ]
+    for title, folder in sources:
+        if overlap(folder, checkpoint):
+            raise PlanError(
+                run.operator,
+                f"checkpoint={run.checkpoint!r} and the source of {title}, {folder}, are the same "
+                "or lie in each other",
+                "Choose a checkpoint beside what the query reads",
+            )
+    for sink, own in _folders(run):
+        folder = files.qualified(own)
+        others = [(f"the source of {title}", path) for title, path in sources]
+        for what, path in (*others, ("the query's checkpoint", checkpoint)):
+            if overlap(path, folder):
+                raise PlanError(
+                    sink.title,
+                    f"its folder {folder} and {what}, {path}, are the same or lie in each other",
+                    "Choose a folder beside what the query reads, and beside its checkpoint",
+                )
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether of two folders, which may be patterns, one lies in the other, or both are the same.
+    What has a hidden folder above it, ``_name`` or ``.name``, is not seen by readers of the outer.
+
+    >>> overlap("/data/orders", "/data/orders/out"), overlap("/data/orders", "/data/orders2")
+    (True, False)
+    >>> overlap("/data/2024-*/in", "/data/2024-05/in/x"), overlap("/data/*/in", "/data/out")
+    (True, False)
+    >>> overlap("/out", "/out/_checkpoint")
+    False
+    """
+    first, second = one.rstrip("/").split("/"), other.rstrip("/").split("/")
+    shared = min(len(first), len(second))
+    beyond = first[shared:] or second[shared:]
+    alike = all(_alike(*pair) for pair in zip(first[:shared], second[:shared], strict=True))
+    return alike and not any(name.startswith(("_", ".")) for name in beyond)
+
+
+def _alike(one: str, other: str) -> bool:
+    patterns = [re.sub(r"\{.*\}", "*", name) for name in (one, other)]
+    first, second = patterns
+    return (
+        one == other
+        or bool(_PATTERN.search(first) and fnmatchcase(other, first))
+        or bool(_PATTERN.search(second) and fnmatchcase(one, second))
+    )
+
+
+def _folders(run: Run) -> Iterator[tuple[Any, str]]:
+    """The sinks that write a folder, with its path."""
+    for _, sink in _sinks(run):
+        folder = getattr(sink, "path", None)
+        if isinstance(folder, str):
+            yield sink, folder
+
+
+def _sinks(run: Run) -> Iterator[tuple[Node, Any]]:
+    for outcome in run.outcomes:
+        for sink in outcome.sinks:
+            yield outcome.node, sink
+
+
+def written(run: Run, bound: Mapping[str, Any] | None, *, alone: bool) -> dict[str, int]:
+    """What a binding says of the targets that sinks keep: each with the last micro-batch before it
+    was one. ``alone``: whether the query has one result and one sink.
+
+    Raises ``TargetError`` for one that has been written, and is gone.
+    """
+    known: Mapping[str, int] = (bound or {}).get(WRITTEN, {})
+    last = _last(run) if bound is not None else -1
+    found = {}
+    for node, sink in _sinks(run):
+        if not hasattr(sink, "is_gone"):
+            continue
+        target = _target(run, sink)
+        found[target] = known.get(target, last)
+        if last > found[target] and sink.is_gone(run.session, node, alone=alone):
+            raise TargetError(
+                sink.title,
+                f"{target}, which this checkpoint has written, is gone, and with it all changes "
+                "up to now",
+                "Bring it back, or start with a new checkpoint; another target gets what comes "
+                "from now on",
+            )
+    return found
+
+
+def _target(run: Run, sink: Any) -> str:
+    folder = getattr(sink, "path", None)
+    return files_of(run.session).qualified(folder) if isinstance(folder, str) else str(sink.title)
+
+
+def _last(run: Run) -> int:
+    """The last micro-batch that is done, -1 before the first. Spark Connect does not say which."""
+    if is_remote(run.session):
+        return 0 if run.file.has_committed() else -1
+    numbers: Sequence[int] = files_of(run.session).numbers(f"{run.checkpoint.rstrip('/')}/commits")
+    return max(numbers, default=-1)
+
+
+def read_from(run: Run, bound: Mapping[str, Any] | None) -> list[str]:
+    """What a binding says of the folders whose files the query reads.
+
+    Raises ``CheckpointError`` where they are read from another folder now, which Spark cannot do.
+    """
+    files = files_of(run.session)
+    folders = {
+        files.qualified(leaf.folder): source.title
+        for source, leaf in all_leaves(origins_of(run.nodes))
+        if leaf.folder is not None and leaf.of_files
+    }
+    known = None if bound is None else bound.get(READ)
+    gone = [] if known is None else [folder for folder in known if folder not in folders]
+    for folder in folders if gone else ():
+        if folder not in (known or ()):
+            raise CheckpointError(
+                run.title,
+                f"{folders[folder]} was read from {gone[0]}, and is read from {folder} now: Spark "
+                "knows files by their paths, and cannot go on in another folder",
+                f"Move them back, let {gone[0]} be a link to them, or start with a new checkpoint "
+                "and a new target",
+            )
+    return [*folders]
+
+
+def warn_of_old_files(run: Run) -> None:
+    """Warn of sources whose files lie further apart than Spark looks back: it never reads a file
+    that comes late and is more than ``maxFileAge`` older than the newest one. On Spark Connect
+    nothing is said.
+    """
+    if is_remote(run.session):
+        return
+    for source, leaf in all_leaves(origins_of(run.nodes)):
+        if leaf.folder is None or not leaf.of_files or "maxfileage" in leaf.options:
+            continue
+        if leaf.options.get("latestfirst") == "true" and "maxfilespertrigger" in leaf.options:
+            continue  # of which Spark does not heed maxFileAge
+        if _span(run.session, leaf.folder) > _MAX_FILE_AGE:
+            warnings.warn(
+                f"{source.title}: the files in {leaf.folder} are of more than 7 days. Spark never "
+                "reads one that comes later and is 7 days older than the newest (maxFileAge). Give "
+                "its reader .option('maxFileAge', '3650d')",
+                DovetailWarning,
+                stacklevel=5,
+            )
+
+
+def _span(session: SparkSession, folder: str) -> timedelta:
+    """How far the oldest and the newest file of a folder lie apart."""
+    full = files_of(session).qualified(folder)
+    if full.startswith("file:"):
+        times = [*_times(folder.removeprefix("file:"))]
+        return timedelta(seconds=max(times) - min(times)) if times else timedelta(0)
+    reader = session.read.format("binaryFile").option("recursiveFileLookup", "true")
+    with suppress(PySparkException):
+        time = F.unix_micros("modificationTime")
+        row = reader.load(folder).agg(F.max(time) - F.min(time)).head()
+        return timedelta(microseconds=0 if row is None or row[0] is None else row[0])
+    return timedelta(0)
+
+
+def _times(folder: str) -> Iterator[float]:
+    """When the files of a folder of this machine were written, which may be a pattern."""
+    for path in glob(folder):  # noqa: PTH207 -- the pattern may be absolute
+        if Path(path).is_file():
+            yield Path(path).stat().st_mtime
+        for root, folders, names in os.walk(path):
+            folders[:] = [name for name in folders if not name.startswith(("_", "."))]
+            shown = (name for name in names if not name.startswith(("_", ".")))
+            with suppress(OSError):
+                yield from (Path(root, name).stat().st_mtime for name in shown)
