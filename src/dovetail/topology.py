@@ -5,6 +5,7 @@ it can be run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, TypeAlias
 
 from pyspark.sql import DataFrame
@@ -281,6 +282,7 @@ class Topology(Planned):
             stream=cls._stream,
             with_unread=with_unread,
         )
+        source = replace(source, grows=records.value.grows)
         return cls(source)
 
     @validated

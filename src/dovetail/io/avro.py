@@ -51,6 +51,8 @@ _NEEDS_JAR: Final = (
     "spark.jars.packages=org.apache.spark:spark-avro_2.13:<Spark's version>"
 )
 _NOT_LOADED: Final = "AVRO_NOT_LOADED_SQL_FUNCTIONS_UNUSABLE"
+_WIDE: Final = 8
+"""The bytes of a schema's number in another framing than the usual one."""
 _READ: Final = "_read"
 """A field that every record that can be read has: Spark makes nulls of the others."""
 _NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
@@ -120,6 +122,11 @@ class AvroFormat(Format):
 
         return Reading(fields, parsed, row, self.problem(place, list(writers)))
 
+    @property
+    def grows(self) -> bool:
+        """Those of the subject's latest version."""
+        return self.schema is None
+
     def writing(self, place: Place, columns: StructType) -> Column:
         """A record of the columns, or one column where the schema is of no record."""
         schema = self.schema or json.dumps(schema_of(place, columns))
@@ -158,8 +165,11 @@ class AvroFormat(Format):
 
     def problem(self, place: Place, numbers: list[int | None]) -> Callable[[Column], Column]:
         """Of a struct with the ``number``, why a record cannot be read."""
+        value, said = F.col(place.part), "not a record of its Avro schema"
         if self.registry is None:
-            return lambda _: F.lit("not a record of its Avro schema")
+            hint = f"{said}; if it is in a schema registry's framing, as its first byte is, give it"
+            framed = F.startswith(value, F.lit(b"\0"))
+            return lambda _: F.when(framed, f"{hint} in registry=").otherwise(said)
         subject = self._subject(place)
 
         def problem(parsed: Column) -> Column:
@@ -169,8 +179,23 @@ class AvroFormat(Format):
                 "the query started; if it is newer, start the query again",
                 number,
             )
+            wide = F.conv(F.hex(F.substring(value, 2, _WIDE)), 16, 10)
+            others = F.format_string(
+                "not in the framing of a schema registry, which has four bytes for the schema's "
+                "number: it has eight bytes, for number %s, as Apicurio's own serializers write; "
+                "have them write four (apicurio.registry.use-id, id-handler)",
+                wide,
+            )
+            is_wide = (number == 0) & ~number.isin(numbers) & (F.length(value) > _WIDE)
             return (
-                F.when(number.isNull(), F.lit("not in the framing of a schema registry"))
+                F.when(
+                    number.isNull(),
+                    F.when(
+                        F.startswith(value, F.lit(b"{")),
+                        "JSON, not Avro in the framing of a schema registry",
+                    ).otherwise("not in the framing of a schema registry"),
+                )
+                .when(is_wide, others)
                 .when(~number.isin(numbers), unknown)
                 .otherwise(F.format_string("not a record of its schema, number %d", number))
             )

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
 from typing import ClassVar, Final, Literal, TypeAlias
 
 from pyspark.sql import Column
@@ -35,6 +37,8 @@ from pyspark.sql.types import (
     TimestampNTZType,
     TimestampType,
 )
+
+from dovetail.io.infinity import FIRST_DAY, FIRST_MICROSECOND, LAST_DAY, LAST_MICROSECOND
 
 TIME, _DATA, CONNECT = "io.debezium.time.", "io.debezium.data.", "org.apache.kafka.connect.data."
 
@@ -75,6 +79,9 @@ _PLAIN: Final = ("string", "double", "float32", "float64", "int8", "int16", "int
 _ZONED: Final = r"^[+-]?\d{4,}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d(:\d\d)?)$"
 _ISO_DATE: Final = r"^([+-]?\d{4,}-\d\d-\d\d)(Z|[+-]\d\d:\d\d)?$"
 _ISO_TIME: Final = r"^(\d\d:\d\d:\d\d(\.\d+)?)Z?$"
+_INFINITY: Final = r"^(infinity$|\+(29424[67]|292278994)-|-5877611-06-21)"
+_MINUS_INFINITY: Final = r"^(-infinity$|-(290308|292275055)-|-5877611-06-22)"
+"""PostgreSQL's infinity as a text: its own, and the dates that Debezium makes of it."""
 _CODED: Final = (
     BinaryType,
     BooleanType,
@@ -87,6 +94,26 @@ _CODED: Final = (
 """The types that are read from JSON as text: it has no values of theirs, or others do as well."""
 _AMBIGUOUS: Final = (DayTimeIntervalType, DecimalType, TimestampNTZType, TimestampType)
 """The types whose values mean nothing without an encoding."""
+
+_Ranges: TypeAlias = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]
+_INFINITE_DAYS: Final[_Ranges] = (
+    ((-2147472693, -2147472693), ((1 << 31) - 1, (1 << 31) - 1)),
+    ((-2147472692, -2147472692), (-(1 << 31), -(1 << 31))),
+)
+"""The numbers, from one to another, by which Debezium encodes ``infinity`` and ``-infinity`` of a
+date, in days. Both are overflows of PostgreSQL's driver, or the largest number and the smallest."""
+_MAX: Final = (1 << 63) - 1
+_DRIVERS: Final = 9223372036800000000
+"""What PostgreSQL's driver has for ``infinity`` is this, and up to a minute more."""
+_INFINITE_STAMPS: Final[Mapping[int, _Ranges]] = {
+    -1000: (
+        ((_DRIVERS // 1000, _MAX // 1000), (_DRIVERS, _MAX)),
+        ((-(_MAX // 1000), -_DRIVERS // 1000), (-_MAX - 1, -_DRIVERS)),
+    ),
+    1: (((_DRIVERS, _MAX),), ((-_MAX - 1, -_DRIVERS),)),
+    1000: (((_MAX, _MAX),), ((-_MAX - 1, -_MAX - 1),)),
+}
+"""The same of timestamps, by how many units a microsecond has."""
 
 _SCALE: Final = StructType().add("scale", "string")
 _ITEMS: Final = StructType().add("type", "string").add("name", "string").add("parameters", _SCALE)
@@ -312,8 +339,13 @@ class Raw:
         )
 
     def _date(self, type_: DataType) -> Column:
-        days = F.date_from_unix_date(self.column.try_cast("int"))
-        return F.coalesce(days, self._matched(_ISO_DATE).try_cast("date"))
+        number = self.column.try_cast("int")
+        days = F.coalesce(_infinite(number, _INFINITE_DAYS, LAST_DAY, FIRST_DAY), number)
+        text = self._matched(_ISO_DATE).try_cast("date")
+        ends = self._endless(
+            F.date_from_unix_date(F.lit(LAST_DAY)), F.date_from_unix_date(F.lit(FIRST_DAY))
+        )
+        return F.coalesce(F.date_from_unix_date(days), ends, text)
 
     def _interval(self, type_: DataType) -> Column:
         micros, zero = self._micros(_TIMES).cast("decimal(19,0)"), F.lit(0)
@@ -366,7 +398,18 @@ class Raw:
         """A point in time, in microseconds since 1970 in UTC; a text must name its zone."""
         text = self.column.cast("string")
         zoned = F.when(text.rlike(_ZONED), F.unix_micros(text.try_cast("timestamp")))
-        return F.coalesce(self._micros(_STAMPS), zoned)
+        number, endless = self.column.try_cast("long"), F.lit(None).cast("long")
+        for name in _STAMPS:
+            units = _PER_MICROSECOND[name]
+            found = _infinite(number, _INFINITE_STAMPS[units], LAST_MICROSECOND, FIRST_MICROSECOND)
+            endless = F.coalesce(F.when(self.encoding.name == name, found), endless)
+        ends = self._endless(F.lit(LAST_MICROSECOND), F.lit(FIRST_MICROSECOND))
+        return F.coalesce(endless, self._micros(_STAMPS), ends, zoned)
+
+    def _endless(self, last: Column, first: Column) -> Column:
+        """What PostgreSQL's infinity is as a text, null for another one."""
+        text = self.column.cast("string")
+        return F.when(text.rlike(_INFINITY), last).when(text.rlike(_MINUS_INFINITY), first)
 
     def _matched(self, pattern: str) -> Column:
         """The first group of a pattern that a text fits."""
@@ -384,6 +427,12 @@ class Raw:
         TimestampType: _timestamp,
     }
     """What makes values of the types of which JSON has none."""
+
+
+def _infinite(number: Column, ranges: _Ranges, last: int, first: int) -> Column:
+    """The value that stands for PostgreSQL's infinity, where a number is it; else null."""
+    plus, minus = (reduce(or_, (number.between(*ends) for ends in of_sign)) for of_sign in ranges)
+    return F.when(plus, F.lit(last)).when(minus, F.lit(first))
 
 
 def _from_base64(text: Column) -> Column:

@@ -41,6 +41,7 @@ from dovetail.io.formats import (
     json_parsed,
     struct_of,
 )
+from dovetail.io.unsent import PLACEHOLDER, Placeholder
 from dovetail.plan.checks import known_field
 
 Metadata: TypeAlias = Annotated[
@@ -49,6 +50,19 @@ Metadata: TypeAlias = Annotated[
         f"a mapping of columns to what of the envelope they are, of {', '.join(METADATA)}",
         lambda given: set(given.values()) <= METADATA.keys(),
     ),
+]
+
+
+def _is_placeholder(given: str) -> bool:
+    try:
+        return bool(Placeholder(given).octets)
+    except ValueError:
+        return False
+
+
+GivenPlaceholder: TypeAlias = Annotated[
+    str,
+    Rule("a text, or hex: and hexadecimal digits", _is_placeholder),
 ]
 Encodings: TypeAlias = Mapping[str, Encoding]
 Truncate: TypeAlias = Literal["fail", "ignore"]
@@ -67,6 +81,12 @@ class DebeziumFormat(Format):
     metadata: Mapping[str, str]
     truncate: Truncate
     tombstones: Tombstones
+    placeholder: Placeholder
+
+    @property
+    def grows(self) -> bool:
+        """Those of Avro, where none are declared."""
+        return self.schema is None and self.avro is not None and self.avro.grows
 
     def of_key(self, key: Format) -> Format:
         """Keys in JSON are Kafka Connect's, as the values are."""
@@ -91,7 +111,13 @@ class DebeziumFormat(Format):
         columns = self.schema or known[-1].types(place)
         for name in place.keys:
             known_field(place.operator, "key_columns=", name, columns)
-        wanted = Wanted(columns, place.keys, self.metadata, self.schema is not None)
+        wanted = Wanted(
+            columns,
+            place.keys,
+            self.metadata,
+            self.schema is not None,
+            self.placeholder,
+        )
         added = [StructField(name, METADATA[path]) for name, path in self.metadata.items()]
         problem: Callable[[Column], Column] = lambda _: F.lit(  # noqa: E731
             "not one JSON object with the fields of a change event"
@@ -174,6 +200,7 @@ def debezium(
     metadata: Metadata | None = None,
     truncate: Truncate = "fail",
     tombstones: Tombstones = "ignore",
+    placeholder: GivenPlaceholder = PLACEHOLDER,
 ) -> DebeziumFormat:
     """Debezium's change events as the format of a value: the row after a create, an update or the
     read of a snapshot replaces its key's, a delete deletes it. They are JSON, with or without their
@@ -204,8 +231,11 @@ def debezium(
 
     The event time is ``source.ts_us``, else ``source.ts_ms``, else the event's own. A large value
     that the database did not send (TOAST, without ``REPLICA IDENTITY FULL``) makes a record one
-    that cannot be read. With ``key_columns=`` an update of the key deletes the former key's row,
-    where the event has it.
+    that cannot be read. ``placeholder``: what stands for it, as Debezium's setting
+    ``unavailable.value.placeholder`` says, also with ``hex:`` in front. PostgreSQL's ``infinity``
+    is 9999-12-30 23:59:59.999999 in UTC, ``-infinity`` 0001-01-03; ``to_postgres`` writes them
+    back.
+    With ``key_columns=`` an update of the key deletes the former key's row, where the event has it.
 
     Raises ``PlanError`` for types that cannot be read and for unknown columns.
     """
@@ -220,7 +250,15 @@ def debezium(
             known_field("debezium", "encodings=", name, columns)
         if avro is None:
             refuse_coded(columns)
-    return DebeziumFormat(columns, avro, given, dict(metadata or {}), truncate, tombstones)
+    return DebeziumFormat(
+        columns,
+        avro,
+        given,
+        dict(metadata or {}),
+        truncate,
+        tombstones,
+        Placeholder(placeholder),
+    )
 
 
 def refuse_coded(columns: StructType) -> None:

@@ -7,16 +7,14 @@ the types of that encoding. What is common to both is here, and is Spark express
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
-    BinaryType,
     DataType,
-    DecimalType,
     IntegerType,
     LongType,
     StringType,
@@ -25,8 +23,9 @@ from pyspark.sql.types import (
 )
 
 from dovetail.columns import DELETED, TIMESTAMP, quoted
-from dovetail.io.connect import ColumnEncoding, Raw
+from dovetail.io.connect import ColumnEncoding, Raw, raw_type
 from dovetail.io.formats import Part, Reading, kept
+from dovetail.io.unsent import Placeholder
 
 _STRING, _LONG = StringType(), LongType()
 METADATA: Final[Mapping[str, DataType]] = {
@@ -60,10 +59,6 @@ METADATA: Final[Mapping[str, DataType]] = {
 _TIMES: Final = ("source.ts_us", "source.ts_ms", "ts_us", "ts_ms")
 """Where the time of a change is found, in microseconds or milliseconds; 0 says nothing."""
 
-UNAVAILABLE: Final = "__debezium_unavailable_value"
-"""What stands for a large value that has not changed and that the database did not send."""
-UNAVAILABLE_BASE64: Final = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
-
 
 @dataclass(frozen=True)
 class Wanted:
@@ -76,6 +71,8 @@ class Wanted:
     metadata: Mapping[str, str]
     declared: bool = True
     """Whether the user says what the columns are, not the records' schemas."""
+    placeholder: Placeholder = field(default_factory=Placeholder)
+    """What stands for a value that was not sent."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -120,14 +117,18 @@ class Wanted:
         ]
         frame = frame.withColumn(into, F.when(raw.isNotNull(), F.struct(*rows)))
         made = F.col(into)
-        problems = [
-            problem
-            for side, columns in sides.items()
-            for f in columns
-            for problem in _problems(
-                f, Raw(raw[side][f.name], encodings[f.name], coded), made[side][f.name]
-            )
-        ]
+        problems = list[Column]()
+        for side, columns in sides.items():
+            for f in columns:
+                given = Raw(raw[side][f.name], encodings[f.name], coded)
+                missing = self.placeholder.within(
+                    given.column, given.encoding.natural or raw_type(f.dataType)
+                )
+                unfit = _unfit(f, given, made[side][f.name])
+                if missing is None:
+                    problems.append(unfit)
+                else:
+                    problems += [F.when(missing, _unsent(f)), unfit]
         event = F.struct(
             raw["op"].alias("op"),
             F.coalesce(*(_time(_at(raw, path), path) for path in _TIMES)).alias("time"),
@@ -249,21 +250,22 @@ def _time(found: Column, path: str) -> Column:
     return F.nullif(micros, F.lit(0))
 
 
-def _problems(field: StructField, given: Raw, value: Column) -> Sequence[Column]:
+def _unfit(column: StructField, given: Raw, value: Column) -> Column:
     """Why a column has no value, though there is a raw one."""
-    type_, named = field.dataType, f"column {quoted(field.name)}"
+    type_, named = column.dataType, f"column {quoted(column.name)}"
     raw, encoding = given.column, given.encoding
     unfit = F.concat(
         F.lit(f"{named} is no {type_.simpleString()}: "),
-        F.substring(F.to_json(F.struct(raw.alias(field.name))), 1, 200),
+        F.substring(F.to_json(F.struct(raw.alias(column.name))), 1, 200),
         F.lit(", encoded as "),
         F.coalesce(encoding.name, F.lit("its record does not say; name it in encodings=")),
     )
-    found = [F.when(given.lost(value, type_), unfit)]
-    if isinstance(type_, (StringType, BinaryType, DecimalType)):
-        missing = F.lit(
-            f"{named} was not sent, since it is large and has not changed: set the table's REPLICA "
-            "IDENTITY to FULL"
-        )
-        found.insert(0, F.when(raw.cast("string").isin(UNAVAILABLE, UNAVAILABLE_BASE64), missing))
-    return found
+    return F.when(given.lost(value, type_), unfit)
+
+
+def _unsent(column: StructField) -> Column:
+    """Why a column has no value, where it was not sent."""
+    return F.lit(
+        f"column {quoted(column.name)} was not sent, since it is large and has not changed: set "
+        "the table's REPLICA IDENTITY to FULL, or leave the column out"
+    )

@@ -129,6 +129,11 @@ class Format(ABC):
         """How the key is read beside a value of this format."""
         return key
 
+    @property
+    def grows(self) -> bool:
+        """Whether its columns may be more when a query is built again."""
+        return False
+
     tells_null: ClassVar[bool] = True
     """Whether what it writes of nulls differs from a record without a value."""
 

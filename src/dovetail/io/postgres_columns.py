@@ -31,6 +31,13 @@ from pyspark.sql.types import (
 
 from dovetail.columns import quoted
 from dovetail.errors import DataError, PlanError
+from dovetail.io.infinity import (
+    FIRST_DAY,
+    FIRST_MICROSECOND,
+    LAST_DAY,
+    LAST_MICROSECOND,
+    TEXTS,
+)
 from dovetail.lookup.postgres_types import StoreColumn, digits_of, fits
 
 JSON = "jsonb"
@@ -149,6 +156,8 @@ def csv_of(rows: pa.Table) -> bytes:
     <BLANKLINE>
     >>> csv_of(pa.table({"a": pa.array([["x,", None], None, []], pa.list_(pa.string()))}))
     b'"{""x,"",NULL}"\n\n"{}"\n'
+    >>> csv_of(pa.table({"d": pa.array([2932895, -719160, 0], pa.date32())}))
+    b'"infinity"\n"-infinity"\n"1970-01-01"\n'
     """
     columns = [_csv_column(column.combine_chunks()) for column in rows.columns]
     text = io.BytesIO()
@@ -226,8 +235,23 @@ def _csv_column(column: pa.Array) -> pa.Array:
     if pa.types.is_binary(type_) or pa.types.is_large_binary(type_):
         return _hex(column)
     if pa.types.is_timestamp(type_):
-        return column.cast(pa.int64()).cast(pa.timestamp("us"))
+        number = column.cast(pa.int64())
+        made = number.cast(pa.timestamp("us"))
+        return _with_infinity(made, number, LAST_MICROSECOND, FIRST_MICROSECOND)
+    if pa.types.is_date32(type_):
+        return _with_infinity(column, column.cast(pa.int32()), LAST_DAY, FIRST_DAY)
     return column.cast(pa.string()) if pa.types.is_decimal(type_) else column
+
+
+def _with_infinity(column: pa.Array, number: pa.Array, last: int, first: int) -> pa.Array:
+    """Times, as text where some are what stands for infinity (``io.infinity``)."""
+    ends = [pc.equal(number, pa.scalar(end, number.type)) for end in (last, first)]
+    if not any(pc.any(end).as_py() for end in ends):
+        return column
+    text = column.cast(pa.string())
+    for end, name in zip(ends, TEXTS, strict=True):
+        text = pc.if_else(end, name, text)
+    return text
 
 
 def _arrays(column: pa.Array) -> pa.Array:

@@ -240,7 +240,9 @@ class Source(Entry):
     whether its rows are read from files, by which they are ordered where nothing else says how;
     ``with_unread``: where it keeps the records that cannot be read, ``frame`` with them as rows,
     whose dead letter is in the column ``_unread``; ``partitioned``: whether it says in which of
-    several logs a row lies; ``limited``: whether a micro-batch may leave rows of a log unread.
+    several logs a row lies; ``limited``: whether a micro-batch may leave rows of a log unread;
+    ``grows``: whether its columns are those of a registry's latest schema, and may be more when the
+    program runs again.
     """
 
     name: str
@@ -260,6 +262,7 @@ class Source(Entry):
     with_unread: DataFrame | None = None
     partitioned: bool = False
     limited: bool = False
+    grows: bool = False
 
     @property
     def base(self) -> Source:

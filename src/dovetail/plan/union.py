@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql.types import StructType
@@ -92,7 +92,7 @@ def union(nodes: Sequence[Node], label: str | None, source: str | None = None) -
                 "Give both the same columns with select(), rename() or with_columns()",
             )
         same = node.values.names == first.values.names
-        part = node if same else selected(node, first.values.names, {})
+        part = node if same else replace(selected(node, first.values.names, {}), chosen=False)
         parts.append(as_entry(name, part, exact=True))
     if len(set(parts)) < len(parts):
         raise PlanError(name, f"one of {argument} is there twice", "Leave it out")

@@ -42,7 +42,7 @@ class View(Entry):
     names or expressions over the row; ``condition``: likewise, which rows it has, None for all;
     ``exploded``: the number of the column that is an array, of which each element makes a row of
     its own; ``letters``: what dead letters call it, where the rows on which an expression fails are
-    left out, None where they fail the query.
+    left out, None where they fail the query; ``chosen``: whether its values are named one by one.
 
     A table's row that does not meet the condition is a tombstone. Whether there was a row before is
     not known here, so the view is ``loose``; so it is of another stage's rows where it leaves some
@@ -57,6 +57,7 @@ class View(Entry):
     condition: str | Column | None = None
     exploded: int | None = None
     letters: str | None = None
+    chosen: bool = False
 
     asks: ClassVar[bool] = False
     """Whether it asks a store, as a stage reads it."""
@@ -178,7 +179,8 @@ def selected(
     values = [_named(name, "one of columns", source, None, item) for item in columns]
     values += [_named(name, f"{new}=", source, new, item) for new, item in named.items()]
     kept = [(field, item) for field, item in values if not _is_key(source, field, item)]
-    return _lenient(name, _view(name, source, _key_of(source), kept), errors)
+    view = replace(_view(name, source, _key_of(source), kept), chosen=True)
+    return _lenient(name, view, errors)
 
 
 def with_columns(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
@@ -13,12 +14,13 @@ from pyspark.sql import DataFrame, SparkSession
 from dovetail import lake
 from dovetail.arguments import Path, Rule
 from dovetail.engine.idle import Idle, idle_us
-from dovetail.errors import CheckpointError, ConfigurationError, PlanError
+from dovetail.errors import CheckpointError, ConfigurationError, DovetailWarning, PlanError
 from dovetail.physical.fragment import Emit
 from dovetail.physical.line import Plan
 from dovetail.physical.planner import plan_of
 from dovetail.plan.dead_letters import DeadLetters
 from dovetail.plan.fingerprint import in_one_order, origins_of, refuse_alike
+from dovetail.plan.narrowing import as_began
 from dovetail.plan.nodes import Node
 from dovetail.plan.spans import Span, microseconds
 from dovetail.refusals import reaching, refuse_stopped, refused
@@ -136,6 +138,9 @@ def start(
     _refuse_twice(run)
     places.refuse_overlaps(run)
     places.warn_of_old_files(run)
+    if bound is not None:
+        run = _as_began(run, bound)
+        nodes = [*run.nodes]
     static = any(source.static for source in origins_of(nodes))
     if bound is None and (static or initial is not None):
         bound = beginning.prepared(run, initial, emits=emit_initial)
@@ -154,6 +159,26 @@ def start(
         return _started(run, run.file.read(run.title), ONCE, name, closes=True)
 
     return followed(query, close)
+
+
+def _as_began(run: Run, bound: Mapping[str, Any]) -> Run:
+    """The results as a checkpoint began with them, without the columns that a registry has got
+    since.
+    """
+    made, new = as_began(run.nodes, bound["topology"], bound["plan"])
+    if not new:
+        return run
+    warnings.warn(
+        f"{run.title}: the checkpoint began without {', '.join(new)}, so it goes on without. Go on "
+        "in a new checkpoint, with initial= this one, to have what is new.",
+        DovetailWarning,
+        stacklevel=2,
+    )
+    outcomes = _in_one_order(
+        [replace(one, node=made.get(one.node, one.node)) for one in run.outcomes]
+    )
+    nodes = [one.node for one in outcomes if not isinstance(one.node, DeadLetters)]
+    return replace(run, nodes=nodes, outcomes=outcomes)
 
 
 def _refuse_ends(

@@ -1,0 +1,125 @@
+"""Values that a database has not sent: what Debezium puts in place of a large value that an update
+has not changed, in each of its forms.
+
+| column | its placeholder |
+|---|---|
+| text, JSON | the text |
+| bytes | the text's bytes; as text in base64 or hexadecimal digits |
+| hstore | a map of the text to itself, or that as JSON |
+| array of texts, of JSON, of bytes | one element, as above |
+| array of uuids | one uuid, made of the text by its MD5 |
+| array of numbers, times, decimals | an element for each of the text's bytes, which is its number |
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import Final
+from uuid import UUID
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    MapType,
+    NumericType,
+    StringType,
+    StructType,
+)
+
+PLACEHOLDER: Final = "__debezium_unavailable_value"
+"""Debezium's default for its setting ``unavailable.value.placeholder``."""
+_HEX: Final = "hex:"
+"""What the setting begins with where it gives bytes in hexadecimal digits."""
+
+
+@dataclass(frozen=True)
+class Placeholder:
+    """What stands for a value that was not sent. ``given``: Debezium's setting."""
+
+    given: str = PLACEHOLDER
+
+    @property
+    def octets(self) -> bytes:
+        """Its bytes; ``ValueError`` where they are no hexadecimal digits."""
+        if self.given.startswith(_HEX):
+            return bytes.fromhex(self.given.removeprefix(_HEX))
+        return self.given.encode()
+
+    @property
+    def _texts(self) -> list[str]:
+        """What a text may be."""
+        octets = self.octets
+        text = octets.decode("utf-8", "replace")
+        digest = hashlib.md5(octets, usedforsecurity=False).digest()
+        coded = [base64.b64encode(octets), base64.urlsafe_b64encode(octets)]
+        texts = [text, *(one.decode() for one in coded), octets.hex(), octets.hex().upper()]
+        return [*dict.fromkeys(texts), _as_hstore(text), str(UUID(bytes=digest, version=3))]
+
+    def within(self, value: Column, type_: DataType) -> Column | None:
+        """Whether a value is one that was not sent, or has one within; None where the type has
+        none.
+        """
+        if isinstance(type_, StringType):
+            return value.isin(self._texts)
+        if isinstance(type_, BinaryType):
+            return value == F.lit(self.octets)
+        if isinstance(type_, ArrayType):
+            inner = type_.elementType
+            one = self._any(value, inner)
+            numbers = self._numbers(value, inner)
+            return one if numbers is None else numbers if one is None else one | numbers
+        found: list[Column | None] = []
+        if isinstance(type_, MapType):
+            keys, values = F.map_keys(value), F.map_values(value)
+            found = [self._any(keys, type_.keyType), self._any(values, type_.valueType)]
+        elif isinstance(type_, StructType):
+            found = [self.within(value[f.name], f.dataType) for f in type_]
+        known = [F.coalesce(one, F.lit(False)) for one in found if one is not None]
+        return reduce(or_, known) if known else None
+
+    def _any(self, array: Column, type_: DataType) -> Column | None:
+        if self.within(F.lit(None).cast(type_), type_) is None:
+            return None
+
+        def unsent(one: Column) -> Column:
+            found = self.within(one, type_)
+            assert found is not None
+            return F.coalesce(found, F.lit(False))
+
+        return F.coalesce(F.exists(array, unsent), F.lit(False))
+
+    def _numbers(self, array: Column, type_: DataType) -> Column | None:
+        """Whether an array's elements are the placeholder's bytes, one by one."""
+        octets = self.octets
+        same = []
+        if isinstance(type_, (NumericType, StringType)):
+            numbers = F.array(*(F.lit(float(one)) for one in octets))
+            same = [F.transform(array, lambda one: one.try_cast("double")) == numbers]
+        if isinstance(type_, StringType):
+            coded = F.array(*(F.lit(base64.b64encode(bytes([one])).decode()) for one in octets))
+            same += [array == coded, F.transform(array, _unscaled) == coded]
+        elif isinstance(type_, BinaryType):
+            same = [array == F.array(*(F.lit(bytes([one])) for one in octets))]
+        elif isinstance(type_, StructType) and {"scale", "value"} <= {*type_.names}:
+            values = F.transform(array, lambda one: one["value"])
+            return self._numbers(values, type_["value"].dataType)
+        if not same:
+            return None
+        return F.coalesce(F.when(F.size(array) == len(octets), reduce(or_, same)), F.lit(False))
+
+
+def _as_hstore(text: str) -> str:
+    return json.dumps({text: text}, separators=(",", ":"), ensure_ascii=False)
+
+
+def _unscaled(text: Column) -> Column:
+    """The bytes of a decimal with a scale of its own, in JSON."""
+    return F.get_json_object(text, "$.value")
