@@ -218,6 +218,7 @@ BEYOND_A_ROW = (
     Given(lambda _: F.expr("nope(n)")),
 )
 ROLE = line("None", wrong=("nope", "tags", FOREIGN, *BEYOND_A_ROW))
+MALFORMED = line(wrong=("skip",))
 ROLES = {
     "frame": line("static frame", "streaming frame"),
     "key": KEY,
@@ -226,6 +227,8 @@ ROLES = {
     "sequence": line("None", "expression", wrong=ROLE.wrong),
     "log_partition": line("None", wrong=("n", *ROLE.wrong)),
     "shared_log": line(),
+    "malformed": MALFORMED,
+    "max_ahead": MAYBE_SPAN,
     "name": NAME,
 }
 TOPIC = {
@@ -240,12 +243,15 @@ TOPIC = {
     "options": OPTIONS,
 }
 RECORDS = {
-    "key": TOPIC["key"],
+    "key": line("None", wrong=TOPIC["key"].wrong),
     "value": TOPIC["value"],
     "key_columns": line("None", "empty list", wrong=("nope", ["nope"])),
     "timestamp": line("None", wrong=ROLE.wrong),
+    "deleted": ROLE,
+    "metadata": line("None", "empty mapping", wrong=({"x": "lsn"}, {"value": "headers."})),
     "name": NAME,
-    "malformed": line(wrong=("skip",)),
+    "malformed": MALFORMED,
+    "max_ahead": MAYBE_SPAN,
 }
 TOPIC_TABLE = TOPIC | RECORDS
 SELECT = line(
@@ -341,6 +347,8 @@ CALLS: dict[str, Call] = {
         version=line("None", "zero", "number"),
         key_updates=FLAG,
         timestamp=line("None", wrong=ROLE.wrong),
+        malformed=MALFORMED,
+        max_ahead=MAYBE_SPAN,
         versioned=MAYBE_SPAN,
         name=NAME,
         streaming=FLAG,

@@ -15,6 +15,7 @@ from dovetail.arguments import ColumnNames, Natural, Path, Text, validated
 from dovetail.columns import DELETED, TIMESTAMP
 from dovetail.errors import PlanError
 from dovetail.io.delta_feed import POSITION, DeltaChanges
+from dovetail.io.records import Malformed
 from dovetail.plan.reading import Given, Session, source_of
 from dovetail.plan.spans import Span
 from dovetail.topology import Topology
@@ -38,6 +39,8 @@ class TableSources(Topology):
         version: Natural | None = None,
         key_updates: bool = True,
         timestamp: Given | None = None,
+        malformed: Malformed = "fail",
+        max_ahead: Span | None = None,
         versioned: Span | None = None,
         name: Text | None = None,
         streaming: bool = True,
@@ -53,8 +56,8 @@ class TableSources(Topology):
         An update comes as a delete of the former row and an upsert of the new one, since the feed
         does not say whether the key has changed. ``key_updates=False``: it never does, so an update
         is an upsert alone. ``timestamp``: the event time, a column or an expression; by default the
-        time of the commit. ``versioned``: as in ``from_changelog``. ``name``: by default the last
-        part of the path or name. ``options``: the Delta source's own.
+        time of the commit. ``malformed``, ``max_ahead``, ``versioned``: as in ``from_changelog``.
+        ``name``: by default the last part of the path or name. ``options``: the Delta source's own.
 
         Raises ``PlanError`` for unknown columns, ``ConfigurationError`` where the table has no
         change data feed or cannot be read.
@@ -75,6 +78,8 @@ class TableSources(Topology):
             timestamp=TIMESTAMP if timestamp is None else timestamp,
             deleted=DELETED,
             sequence=POSITION,
+            malformed=malformed,
+            max_ahead=max_ahead,
             versioned=versioned,
             name=label,
         )

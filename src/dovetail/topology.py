@@ -16,7 +16,15 @@ from dovetail.columns import DELETED, PROBLEM, TIMESTAMP
 from dovetail.hints import Hinted, HintedWindows
 from dovetail.io.formats import ReadFormat, format_of
 from dovetail.io.kafka import Servers, Starting, Topic, topic_records
-from dovetail.io.records import OFFSET, PARTITION, Malformed, Records, readable
+from dovetail.io.records import (
+    OFFSET,
+    PARTITION,
+    Malformed,
+    RecordMetadata,
+    Records,
+    readable,
+    sound_source,
+)
 from dovetail.physical.explain import explain
 from dovetail.physical.fragment import Buckets, Emit
 from dovetail.plan import views
@@ -80,6 +88,8 @@ class Topology(Planned):
         sequence: Given | None = None,
         log_partition: Given | None = None,
         shared_log: bool = False,
+        malformed: Malformed = "fail",
+        max_ahead: Span | None = None,
         versioned: Span | None = None,
         name: Text | None = None,
     ) -> Self:
@@ -97,6 +107,11 @@ class Topology(Planned):
         ``shared_log``, in one log that all inputs of the topology share, whose rows it orders
         together. Without it, files are read in their order, and other rows as Spark reads each
         partition.
+
+        ``max_ahead``: how far a row's event time may be ahead of the time of reading (``"1 day"``);
+        without it as far as it likes. ``malformed``: what a row does that is further ahead, or that
+        has no event time. ``"fail"`` stops the query; ``"drop"`` leaves it out and counts it
+        (metric ``<name>.malformed``); ``"dead_letter"`` also keeps it for ``dead_letters()``.
 
         ``versioned``, for tables: keep the history so long, in stream time (``"7 days"``). A stream
         then joins the version of its record's own time, records may come out of order, and one
@@ -123,7 +138,7 @@ class Topology(Planned):
             name=name,
             stream=cls._stream,
         )
-        return cls(source)
+        return cls(sound_source(source, malformed, max_ahead))
 
     @classmethod
     @validated
@@ -133,14 +148,17 @@ class Topology(Planned):
         topic: Topic,
         *,
         servers: Servers,
-        key: ReadFormat = "string",
+        key: ReadFormat | None = None,
         value: ReadFormat = "string",
         key_columns: ColumnNames | None = None,
         timestamp: Given | None = None,
+        deleted: Given | None = None,
+        metadata: RecordMetadata | None = None,
         name: Text | None = None,
         starting: Starting = "earliest",
         max_per_trigger: Positive | None = None,
         malformed: Malformed = "fail",
+        max_ahead: Span | None = None,
         versioned: Span | None = None,
         streaming: bool = True,
         options: Mapping[str, str] | None = None,
@@ -170,7 +188,10 @@ class Topology(Planned):
             value=value,
             key_columns=key_columns,
             timestamp=timestamp,
+            deleted=deleted,
+            metadata=metadata,
             malformed=malformed,
+            max_ahead=max_ahead,
             versioned=versioned,
             name=name or topic,
             topic=topic,
@@ -182,13 +203,16 @@ class Topology(Planned):
         cls,
         frame: DataFrame,
         *,
-        key: ReadFormat = "string",
+        key: ReadFormat | None = None,
         value: ReadFormat = "string",
         key_columns: ColumnNames | None = None,
         timestamp: Given | None = None,
+        deleted: Given | None = None,
+        metadata: RecordMetadata | None = None,
         sequence: Given | None = None,
         log_partition: Given | None = None,
         malformed: Malformed = "fail",
+        max_ahead: Span | None = None,
         versioned: Span | None = None,
         name: Text | None = None,
     ) -> Self:
@@ -199,10 +223,18 @@ class Topology(Planned):
         text, and where there are any ``key``, ``topic``, ``partition``, ``offset``, ``timestamp``
         and ``headers``. So text files are records, too, one a line.
 
-        ``key``, ``value``: ``"string"`` or ``"bytes"`` (one column, named ``key`` or ``value``),
-        the schema of a JSON object, whose fields become columns, or a format: ``dt.json(...)``,
-        ``dt.avro(...)``, ``dt.protobuf(...)``, ``dt.debezium(...)``. ``key_columns``: columns of
-        the value that are the key; the record's own is then not read.
+        ``key``, ``value``: ``"string"`` (the default) or ``"bytes"`` (one column, named ``key`` or
+        ``value``), the schema of a JSON object, whose fields become columns, or a format:
+        ``dt.json(...)``, ``dt.avro(...)``, ``dt.protobuf(...)``, ``dt.debezium(...)``.
+
+        ``key_columns``: the columns that are the key, of the value, of ``metadata`` and, where
+        ``key`` is given, of the record's key; without ``key`` the record's own is not read. A
+        record without a value is a tombstone. It cannot be read where key columns are the value's.
+
+        ``metadata``: further columns, by what of the record they are: ``{"shard": "topic", "op":
+        "headers.__op"}``, or ``"partition"``, ``"offset"``, ``"timestamp"``. A header is the last
+        one of its name, as text. ``deleted``: a boolean column, which is used up, or a condition
+        over the columns. Where it is true, a record deletes its key's row, as tombstones do.
 
         ``timestamp``: the event time, a column of the rows, which is used up, or an expression over
         them. Without it, and of deletes that have none, the record's own: that of a Debezium
@@ -210,9 +242,11 @@ class Topology(Planned):
         ``sequence``, ``log_partition``: as in ``from_changelog``, over the rows; by default the
         record's offset and partition.
 
-        ``malformed``: what a record does that cannot be read, or has no event time. ``"fail"``
-        stops the query with where it lies and what is wrong; ``"drop"`` leaves it out and counts it
-        (metric ``<name>.malformed``); ``"dead_letter"`` also keeps it for ``dead_letters()``.
+        ``max_ahead``: how far an event time may be ahead of the time of reading (``"1 day"``);
+        without it as far as it likes. ``malformed``: what a record does that cannot be read, is
+        further ahead, or has no event time. ``"fail"`` stops the query with where it lies and what
+        is wrong; ``"drop"`` leaves it out and counts it (metric ``<name>.malformed``);
+        ``"dead_letter"`` also keeps it for ``dead_letters()``.
 
         ``versioned``, ``name``: as in ``from_changelog``.
 
@@ -224,9 +258,12 @@ class Topology(Planned):
             value=value,
             key_columns=key_columns,
             timestamp=timestamp,
+            deleted=deleted,
+            metadata=metadata,
             sequence=sequence,
             log_partition=log_partition,
             malformed=malformed,
+            max_ahead=max_ahead,
             versioned=versioned,
             name=name,
         )
@@ -236,11 +273,14 @@ class Topology(Planned):
         cls,
         frame: DataFrame,
         *,
-        key: ReadFormat,
+        key: ReadFormat | None,
         value: ReadFormat,
         key_columns: ColumnNames | None,
         timestamp: Given | None,
+        deleted: Given | None,
+        metadata: RecordMetadata | None,
         malformed: Malformed,
+        max_ahead: Span | None,
         versioned: Span | None,
         name: str | None,
         sequence: Given | None = None,
@@ -253,11 +293,15 @@ class Topology(Planned):
         records = Records(
             title,
             frame,
-            None if keys else format_of(key),
+            None if keys and key is None else format_of("string" if key is None else key),
             format_of(value),
             keys,
             timestamp,
             topic,
+            deleted,
+            dict(metadata or {}),
+            max_ahead,
+            cls._stream,
         )
         keys, rows = records.rows()
         label = name or f"{kind}[{', '.join(keys)}]"

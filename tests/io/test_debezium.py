@@ -117,10 +117,10 @@ def test_a_customer_of_postgres_and_one_of_mysql(spark: SparkSession) -> None:
         (0, False, *ANNE.values(), "first", 24023128, None),
         (1, False, *MARIE.values(), "false", 24023128, None),
         (2, False, *ANNE.values(), "false", 24023128, None),
-        (3, True, 1, None, None, None, None, None, None),
+        (3, True, 1, None, None, None, "false", 24023128, None),
         (5, False, 1004, *list(ANNE.values())[1:], "false", None, 154),
         (6, False, 1004, *list(MARIE.values())[1:], "false", None, 484),
-        (7, True, 1004, None, None, None, None, None, None),
+        (7, True, 1004, None, None, None, "false", None, 805),
     ]
     metadata = {"snapshot": "source.snapshot", "lsn": "source.lsn", "pos": "source.pos"}
     format_ = dt.debezium(CUSTOMERS, metadata=metadata, truncate="ignore")

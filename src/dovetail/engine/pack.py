@@ -152,13 +152,21 @@ class Packer(Packing):
         """Raise ``DataError`` where a row has no place in time."""
         time = batch.column(EVENT_TIME)
         if time.null_count:
-            first = pa.Table.from_batches([batch.filter(time.is_null())])
-            keys = range(first.schema.get_field_index(self._key_names[0]), first.num_columns)
+            timeless = pa.Table.from_batches([batch.filter(time.is_null())])
+            keys = range(timeless.schema.get_field_index(self._key_names[0]), timeless.num_columns)
+            deletes = 0
+            if DELETED in timeless.schema.names:
+                deletes = pc.sum(timeless.column(DELETED)).as_py() or 0
+            of_deletes = f", {deletes} of them deletes" if deletes else ""
             raise DataError(
                 self.source.title,
-                f"{time.null_count} rows have a null timestamp, so no place in event time, the "
-                f"first of key {shown(first, keys[: self.source.keys], ())}",
-                "Filter them out or give them a time with F.coalesce before from_changelog",
+                f"{time.null_count} rows have a null timestamp, so no place in event time"
+                f"{of_deletes}, the first of key {shown(timeless, keys[: self.source.keys], ())}",
+                "Give the deletes a time with F.coalesce in timestamp=, such as that of the file "
+                "or of the commit that brought them: without them their rows would stay"
+                if deletes
+                else "Filter them out or give them a time with F.coalesce before from_changelog, "
+                "or pass malformed='drop' or 'dead_letter'",
             )
 
     @property

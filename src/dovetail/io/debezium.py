@@ -37,6 +37,7 @@ from dovetail.io.formats import (
     Place,
     Reading,
     Schema,
+    json_absent,
     json_object,
     json_parsed,
     struct_of,
@@ -109,16 +110,13 @@ class DebeziumFormat(Format):
         if self.avro is not None and self.avro.schema is not None:
             known.append(Envelope.of(place, self.avro.schema))
         columns = self.schema or known[-1].types(place)
-        for name in place.keys:
-            known_field(place.operator, "key_columns=", name, columns)
-        wanted = Wanted(
-            columns,
-            place.keys,
-            self.metadata,
-            self.schema is not None,
-            self.placeholder,
-        )
         added = [StructField(name, METADATA[path]) for name, path in self.metadata.items()]
+        for name in place.keys:
+            known_field(place.operator, "key_columns=", name, StructType([*columns.fields, *added]))
+        keys = tuple(name for name in place.keys if name not in self.metadata)
+        wanted = Wanted(
+            columns, keys, self.metadata, self.schema is not None, self.placeholder
+        )
         problem: Callable[[Column], Column] = lambda _: F.lit(  # noqa: E731
             "not one JSON object with the fields of a change event"
         )
@@ -184,6 +182,10 @@ class DebeziumFormat(Format):
         whole = _wrapped(wanted.columns, self.encodings, envelope, described)
         frame = records.withColumn("_parsed", json_parsed(text, whole))
         frame = frame.withColumn("_found", json_object(text, F.col("_parsed")))
+        found = F.col("_found")
+        suspect = found.isNull() | (found["op"].isNull() & found["payload"].isNull())
+        none = F.col("value").isNull() | F.when(suspect, json_absent(text)).otherwise(F.lit(False))
+        frame = frame.withColumn("_absent", none)
         frame = frame.withColumn("_raw", _payload(F.col("_found"), envelope))
         said = _fields(F.col("_found"), whole)
         of_rows = None if said is None else field_named(said, "after")["fields"]

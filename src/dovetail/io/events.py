@@ -62,8 +62,8 @@ _TIMES: Final = ("source.ts_us", "source.ts_ms", "ts_us", "ts_ms")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is read of an envelope: the rows' ``columns``, those that are the ``keys`` (none where
-    the record's key is), and ``metadata`` by the column that each becomes.
+    """What is read of an envelope: the rows' ``columns``, those of them that are ``keys`` (none
+    where the record's key is), and ``metadata`` by the column that each becomes.
     """
 
     columns: StructType
@@ -147,8 +147,9 @@ class Changes(Reading):
     """How records become changes of rows.
 
     ``wanted``: what is read; ``events``: the frame with the column ``_event`` that
-    ``Wanted.typed`` makes, null where a record is no envelope; ``truncates``, ``tombstones``:
-    whether those records are kept; ``splits``: whether a record may become two rows.
+    ``Wanted.typed`` makes, null where a record is no envelope, and where bytes may say that there
+    is no value, ``_absent``; ``truncates``, ``tombstones``: whether those records are kept;
+    ``splits``: whether a record may become two rows.
     """
 
     wanted: Wanted
@@ -164,6 +165,9 @@ class Changes(Reading):
         event = F.col("_event")
         there = F.col("value").isNotNull()
         frame = self.events(records if self.tombstones else records.where(there))
+        if "_absent" in frame.columns:
+            there = ~F.col("_absent")
+            frame = frame if self.tombstones else kept(frame, there)
         if not self.truncates:
             frame = kept(frame, ~F.coalesce(event["op"] == "t", F.lit(False)))
         frame = frame.withColumn(
@@ -232,8 +236,9 @@ class Changes(Reading):
             (event["before"][f.name] if f.name in wanted.keys else F.lit(None))
             .cast(f.dataType)
             .alias(f.name)
-            for f in self.fields
+            for f in wanted.columns
         ]
+        gone += [event["metadata"][name].alias(name) for name in wanted.metadata]
         row = F.when(deleted, F.struct(*gone)).otherwise(F.struct(*columns))
         readable = F.when(F.col("value_problem").isNull(), row)
         return F.struct(readable.alias("row"), deleted.alias("deleted"))

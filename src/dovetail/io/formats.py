@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import reduce
 from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
 from pyspark.sql import Column, DataFrame
@@ -81,23 +82,31 @@ class Reading:
 
     ``fields``: the columns. ``parsed``: a first step; ``row``: of what it made, the columns as a
     struct, null where the bytes are null or cannot be read; ``problem``: of what it made, why they
-    cannot be read, asked only then.
+    cannot be read, asked only then; ``absent``: of what it made, whether bytes that are there say
+    that there is no value, asked only where there is no row.
     """
 
     fields: StructType
     parsed: Column
     row: Callable[[Column], Column]
     problem: Callable[[Column], Column]
+    absent: Callable[[Column], Column] | None = field(default=None, kw_only=True)
 
     is_of_changes: ClassVar[bool] = False
     """Whether it also makes ``_deleted`` and ``_timestamp``."""
 
     def of(self, records: DataFrame, part: Part) -> DataFrame:
-        """The records with ``<part>_row`` and ``<part>_problem``."""
-        parsed, row = f"{part}_parsed", f"{part}_row"
+        """The records with ``<part>_row``, ``<part>_absent`` (whether there is no value) and
+        ``<part>_problem``.
+        """
+        parsed, row, absent = (f"{part}_{name}" for name in ("parsed", "row", "absent"))
         frame = records.withColumn(parsed, self.parsed)
         frame = frame.withColumn(row, self.row(F.col(parsed)))
-        unread = F.col(part).isNotNull() & F.col(row).isNull()
+        none = F.col(part).isNull()
+        if self.absent is not None:
+            none = none | (F.col(row).isNull() & self.absent(F.col(parsed)))
+        frame = frame.withColumn(absent, none)
+        unread = ~F.col(absent) & F.col(row).isNull()
         problem = F.concat(F.lit(f"{part}: "), self.problem(F.col(parsed)))
         return frame.withColumn(f"{part}_problem", F.when(unread, problem)).drop(parsed)
 
@@ -231,11 +240,21 @@ class JsonFormat(Format):
         said = "not one JSON object whose fields fit the schema"
         if self.framed:
             said += ", after the five bytes of a schema registry"
+        bare = {"schema", "payload"}.isdisjoint(self.schema.names)
+
+        def row(parsed: Column) -> Column:
+            found = json_object(text, parsed)
+            if not bare or not self.schema:
+                return found
+            empty = reduce(Column.__and__, (found[name].isNull() for name in self.schema.names))
+            return F.when(~F.when(empty, json_absent(text)).otherwise(F.lit(False)), found)
+
         return Reading(
             self.schema,
             json_parsed(text, self.schema),
-            lambda parsed: json_object(text, parsed),
+            row,
             lambda _: F.lit(said),
+            absent=lambda _: json_absent(text, wrapped=bare),
         )
 
     def writing(self, place: Place, columns: StructType) -> Column:
@@ -278,3 +297,16 @@ def json_object(text: Column, parsed: Column) -> Column:
     listed = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))
     readable = F.is_valid_utf8(text) & parsed[_MALFORMED].isNull() & listed.isNotNull()
     return F.when(readable, parsed["object"])
+
+
+def json_absent(text: Column, *, wrapped: bool = True) -> Column:
+    """Whether a text in JSON says that there is no value: ``null``, or what Kafka Connect writes of
+    a null value beside its schema, an object whose ``payload`` is null.
+    """
+    absent = text.rlike(r"^\s*null\s*$")
+    if wrapped:
+        keys = F.json_object_keys(text)
+        beside = F.array_except(keys, F.array(F.lit("schema"), F.lit("payload")))
+        only = F.array_contains(keys, "payload") & (F.size(beside) == 0)
+        absent = absent | (only & F.get_json_object(text, "$.payload").isNull())
+    return F.coalesce(absent, F.lit(False))

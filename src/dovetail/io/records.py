@@ -7,15 +7,17 @@ where there are any ``key``, ``topic``, ``partition``, ``offset``, ``timestamp``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Final, Literal, TypeAlias
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructType, TimestampType
+from pyspark.sql.types import BooleanType, DataType, StringType, StructType, TimestampType
 
+from dovetail.arguments import Rule
 from dovetail.columns import (
     DELETED,
     EVENT_TIME,
@@ -31,33 +33,62 @@ from dovetail.errors import PlanError
 from dovetail.io.formats import Format, Part, Place, kept
 from dovetail.plan.checks import refuse_duplicates
 from dovetail.plan.expressions import field_of
+from dovetail.plan.nodes import Source
+from dovetail.plan.spans import Span, microseconds
 
 Malformed: TypeAlias = Literal["fail", "drop", "dead_letter"]
 """What a record that cannot be read does: ``"fail"`` stops the query with an error that says where
 it lies and what is wrong, ``"drop"`` leaves it out and counts it, as observed metric
 ``<name>.malformed``, ``"dead_letter"`` does so and keeps it for ``dead_letters()``."""
 
+_HEADER: Final = "headers."
+_OF_RECORD: Final = re.compile(
+    rf"topic|partition|offset|timestamp|{re.escape(_HEADER)}.+", re.DOTALL
+)
+RecordMetadata: TypeAlias = Mapping[
+    str,
+    Annotated[
+        str,
+        Rule(
+            "'topic', 'partition', 'offset', 'timestamp' or 'headers.<name>'", _OF_RECORD.fullmatch
+        ),
+    ],
+]
+"""Columns that are made of what is beside a record's key and value, by what they are made of."""
+
 TIMESTAMP_HEADER: Final = "dovetail.timestamp_us"
+_UNPLACED: Final = "_unplaced"
 PARTITION, OFFSET, MALFORMED = "_partition", "_offset", "_malformed"
 METADATA: Final = (DELETED, TIMESTAMP, PARTITION, OFFSET, MALFORMED, PROBLEM)
 
 
 @dataclass(frozen=True)
 class Records:
-    """A frame of records and how it is read.
-
-    ``key``: the format of the record's key, None where it is not read; ``keys``: the columns of the
-    value that are the key instead; ``timestamp``: the event time, a column of the rows or an
-    expression over them, in place of the records' own.
-    """
+    """A frame of records and how it is read."""
 
     operator: str
     frame: DataFrame
     key: Format | None
+    """The format of the record's key, None where it is not read."""
+
     value: Format
     keys: Sequence[str] = ()
+    """The columns of key, value and metadata that are the key; empty for all of the record's."""
+
     timestamp: str | Column | None = None
+    """The event time in place of the records' own: a column of the rows or an expression."""
+
     topic: str | None = None
+    deleted: str | Column | None = None
+    """The condition by which a record with a value deletes its key's row."""
+
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """The columns of ``RecordMetadata``."""
+
+    max_ahead: Span | None = None
+    """The limit of event times, counted from the time of reading."""
+
+    stream: bool = False
 
     def has(self, name: str) -> bool:
         """Whether the records have such a column."""
@@ -69,9 +100,11 @@ class Records:
         return self.has("partition") and self.has("offset")
 
     def rows(self) -> tuple[list[str], DataFrame]:
-        """The key's columns, and the records as rows: these columns and the value's, ``_deleted``,
-        ``_timestamp``, ``_problem`` (why the record cannot be read, null where it can), where they
-        are ``ordered`` ``_partition`` and ``_offset``, and the records themselves as ``_record``.
+        """Return the key's columns, and the records as rows.
+
+        A row has the columns of key, value and metadata, ``_deleted``, ``_timestamp``, ``_problem``
+        (why the record cannot be read, null where it can), where the records are ``ordered``
+        ``_partition`` and ``_offset``, and the record itself as ``_record``.
         """
         frame = self._bytes("value", self.frame)
         parts: dict[Part, StructType] = {}
@@ -79,23 +112,31 @@ class Records:
             frame = self._bytes("key", frame)
             key = self.value.of_key(self.key).reading(self._place("key"))
             frame, parts["key"] = key.of(frame, "key"), key.fields
-        value = self.value.reading(self._place("value"))
+        beside = {*self.metadata, *(name for fields in parts.values() for name in fields.names)}
+        value = self.value.reading(self._place("value", *(k for k in self.keys if k not in beside)))
         frame, parts["value"] = value.of(frame, "value"), value.fields
-        if not value.is_of_changes:
-            frame = frame.withColumn(DELETED, F.col("value").isNull()).withColumn(
-                TIMESTAMP, self._own_time()
-            )
+        problems = [F.col(f"{part}_problem") for part in parts]
         names = {part: fields.names for part, fields in parts.items()}
         self._refuse_names(names)
+        if not value.is_of_changes:
+            frame = frame.withColumn(DELETED, F.col("value_absent")).withColumn(
+                TIMESTAMP, self._own_time()
+            )
+            lacking = [name for name in self.keys if name in names["value"]]
+            if lacking and not self.stream:
+                problems.append(F.when(F.col("value_absent"), F.lit(_keyless(lacking))))
+        metadata = {name: self._of_record(path) for name, path in self.metadata.items()}
+        problems += [problem for _, problem in metadata.values() if problem is not None]
         places = {"partition": PARTITION, "offset": OFFSET} if self.ordered else {}
         rows = frame.select(
             *(F.col(f"{part}_row")[name].alias(name) for part in names for name in names[part]),
+            *(column.alias(name) for name, (column, _) in metadata.items()),
             *(DELETED, TIMESTAMP),
             *(F.col(name).alias(own) for name, own in places.items()),
-            F.coalesce(*(F.col(f"{part}_problem") for part in names)).alias(PROBLEM),
+            F.coalesce(*problems).alias(PROBLEM),
             F.struct(*(F.col(quoted(name)) for name in self.frame.columns)).alias("_record"),
         )
-        return list(self.keys or names["key"]), self._timed(rows)
+        return list(self.keys or names["key"]), self._timed(self._with_deletes(rows))
 
     def text_of(self, part: Part) -> Column:
         """The bytes of a row's key or value as text; what is not UTF-8 is replaced."""
@@ -138,24 +179,43 @@ class Records:
             )
         return frame.withColumn(part, F.col(part).cast("binary"))
 
-    def _place(self, part: Part) -> Place:
+    def _place(self, part: Part, *keys: str) -> Place:
         splits = self.ordered or not self.in_files
-        return Place(self.operator, part, self.topic, tuple(self.keys), splits)
+        return Place(self.operator, part, self.topic, keys, splits)
 
     def _refuse_names(self, names: dict[Part, list[str]]) -> None:
+        known = [*(name for of_part in names.values() for name in of_part), *self.metadata]
         refuse_duplicates(
             self.operator,
-            [*METADATA, *(name for of_part in names.values() for name in of_part)],
+            [*METADATA, *known],
             "Leave a field that key and value share out of value=, and rename one that is named as "
             f"the record's own columns are ({', '.join(METADATA)})",
         )
         for name in self.keys:
-            if name not in names["value"]:
+            if name not in known:
                 raise PlanError(
                     self.operator,
                     f"key_columns= names an unknown column {name!r}",
-                    f"Known in the value are {', '.join(names['value'])}",
+                    f"Known are {', '.join(known)}",
                 )
+
+    def _of_record(self, path: str) -> tuple[Column, Column | None]:
+        """What is beside a record's key and value, and why it cannot be read."""
+        name = path.partition(".")[0]
+        if not self.has(name):
+            raise PlanError(
+                self.operator,
+                f"metadata= names {path!r}, and the frame has no column {name!r}, among "
+                f"{', '.join(self.frame.columns)}",
+                "Select what holds it under that name, or leave it out",
+            )
+        if name != "headers":
+            return F.col(name), None
+        header = path.removeprefix(_HEADER)
+        last = F.filter("headers", lambda one: one["key"] == header)
+        value = F.try_element_at(last, F.lit(-1))["value"].cast("string")
+        unfit = F.when(~F.is_valid_utf8(value), F.lit(f"header {header!r} is no text in UTF-8"))
+        return value, unfit
 
     def _own_time(self) -> Column:
         """What the timestamp header says, else the record's own timestamp."""
@@ -166,34 +226,79 @@ class Records:
         micros = F.try_element_at(F.col("headers.value"), place).cast("string").try_cast("long")
         return F.coalesce(F.timestamp_micros(micros), stamped)
 
+    def _with_deletes(self, rows: DataFrame) -> DataFrame:
+        """The rows, of which those that fulfil ``deleted`` are deletes, too."""
+        if self.deleted is None:
+            return rows
+        given = self._given("deleted=", self.deleted, rows, BooleanType)
+        rows = rows.withColumn(DELETED, F.col(DELETED) | F.coalesce(given, F.lit(False)))
+        used = isinstance(self.deleted, str) and self.deleted != self.timestamp
+        return rows.drop(self.deleted) if used else rows
+
     def _timed(self, rows: DataFrame) -> DataFrame:
         """The rows with the event time that is asked for; a row without one cannot be placed."""
         time = F.col(TIMESTAMP)
         if self.timestamp is not None:
-            given = (
-                F.col(quoted(self.timestamp)) if isinstance(self.timestamp, str) else self.timestamp
-            )
-            known = f"Known columns are {', '.join(rows.columns)}"
-            found = field_of(self.operator, "timestamp=", rows, given, known).dataType
-            if not isinstance(found, TimestampType):
-                raise PlanError(
-                    self.operator,
-                    f"timestamp= is of type {found.simpleString()}, not timestamp",
-                    "Cast it, for instance with .cast('timestamp')",
-                )
-            if self.timestamp in self.keys:
-                raise PlanError(
-                    self.operator,
-                    f"timestamp= names {self.timestamp!r}, a column of key_columns=",
-                    "Give an expression: F.col(...)",
-                )
+            given = self._given("timestamp=", self.timestamp, rows, TimestampType)
             # A record without a value has none of the columns.
             time = F.when(F.col(DELETED), F.coalesce(given, time)).otherwise(given)
         rows = rows.withColumn(TIMESTAMP, time)
         if isinstance(self.timestamp, str):
             rows = rows.drop(self.timestamp)
-        untimed = F.when(F.col(TIMESTAMP).isNull(), F.lit("it has no event time"))
-        return rows.withColumn(PROBLEM, F.coalesce(PROBLEM, untimed))
+        unplaced = unplaced_in_time(self.operator, F.col(TIMESTAMP), self.max_ahead)
+        return rows.withColumn(PROBLEM, F.coalesce(PROBLEM, unplaced))
+
+    def _given(
+        self, argument: str, given: str | Column, rows: DataFrame, kind: type[DataType]
+    ) -> Column:
+        """What an argument means, a column of the rows or an expression over them."""
+        if isinstance(given, str) and given in self.keys:
+            raise PlanError(
+                self.operator,
+                f"{argument} names {given!r}, a column of key_columns=",
+                "Give an expression: F.col(...)",
+            )
+        column = F.col(quoted(given)) if isinstance(given, str) else given
+        known = f"Known columns are {', '.join(rows.columns)}"
+        found = field_of(self.operator, argument, rows, column, known).dataType
+        if not isinstance(found, kind):
+            raise PlanError(
+                self.operator,
+                f"{argument} is of type {found.simpleString()}, not {kind.typeName()}",
+                f"Cast it, for instance with .cast('{kind.typeName()}')"
+                if kind is TimestampType
+                else "Give a condition, for instance F.col('op') == 'd'",
+            )
+        return column
+
+
+def unplaced_in_time(operator: str, time: Column, max_ahead: Span | None) -> Column:
+    """Why a row has no place in time, null where it has one.
+
+    ``max_ahead``: how far its time may be ahead of the time of reading. Spark fixes that time with
+    each micro-batch, so a micro-batch that is repeated leaves out the same rows.
+    """
+    untimed = F.when(time.isNull(), F.lit("it has no event time"))
+    if max_ahead is None:
+        return untimed
+    ahead_us = microseconds(operator, "max_ahead=", max_ahead)
+    limit = F.unix_micros(F.current_timestamp()) + ahead_us
+    shown = F.date_format(
+        F.to_utc_timestamp(time, F.current_timezone()), "yyyy-MM-dd'T'HH:mm:ss'Z'"
+    )
+    said = f", is further ahead of the time of reading than max_ahead={max_ahead!r} allows"
+    return untimed.when(
+        F.unix_micros(time) > limit, F.concat(F.lit("its event time, "), shown, F.lit(said))
+    )
+
+
+def _keyless(names: Sequence[str]) -> str:
+    """Why a record without a value cannot be read, of which the value is to have key columns."""
+    shown = ", ".join(names)
+    return (
+        f"a null value is a tombstone, and key_columns= takes {shown} from the value, so it does "
+        "not say which row it deletes: give the key's fields in key= and leave them out of value="
+    )
 
 
 def readable(
@@ -202,13 +307,61 @@ def readable(
     """The rows of records that can be read, and with ``"dead_letter"`` all rows, with the dead
     letter of those that cannot be read as ``_unread``; ``name``: the source's.
     """
-    fits, where = F.col(PROBLEM).isNull(), records.place()
+    time = F.coalesce(_stamped(records), TIMESTAMP)
+    sent = Sent("record", records.place(), _as_sent(records), time)
+    return _sound(records.operator, rows, sent, name, malformed)
+
+
+def sound_source(source: Source, malformed: Malformed, max_ahead: Span | None) -> Source:
+    """The source of a changelog, without the rows that have no place in time.
+
+    With ``"fail"`` and no limit, packing refuses them.
+    """
+    if malformed == "fail" and max_ahead is None:
+        return source
+    frame, time = source.frame, source.timestamp
+    assert frame is not None
+    assert time is not None
+    unplaced = unplaced_in_time(source.title, time, max_ahead)
+    if malformed == "fail":
+        unplaced = F.when(time.isNotNull(), unplaced)
+    where = F.lit("")
+    if source.files:
+        where = F.format_string("file %s", f"{FILE_METADATA}.file_path")
+    columns = [F.col(quoted(name)).alias(name) for name in frame.columns]
+    sent = Sent("row", where, columns, time, _UNPLACED)
+    rows = frame.withColumn(_UNPLACED, unplaced)
+    sound, with_unread = _sound(source.title, rows, sent, source.name, malformed)
+    if with_unread is not None:
+        with_unread = with_unread.drop(_UNPLACED)
+    return replace(source, frame=sound.drop(_UNPLACED), with_unread=with_unread)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a row was made of, for what is said of it: ``called``, what it is, ``where`` it lies,
+    its ``columns`` and its ``time``; ``problem``: the column that says why it cannot be read.
+    """
+
+    called: str
+    where: Column
+    columns: Sequence[Column]
+    time: Column
+    problem: str = PROBLEM
+
+
+def _sound(
+    operator: str, rows: DataFrame, sent: Sent, name: str, malformed: Malformed
+) -> tuple[DataFrame, DataFrame | None]:
+    """The rows without a problem, and with ``"dead_letter"`` all rows."""
+    problem, where = F.col(sent.problem), sent.where
+    fits = problem.isNull()
     if malformed == "fail":
         error = F.concat(
-            F.lit(f"{records.operator}: the record "),
+            F.lit(f"{operator}: the {sent.called} "),
             F.when(where != "", F.concat(F.lit("of "), where, F.lit(", "))).otherwise(F.lit("")),
             F.lit("cannot be read: "),
-            F.col(PROBLEM),
+            problem,
             F.lit(". Correct it, or pass malformed='drop' or 'dead_letter'."),
         )
         checked = F.when(fits, F.lit(True)).otherwise(F.raise_error(error).cast("boolean"))
@@ -217,10 +370,10 @@ def readable(
     with_unread = None
     if malformed == "dead_letter":
         letter = F.struct(
-            F.lit(records.operator).alias(OPERATOR),
-            F.concat_ws(": ", F.nullif(where, F.lit("")), PROBLEM).alias(PROBLEM),
-            F.to_json(F.struct(*_as_sent(records))).alias(LETTER),
-            F.unix_micros(F.coalesce(_stamped(records), TIMESTAMP)).alias(EVENT_TIME),
+            F.lit(operator).alias(OPERATOR),
+            F.concat_ws(": ", F.nullif(where, F.lit("")), problem).alias(PROBLEM),
+            F.to_json(F.struct(*sent.columns)).alias(LETTER),
+            F.unix_micros(sent.time).alias(EVENT_TIME),
         )
         with_unread = counted.withColumn(UNREAD, F.when(~fits, letter))
     return kept(counted, fits), with_unread
