@@ -355,9 +355,17 @@ CALLS: dict[str, Call] = {
         options=OPTIONS,
     ),
     "json": call(
-        lambda _: dt.json,
+        lambda _: partial(dt.json, schema="at timestamp"),
         schema=line("None", "empty text", "empty mapping", wrong=("id lang", "long")),
         framed=FLAG,
+        encodings=line("None", "empty mapping", wrong=({"at": "epoch_days"}, {"at": "millis"})),
+    ),
+    "maxwell": call(
+        lambda _: dt.maxwell, schema=line("empty text", "empty mapping", wrong=("id lang", "long"))
+    ),
+    "canal": call(
+        lambda _: dt.canal,
+        schema=line("empty text", "empty mapping", wrong=("id lang", "long", "a array<int>")),
     ),
     "avro": call(
         lambda _: partial(dt.avro, schema='"string"'),
@@ -387,6 +395,7 @@ CALLS: dict[str, Call] = {
         metadata=line("None", "empty mapping", wrong=({"lsn": "lsn"},)),
         truncate=line(wrong=("drop",)),
         tombstones=line(wrong=("drop",)),
+        framed=FLAG,
     ),
     "read_topic": of_topic(dt.read_topic, TOPIC | {"key": TOPIC["value"]}),
     "Table.join": call(
@@ -510,6 +519,15 @@ CALLS: dict[str, Call] = {
         ),
         unsent=line(wrong=("nope", "orders")),
         missing=line(wrong=("error",)),
+    ),
+    "Table.retire": call(
+        lambda w: partial(
+            w.orders.with_columns(mark=F.lit("first"), n=F.lit(1).cast("long")).retire,
+            snapshot="mark",
+            at="n",
+        ),
+        snapshot=line(wrong=("nope", "n")),
+        at=line(wrong=("nope", "mark")),
     ),
     "Stream.explode": call(lambda w: w.clicks.explode, column=line(wrong=("nope", "clicks"))),
     "Table.group_by": call(lambda w: w.orders.group_by, columns=COLUMN),

@@ -228,3 +228,41 @@ def test_what_cannot_be_gone_back_to_is_refused(spark: SparkSession, tmp_path: P
     with pytest.raises(dt.CheckpointError, match=r"no micro-batch 99\. Spark has kept 0 to "):
         dt.rewind(spark, checkpoint, batch=99)
     assert before == {path: path.read_bytes() for path in checkpoint.rglob("*") if path.is_file()}
+
+
+def test_a_record_of_the_future_is_recovered_from(spark: SparkSession, tmp_path: Path) -> None:
+    """The recipe of docs/sources.md: rewind, and read again with a limit."""
+    folder, checkpoint = tmp_path / "prices", tmp_path / "checkpoint"
+    folder.mkdir()
+    rows = [("pen", 2, "2024-05-01"), ("ink", 9, "2099-01-01"), ("pen", 3, "2024-05-09")]
+    for n, (item, price, day) in enumerate(rows):
+        at = f"{day}T10:00:00Z"
+        (folder / f"{n}.json").write_text(json.dumps({"item": item, "price": price, "at": at}))
+        os.utime(folder / f"{n}.json", (n, n))
+
+    names = dt.Table.from_static(
+        spark.createDataFrame([("pen", "a pen")], "item string, name string"), key="item", name="n"
+    )
+    prices: dict[str, int] = {}
+
+    def keep(changes: DataFrame, _: int) -> None:
+        prices.update((row.item, row.price) for row in changes.orderBy("_position").collect())
+
+    def read(**options: Any) -> None:
+        frame = spark.readStream.schema("item string, price long, at timestamp")
+        table = dt.Table.from_changelog(
+            frame.option("maxFilesPerTrigger", 1).json(str(folder)),
+            key="item",
+            timestamp="at",
+            versioned="7 days",
+            name="prices",
+            **options,
+        )
+        run(table.join(names, how="left"), tmp_path, dt.to_foreach_batch(keep))
+
+    read()
+    assert prices["pen"] == 2  # the later price came behind the year 2099
+    dt.rewind(spark, checkpoint, batch=0)
+    prices.clear()
+    read(max_ahead="1 day", malformed="drop")
+    assert prices == {"pen": 3}

@@ -21,6 +21,7 @@ from dovetail.hints import OF_MODULE, MissingNameError, nearest
 from dovetail.io.avro import avro
 from dovetail.io.debezium import debezium
 from dovetail.io.delta import to_delta
+from dovetail.io.dialects import canal, maxwell
 from dovetail.io.formats import json
 from dovetail.io.kafka import read_topic
 from dovetail.io.postgres import to_postgres
@@ -96,6 +97,7 @@ __all__ = [
     "approx_count_distinct",
     "avro",
     "cache",
+    "canal",
     "collect_list",
     "collect_set",
     "configure",
@@ -115,6 +117,7 @@ __all__ = [
     "last",
     "lookup_state",
     "max",
+    "maxwell",
     "mean",
     "min",
     "postgres",

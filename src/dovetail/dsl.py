@@ -26,6 +26,7 @@ from dovetail.plan.matching import On, OnComputed
 from dovetail.plan.nodes import ChangeKinds, Late, Node
 from dovetail.plan.reading import Given
 from dovetail.plan.rekey import Duplicates, rekeyed
+from dovetail.plan.retired import retired
 from dovetail.plan.select import Selection
 from dovetail.plan.spans import Span
 from dovetail.plan.stream_join import AWithin, stream_join
@@ -231,6 +232,23 @@ class Table(TableSources):
         history. Source: spec/view/expire.
         """
         return Table(expired(self.plan, after))
+
+    @validated
+    def retire(self, *, snapshot: ColumnName, at: ColumnName) -> Table:
+        """The table's rows without those that its feed's latest whole snapshot does not have.
+
+        A feed that has lost its place reads all rows again. Rows that were deleted in between are
+        not among them. They leave when the snapshot's last row has come, under its timestamp.
+
+        ``snapshot``: the column that marks a snapshot's rows, as Debezium's ``source.snapshot``
+        does: the first is ``"first"`` or ``"first_in_data_collection"``, the last ``"last"`` or
+        ``"last_in_data_collection"``. A last row without a first one is a snapshot of one row.
+        ``at``: when the feed read a row or a change, a whole number that never falls along the log,
+        as Debezium's ``ts_ms``. A row leaves if its own is smaller than that of the first row.
+
+        Raises ``PlanError`` for unknown columns and types that cannot serve.
+        """
+        return Table(retired(self.plan, snapshot, at))
 
     @validated
     def with_lookup(self, source: LookupSource, *, changes: ChangeKinds | None = None) -> Table:

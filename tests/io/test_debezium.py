@@ -193,7 +193,7 @@ PLACEHOLDER = "__debezium_unavailable_value"
 UNREAD = {
     "x": "not one JSON object with the fields of a change event",
     "[]": "not one JSON object with the fields of a change event",
-    '{"op":"c","after":{"id":"one"}}': "not one JSON object with the fields of a change event",
+    '{"op":"c","after":{"id":"one"}}': "column after.id is no int: one",
     "{}": "no change of a row: its op is null",
     '{"op":"m","message":{}}': "no change of a row: its op is m",
     '{"op":"c","after":null}': "no row after the change, whose op is c",

@@ -134,7 +134,7 @@ def test_events_of_a_registry(avro_spark: SparkSession, tmp_path: Path) -> None:
     milliseconds_5 = rows[0][0]["micros"].__class__.fromisoformat("1970-01-01T00:00:00.005+00:00")
     assert rest == [
         (False, 100, lsn, milliseconds_5),
-        (True, 100, None, None),
+        (True, 100, 24023128, None),
         (False, 101, lsn, None),
         (True, 101, None, None),
     ]

@@ -117,7 +117,7 @@ def test_a_stream_keeps_each_keys_sequence_through_restarts(
 
 OBJECT = {"a": IntegerType(), "t": StringType()}
 MALFORMED = [
-    "", "  ", "null", "1", '"text"', "[]", '[{"a":1}]', '{"a":1', '{"a":1}}', '{"a":1}]', "{'a':1}",
+    "", "  ", "nul", "1", '"text"', "[]", '[{"a":1}]', '{"a":1', '{"a":1}}', '{"a":1}]', "{'a':1}",
     '{"a":1} and more', '{"a":1}\n{"a":2}', '{"a":1},{"a":2}', '{"a":1,}', '{"a":"x","t":"y"}',
     '{"a":1.5}', '{"a":4294967296}', '{"a":1}]}', '{"a":1}]} and more', '{"a":1}],"b":[1',
     '{"a":1}],"elements":[{"a":2}', '{"a":1},"object":{"a":2}', '{"a":1}} and more',
@@ -139,6 +139,7 @@ def test_what_does_not_parse_is_distinct_from_null(
         *((b'{"k":"bad"}', text.encode()) for text in MALFORMED),
         *((b'{"k":"good"}', text.encode()) for text in WELL_FORMED),
         (b'{"k":"gone"}', None),
+        (b'{"k":"gone"}', b"null"),
         (b'{"k":"not UTF-8"}', b'{"t":"\xff"}'),
         (b"bad key", b'{"a":1}'),
         (b"bad key", None),
@@ -150,6 +151,7 @@ def test_what_does_not_parse_is_distinct_from_null(
     assert rows(read, "k", "a", "t", "_deleted", "_malformed") == [
         *(("bad", None, None, False, text) for text in MALFORMED),
         *(("good", *fields, False, None) for fields in WELL_FORMED.values()),
+        ("gone", None, None, True, None),
         ("gone", None, None, True, None),
         ("not UTF-8", None, None, False, '{"t":"\ufffd"}'),
         (None, 1, None, False, "bad key"),

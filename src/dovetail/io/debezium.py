@@ -37,11 +37,10 @@ from dovetail.io.formats import (
     Place,
     Reading,
     Schema,
-    json_absent,
-    json_object,
-    json_parsed,
+    json_text,
     struct_of,
 )
+from dovetail.io.json_objects import JsonObject, json_absent
 from dovetail.io.unsent import PLACEHOLDER, Placeholder
 from dovetail.plan.checks import known_field
 
@@ -83,6 +82,7 @@ class DebeziumFormat(Format):
     truncate: Truncate
     tombstones: Tombstones
     placeholder: Placeholder
+    framed: bool = False
 
     @property
     def grows(self) -> bool:
@@ -91,7 +91,11 @@ class DebeziumFormat(Format):
 
     def of_key(self, key: Format) -> Format:
         """Keys in JSON are Kafka Connect's, as the values are."""
-        if isinstance(key, JsonFormat) and key.schema is not None and not key.framed:
+        if (
+            isinstance(key, JsonFormat)
+            and key.schema is not None
+            and not (key.framed or key.encodings)
+        ):
             return ConnectJson(key.schema, self.encodings)
         return key
 
@@ -114,14 +118,13 @@ class DebeziumFormat(Format):
         for name in place.keys:
             known_field(place.operator, "key_columns=", name, StructType([*columns.fields, *added]))
         keys = tuple(name for name in place.keys if name not in self.metadata)
-        wanted = Wanted(
-            columns, keys, self.metadata, self.schema is not None, self.placeholder
-        )
-        problem: Callable[[Column], Column] = lambda _: F.lit(  # noqa: E731
-            "not one JSON object with the fields of a change event"
-        )
+        wanted = Wanted(columns, keys, self.metadata, self.schema is not None, self.placeholder)
         if self.avro is not None:
-            problem = self.avro.problem(place, list(writers))
+            problem: Callable[[Column], Column] = self.avro.problem(place, list(writers))
+        else:
+            said = F.lit("not one JSON object with the fields of a change event")
+            object_ = self._object(wanted)
+            problem = lambda parsed: F.coalesce(object_.problem(parsed), said)  # noqa: E731
         return Changes(
             fields=StructType([*columns.fields, *added]),
             parsed=F.col("value"),
@@ -167,8 +170,8 @@ class DebeziumFormat(Format):
             events.append(event)
         return frame.withColumn("_event", F.coalesce(*events))
 
-    def _in_json(self, wanted: Wanted, records: DataFrame) -> DataFrame:
-        text = F.col("value").cast("string")
+    def _envelope(self, wanted: Wanted) -> StructType:
+        """What is read of an envelope in JSON."""
         envelope = StructType([StructField("after", raw_fields(wanted.columns))])
         if wanted.keys:
             envelope.add("before", raw_fields(wanted.before))
@@ -178,15 +181,23 @@ class DebeziumFormat(Format):
             nested.setdefault(of, StructType()).add(name, METADATA[path])
         for of, fields in nested.items():
             envelope = envelope.add(of, fields) if of else StructType([*envelope, *fields])
+        return envelope
+
+    def _object(self, wanted: Wanted) -> JsonObject:
         described = StructType().add("field", "string").add("fields", ArrayType(DESCRIBED))
-        whole = _wrapped(wanted.columns, self.encodings, envelope, described)
-        frame = records.withColumn("_parsed", json_parsed(text, whole))
-        frame = frame.withColumn("_found", json_object(text, F.col("_parsed")))
+        whole = _wrapped(wanted.columns, self.encodings, self._envelope(wanted), described)
+        return JsonObject(json_text(F.col("value"), framed=self.framed), whole)
+
+    def _in_json(self, wanted: Wanted, records: DataFrame) -> DataFrame:
+        object_ = self._object(wanted)
+        text, whole = object_.text, object_.schema
+        frame = records.withColumn("_parsed", object_.parsed)
+        frame = frame.withColumn("_found", object_.row(F.col("_parsed")))
         found = F.col("_found")
         suspect = found.isNull() | (found["op"].isNull() & found["payload"].isNull())
         none = F.col("value").isNull() | F.when(suspect, json_absent(text)).otherwise(F.lit(False))
         frame = frame.withColumn("_absent", none)
-        frame = frame.withColumn("_raw", _payload(F.col("_found"), envelope))
+        frame = frame.withColumn("_raw", _payload(F.col("_found"), self._envelope(wanted)))
         said = _fields(F.col("_found"), whole)
         of_rows = None if said is None else field_named(said, "after")["fields"]
         encodings = _encodings(wanted.columns, self.encodings, of_rows)
@@ -203,6 +214,7 @@ def debezium(
     truncate: Truncate = "fail",
     tombstones: Tombstones = "ignore",
     placeholder: GivenPlaceholder = PLACEHOLDER,
+    framed: bool = False,
 ) -> DebeziumFormat:
     """Debezium's change events as the format of a value: the row after a create, an update or the
     read of a snapshot replaces its key's, a delete deletes it. They are JSON, with or without their
@@ -231,6 +243,8 @@ def debezium(
     without a value that follows a delete is ignored; ``"delete"`` makes it delete, too, for topics
     that are compacted while no query reads them, where it may be all that is left.
 
+    ``framed``: JSON follows the five bytes of a schema registry, which are passed over.
+
     The event time is ``source.ts_us``, else ``source.ts_ms``, else the event's own. A large value
     that the database did not send (TOAST, without ``REPLICA IDENTITY FULL``) makes a record one
     that cannot be read. ``placeholder``: what stands for it, as Debezium's setting
@@ -246,6 +260,8 @@ def debezium(
         raise PlanError("debezium", "neither schema= nor avro= is given", "Declare the columns")
     if avro is not None and given:
         raise PlanError("debezium", "encodings= is for JSON, Avro says them itself", "Leave it out")
+    if avro is not None and framed:
+        raise PlanError("debezium", "framed= is for JSON, Avro says it itself", "Leave it out")
     columns = None if schema is None else struct_of("debezium", schema)
     if columns is not None:
         for name in given:
@@ -295,9 +311,10 @@ class ConnectJson(Format):
         text = F.col(place.part).cast("string")
         own = raw_fields(self.schema)
         whole = _wrapped(self.schema, self.encodings, own, DESCRIBED)
+        object_ = JsonObject(text, whole)
 
         def row(parsed: Column) -> Column:
-            found = json_object(text, parsed)
+            found = object_.row(parsed)
             payload = _payload(found, own)
             encodings = _encodings(self.schema, self.encodings, _fields(found, whole))
             fits, columns = payload.isNotNull(), []
@@ -308,11 +325,12 @@ class ConnectJson(Format):
                 columns.append(value.alias(f.name))
             return F.when(fits, F.struct(*columns))
 
+        said = F.lit("not one JSON object whose fields fit the schema")
         return Reading(
             self.schema,
-            json_parsed(text, whole),
+            object_.parsed,
             row,
-            lambda _: F.lit("not one JSON object whose fields fit the schema"),
+            lambda parsed: F.coalesce(object_.problem(parsed), said),
         )
 
     def writing(self, place: Place, columns: StructType) -> Column:

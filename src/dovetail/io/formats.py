@@ -30,6 +30,8 @@ from pyspark.sql.types import (
 from dovetail.arguments import Rule, validated
 from dovetail.columns import quoted
 from dovetail.errors import PlanError
+from dovetail.io.json_objects import JsonObject, json_absent
+from dovetail.io.json_values import JsonEncoding, checked_encodings
 from dovetail.plan.schemas import parsed
 
 Part: TypeAlias = Literal["key", "value"]
@@ -42,13 +44,6 @@ Schema: TypeAlias = Annotated[
 FRAME_LENGTH: Final = 5
 """The bytes before a record of a schema registry: a zero, then the number of its schema."""
 
-_MALFORMED: Final = "_malformed"
-_READ: Final = {
-    "mode": "PERMISSIVE",
-    "columnNameOfCorruptRecord": _MALFORMED,
-    "allowSingleQuotes": "false",
-    "timeZone": "UTC",
-}
 _WRITTEN: Final = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -220,10 +215,13 @@ _BYTES: Final = _One("bytes", (BinaryType,))
 
 @dataclass(frozen=True)
 class JsonFormat(Format):
-    """One JSON object; ``framed``: after the five bytes of a schema registry."""
+    """One JSON object; ``framed``: after the five bytes of a schema registry; ``encodings``: how
+    times are written, by the paths of their fields.
+    """
 
     schema: StructType | None
     framed: bool = False
+    encodings: Mapping[str, JsonEncoding] = field(default_factory=dict)
 
     def reading(self, place: Place) -> Reading:
         """The object's fields."""
@@ -232,81 +230,76 @@ class JsonFormat(Format):
                 "is JSON of no declared schema",
                 "Declare its fields: dt.json('id long, name string')",
             )
-        text = F.col(place.part)
-        if self.framed:
-            frame = F.hex(F.substring(text, 1, 1)) == "00"
-            text = F.when(frame, F.substring(text, FRAME_LENGTH + 1, 1 << 30))
-        text = text.cast("string")
+        text = json_text(F.col(place.part), framed=self.framed)
+        object_ = JsonObject(text, self.schema, self.encodings)
         said = "not one JSON object whose fields fit the schema"
         if self.framed:
             said += ", after the five bytes of a schema registry"
         bare = {"schema", "payload"}.isdisjoint(self.schema.names)
 
         def row(parsed: Column) -> Column:
-            found = json_object(text, parsed)
-            if not bare or not self.schema:
+            found = object_.row(parsed)
+            if not bare or not object_.schema.fields:
                 return found
-            empty = reduce(Column.__and__, (found[name].isNull() for name in self.schema.names))
+            nulls = (parsed["object"][name].isNull() for name in object_.schema.names)
+            empty = reduce(Column.__and__, nulls)
             return F.when(~F.when(empty, json_absent(text)).otherwise(F.lit(False)), found)
 
         return Reading(
             self.schema,
-            json_parsed(text, self.schema),
+            object_.parsed,
             row,
-            lambda _: F.lit(said),
+            lambda parsed: F.coalesce(object_.problem(parsed), F.lit(said)),
             absent=lambda _: json_absent(text, wrapped=bare),
         )
 
     def writing(self, place: Place, columns: StructType) -> Column:
         """An object of the columns."""
-        if self.framed:
-            raise place.refuse(
-                "is JSON in a registry's framing, which is only read", "Leave framed= out"
-            )
+        for argument, given in (("framed", self.framed), ("encodings", self.encodings)):
+            if given:
+                raise place.refuse(
+                    f"is JSON with {argument}=, which is for reading", f"Leave {argument}= out"
+                )
         return F.to_json(F.struct(*(F.col(quoted(name)) for name in columns.names)), _WRITTEN)
 
 
 @validated
-def json(schema: Schema | None = None, *, framed: bool = False) -> JsonFormat:
+def json(
+    schema: Schema | None = None,
+    *,
+    framed: bool = False,
+    encodings: Mapping[str, JsonEncoding] | None = None,
+) -> JsonFormat:
     """Records that are one JSON object, as the format of a key or value.
 
     ``schema``: the fields that become columns, needed to read. Absent fields are null, unknown ones
-    ignored; a timestamp without a zone is in UTC. ``framed``: the object follows the five bytes of
-    a schema registry (JSON Schema), which are passed over.
+    ignored. A record with a field that does not fit its type cannot be read. Dates and timestamps
+    are texts in ISO 8601, ``"2024-05-01T10:00:00Z"``; one without a zone is in UTC.
+
+    ``encodings``: the dates and timestamps that are numbers, ``{"at": "epoch_millis"}``. A
+    timestamp counts ``"epoch_seconds"``, ``"epoch_millis"``, ``"epoch_micros"`` or
+    ``"epoch_nanos"`` since 1970 in UTC, a date ``"epoch_days"``. A field of a struct is named with
+    a dot, ``"order.at"``, also within arrays and maps.
+
+    ``framed``: the object follows the five bytes of a schema registry (JSON Schema), which are
+    passed over.
+
+    Raises ``PlanError`` for encodings that do not fit the schema.
     """
-    return JsonFormat(None if schema is None else struct_of("json", schema), framed)
+    given = dict(encodings or {})
+    columns = None if schema is None else struct_of("json", schema)
+    if given and columns is None:
+        raise PlanError("json", "encodings= is given without schema=", "Declare the fields")
+    if columns is not None:
+        checked_encodings("json", given, columns)
+    return JsonFormat(columns, framed, given)
 
 
-def json_parsed(text: Column, schema: StructType) -> Column:
-    """What ``from_json`` makes of a text; of it, ``json_object`` makes the object.
-
-    By itself it would take a list for its first object. As a field of an object it does not.
+def json_text(column: Column, *, framed: bool) -> Column:
+    """Bytes as a text; of ``framed`` ones those behind a registry's five, null where they have
+    none.
     """
-    fields = [StructField("object", schema), StructField(_MALFORMED, StringType())]
-    return F.from_json(F.concat(F.lit('{"object":'), text, F.lit("}")), StructType(fields), _READ)
-
-
-def json_object(text: Column, parsed: Column) -> Column:
-    """The JSON object that a text is, as a struct; null where it is not one, or its fields do not
-    fit.
-
-    ``from_json`` ignores what follows an object. So JSON is read twice, as the value of a field and
-    as the element of a list. What follows a value would have to go on with ``}`` or a field's name
-    in the one, with ``]`` or a value in the other: no text does both, so nothing follows.
-    """
-    listed = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))
-    readable = F.is_valid_utf8(text) & parsed[_MALFORMED].isNull() & listed.isNotNull()
-    return F.when(readable, parsed["object"])
-
-
-def json_absent(text: Column, *, wrapped: bool = True) -> Column:
-    """Whether a text in JSON says that there is no value: ``null``, or what Kafka Connect writes of
-    a null value beside its schema, an object whose ``payload`` is null.
-    """
-    absent = text.rlike(r"^\s*null\s*$")
-    if wrapped:
-        keys = F.json_object_keys(text)
-        beside = F.array_except(keys, F.array(F.lit("schema"), F.lit("payload")))
-        only = F.array_contains(keys, "payload") & (F.size(beside) == 0)
-        absent = absent | (only & F.get_json_object(text, "$.payload").isNull())
-    return F.coalesce(absent, F.lit(False))
+    if framed:
+        frame = F.hex(F.substring(column, 1, 1)) == "00"
+        column = F.when(frame, F.substring(column, FRAME_LENGTH + 1, 1 << 30))
+    return column.cast("string")

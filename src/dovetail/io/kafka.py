@@ -115,8 +115,7 @@ def read_topic(
 
     Malformed is what is not of the format: text that is not UTF-8, and JSON other than one object
     whose fields fit the schema. Absent fields are null, unknown ones ignored. A timestamp without a
-    zone is in UTC, one that is a number counts seconds; digits beyond a decimal's scale are
-    rounded.
+    zone is in UTC; digits beyond a decimal's scale are rounded.
 
     :param servers: the brokers, ``host:port``, separated by commas.
     :param starting: ``earliest``, ``latest`` or offsets as Spark writes them in JSON; a query that

@@ -1,0 +1,326 @@
+"""Values of JSON as Spark's types, and the reasons why one is none of its type.
+
+``from_json`` is lenient where JSON has no values of a type. It takes a number for seconds, a time
+of day for a time of today, ``"731"`` for a date, 200 for a byte, ``"1,5"`` for fifteen, and 1e400
+for infinity. So times and bytes are read in a type that keeps what was written (``raw_type``), and
+made of it here. Decimals would lose digits as texts: they and floats are read by ``from_json``, and
+looked at again where they are ``suspect``.
+
+``from_json`` keeps the fields that fit where others do not, so the one at fault is the one that is
+null although the text has a value for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import reduce
+from typing import Final, Literal, TypeAlias
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from dovetail.errors import PlanError
+
+JsonEncoding: TypeAlias = Literal[
+    "iso", "epoch_seconds", "epoch_millis", "epoch_micros", "epoch_nanos", "epoch_days"
+]
+"""How a time is written: ISO 8601, or a number that counts from 1970-01-01 in UTC."""
+
+_MICROSECONDS: Final[Mapping[str, Decimal]] = {
+    "epoch_seconds": Decimal(1_000_000),
+    "epoch_millis": Decimal(1000),
+    "epoch_micros": Decimal(1),
+    "epoch_nanos": Decimal("0.001"),
+}
+_DATE: Final = r"(?:\d{4}|[+-]\d{4,6})-\d\d-\d\d"
+_MINUTE: Final = r"\d\d:\d\d"
+_SECOND: Final = r":\d\d(?:\.\d+)?"
+_ZONE: Final = r"(?:Z|[+-]\d\d(?::?\d\d)?)"
+_MIDNIGHT: Final = r"(?:[T ]00:00(?::00(?:\.0+)?)?(?:Z|[+-]00(?::?00)?)?)?"
+NUMBER: Final = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?$"
+_INFINITIES: Final = ("Infinity", "-Infinity", "+INF", "INF", "-INF")
+_FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+"""The years 1 to 9999: a count beyond them is in another unit."""
+
+_SHOWN: Final = 200
+_CODED: Final = (ByteType, DateType, TimestampNTZType, TimestampType)
+_WITH_COMMA: Final = r'"[+\-.\deE]*,[+\-.\deE,]*"'
+
+
+def raw_type(type_: DataType) -> DataType:
+    """The type in which ``from_json`` reads a value without changing it."""
+    if isinstance(type_, ArrayType):
+        return ArrayType(raw_type(type_.elementType))
+    if isinstance(type_, MapType):
+        return MapType(type_.keyType, raw_type(type_.valueType))
+    if isinstance(type_, StructType):
+        return StructType([StructField(f.name, raw_type(f.dataType)) for f in type_])
+    if isinstance(type_, ByteType):
+        return ShortType()
+    return StringType() if isinstance(type_, _CODED) else type_
+
+
+def text_type(type_: DataType) -> DataType:
+    """The type with texts for values: objects and arrays keep their structure."""
+    if isinstance(type_, ArrayType):
+        return ArrayType(text_type(type_.elementType))
+    if isinstance(type_, MapType):
+        return MapType(StringType(), text_type(type_.valueType))
+    if isinstance(type_, StructType):
+        return StructType([StructField(f.name, text_type(f.dataType)) for f in type_])
+    return StringType()
+
+
+@dataclass(frozen=True)
+class Values:
+    """How values are written: ``encodings`` by the path of a field, which passes over arrays and
+    maps (``order.items.at``).
+    """
+
+    encodings: Mapping[str, JsonEncoding]
+
+    def of(self, raw: Column, type_: DataType, path: str = "") -> Column:
+        """The value in its type; null where the raw one is null or none of the type."""
+        if not _has_coded(type_):
+            return raw
+        if isinstance(type_, StructType):
+            fields = (
+                self.of(raw[f.name], f.dataType, _below(path, f.name)).alias(f.name) for f in type_
+            )
+            return F.when(raw.isNotNull(), F.struct(*fields))
+        if isinstance(type_, ArrayType):
+            inner = type_.elementType
+            return F.transform(raw, lambda one: self.of(one, inner, path))
+        if isinstance(type_, MapType):
+            of_values = type_.valueType
+            return F.transform_values(raw, lambda _, one: self.of(one, of_values, path))
+        return self._made(raw, type_, path)
+
+    def lost(self, raw: Column, type_: DataType, path: str = "") -> Column:
+        """Whether a raw value is none of the type, at any depth."""
+        if not _has_coded(type_):
+            return F.lit(False)
+        if isinstance(type_, StructType):
+            lost = (self.lost(raw[f.name], f.dataType, _below(path, f.name)) for f in type_)
+            return reduce(Column.__or__, lost)
+        if isinstance(type_, (ArrayType, MapType)):
+            items, inner = raw, type_.elementType if isinstance(type_, ArrayType) else None
+            if isinstance(type_, MapType):
+                items, inner = F.map_values(raw), type_.valueType
+            assert inner is not None
+            of_items = inner
+            some = F.exists(items, lambda one: self.lost(one, of_items, path))
+            return F.coalesce(some, F.lit(False))
+        return raw.isNotNull() & self._made(raw, type_, path).isNull()
+
+    def _made(self, raw: Column, type_: DataType, path: str) -> Column:
+        encoding = self.encodings.get(path, "iso")
+        if isinstance(type_, ByteType):
+            return raw.try_cast(type_)
+        if encoding != "iso":
+            return _counted(raw, type_, encoding)
+        if isinstance(type_, DateType):
+            pattern = f"^({_DATE}){_MIDNIGHT}$"
+            return F.when(raw.rlike(pattern), F.regexp_extract(raw, pattern, 1).try_cast(type_))
+        zone = "" if isinstance(type_, TimestampNTZType) else _ZONE
+        pattern = f"^({_DATE})(?:[T ]({_MINUTE})({_SECOND})?({zone})?)?$"
+        hour, second, of_zone = (F.regexp_extract(raw, pattern, n) for n in (2, 3, 4))
+        whole = F.concat(
+            F.regexp_extract(raw, pattern, 1),
+            F.lit("T"),
+            F.when(hour == "", F.lit("00:00")).otherwise(hour),
+            F.when(second == "", F.lit(":00")).otherwise(second),
+            F.when(of_zone == "", F.lit("Z" if zone else "")).otherwise(of_zone),
+        )
+        usual = f"^{_DATE}[T ]{_MINUTE}{_SECOND}{zone}$"
+        text = F.when(raw.rlike(usual), raw).when(raw.rlike(pattern), whole)
+        return text.try_cast(type_)
+
+
+def _counted(raw: Column, type_: DataType, encoding: str) -> Column:
+    """A time that is a number since 1970; what is finer than microseconds is cut off."""
+    number = F.when(raw.rlike(NUMBER), raw.try_cast("decimal(38,9)"))
+    if isinstance(type_, DateType):
+        days = F.when(number == F.floor(number), number).try_cast("long")
+        return F.when(days.between(_FIRST_DAY, _LAST_DAY), F.date_from_unix_date(days.cast("int")))
+    product = F.try_multiply(number, F.lit(_MICROSECONDS[encoding]))
+    micros = F.floor(product).try_cast("long")
+    micros = F.when(micros.between(_FIRST_US, _LAST_US), micros)
+    if isinstance(type_, TimestampNTZType):
+        return F.timestamp_add("MICROSECOND", micros, F.lit("1970-01-01").cast(type_))
+    return F.timestamp_micros(micros)
+
+
+def suspect(text: Column, made: Column, type_: DataType) -> Column | None:
+    """Whether a number may have been read as another one; None where the type has none.
+
+    ``text``: the object as it came.
+    """
+    doubts = [] if infinite(made, type_) is None else [infinite(made, type_)]
+    if _has_decimal(type_):
+        doubts.append(text.rlike(_WITH_COMMA))
+    known = [doubt for doubt in doubts if doubt is not None]
+    return reduce(Column.__or__, known) if known else None
+
+
+def infinite(made: Column, type_: DataType) -> Column | None:
+    """Whether a number is infinite, at any depth, which one that is too large becomes; None where
+    the type has none.
+    """
+    if isinstance(type_, (FloatType, DoubleType)):
+        return F.abs(made) == F.lit(float("inf"))
+    if isinstance(type_, StructType):
+        some = [infinite(made[f.name], f.dataType) for f in type_]
+        known = [F.coalesce(one, F.lit(False)) for one in some if one is not None]
+        return reduce(Column.__or__, known) if known else None
+    if isinstance(type_, (ArrayType, MapType)):
+        inner = type_.elementType if isinstance(type_, ArrayType) else type_.valueType
+        if infinite(F.lit(None), inner) is None:
+            return None
+        items = made if isinstance(type_, ArrayType) else F.map_values(made)
+        return F.coalesce(F.exists(items, _bool(lambda one: infinite(one, inner))), F.lit(False))
+    return None
+
+
+def misfit(text: Column, made: Column, type_: DataType, path: Column) -> Column:
+    """Why a value is none of its type: the path and the value that is at fault; null where none is.
+
+    ``text``: the value in its ``text_type``; ``made``: what was made of it.
+    """
+    if isinstance(type_, StructType):
+        of_fields = (
+            misfit(text[f.name], made[f.name], f.dataType, F.concat(path, F.lit(f".{f.name}")))
+            for f in type_
+        )
+        return F.coalesce(F.lit(None).cast("string"), *of_fields)
+    if isinstance(type_, (ArrayType, MapType)):
+        if isinstance(type_, ArrayType):
+            inner = type_.elementType
+            each = F.zip_with(
+                text, made, lambda a, b: misfit(a, b, inner, F.concat(path, F.lit("[]")))
+            )
+        else:
+            of_values = type_.valueType
+            each = F.transform(
+                F.map_keys(text),
+                lambda key: misfit(
+                    F.try_element_at(text, key),
+                    F.try_element_at(made, key),
+                    of_values,
+                    F.concat(path, F.lit("["), key, F.lit("]")),
+                ),
+            )
+        # Of an array in which a number does not fit, nothing is kept.
+        whole = F.when(text.isNotNull() & made.isNull(), unfit(path, type_, F.to_json(text)))
+        first = F.try_element_at(F.filter(each, Column.isNotNull), F.lit(1))
+        return F.coalesce(whole, first)
+    lost = made.isNull()
+    if isinstance(type_, (FloatType, DoubleType)):
+        lost = lost | ((F.abs(made) == F.lit(float("inf"))) & ~text.isin(*_INFINITIES))
+        text = F.when(text.isin('"Infinity"', '"-Infinity"'), F.lit("too large")).otherwise(text)
+    if isinstance(type_, DecimalType):
+        lost = lost | F.contains(text, F.lit(","))
+    return F.when(text.isNotNull() & lost, unfit(path, type_, text))
+
+
+def unfit(path: Column, type_: DataType, text: Column) -> Column:
+    """What is said of a value that is none of its type."""
+    remedy = ""
+    if isinstance(type_, (DateType, TimestampNTZType, TimestampType)):
+        remedy = ", which is not ISO 8601, nor of an encoding that encodings= names"
+    return F.concat(
+        F.lit("column "),
+        F.ltrim(path, F.lit(".")),
+        F.lit(f" is no {type_.simpleString()}: "),
+        F.substring(text, 1, _SHOWN),
+        F.lit(remedy),
+    )
+
+
+def checked_encodings(
+    operator: str, encodings: Mapping[str, JsonEncoding], schema: StructType
+) -> None:
+    """Refuse the encoding of a field that is unknown, or of a type that is not so encoded."""
+    times = dict(_times(schema))
+    for path, encoding in encodings.items():
+        if path not in times:
+            raise PlanError(
+                operator,
+                f"encodings= names {path!r}, which is no date or timestamp of the schema",
+                f"Those are {', '.join(times) or 'none'}",
+            )
+        of_date = isinstance(times[path], DateType)
+        if encoding != "iso" and of_date != (encoding == "epoch_days"):
+            fitting = "'epoch_days'" if of_date else ", ".join(map(repr, _MICROSECONDS))
+            raise PlanError(
+                operator,
+                f"encodings= names {encoding!r} for {path!r} of type {times[path].simpleString()}",
+                f"Give 'iso', {fitting}",
+            )
+
+
+def _times(type_: DataType, path: str = "") -> Iterator[tuple[str, DataType]]:
+    """The paths of dates and timestamps."""
+    if isinstance(type_, StructType):
+        for field in type_:
+            yield from _times(field.dataType, _below(path, field.name))
+    elif isinstance(type_, ArrayType):
+        yield from _times(type_.elementType, path)
+    elif isinstance(type_, MapType):
+        yield from _times(type_.valueType, path)
+    elif isinstance(type_, (DateType, TimestampNTZType, TimestampType)):
+        yield path, type_
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _has_decimal(type_: DataType) -> bool:
+    if isinstance(type_, StructType):
+        return any(_has_decimal(f.dataType) for f in type_)
+    if isinstance(type_, ArrayType):
+        return _has_decimal(type_.elementType)
+    if isinstance(type_, MapType):
+        return _has_decimal(type_.valueType)
+    return isinstance(type_, DecimalType)
+
+
+def _has_coded(type_: DataType) -> bool:
+    if isinstance(type_, StructType):
+        return any(_has_coded(f.dataType) for f in type_)
+    if isinstance(type_, ArrayType):
+        return _has_coded(type_.elementType)
+    if isinstance(type_, MapType):
+        return _has_coded(type_.valueType)
+    return isinstance(type_, _CODED)
+
+
+def _bool(check: Callable[[Column], Column | None]) -> Callable[[Column], Column]:
+    """The check of items of which it is known that there is one."""
+
+    def of(one: Column) -> Column:
+        found = check(one)
+        assert found is not None
+        return F.coalesce(found, F.lit(False))
+
+    return of

@@ -1,0 +1,79 @@
+"""Rows that a feed's latest whole snapshot does not have leave: ``retire``.
+
+It is made of other nodes. The rows that mark a snapshot's begin and end are aggregated to the
+moments at which they were read. Each row refers, by a foreign key, to one of a few copies of that
+aggregate, and is shown while it was read no earlier than the latest whole snapshot began.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType
+
+from dovetail.columns import quoted
+from dovetail.errors import PlanError
+from dovetail.plan import views
+from dovetail.plan.aggregates import collect_set
+from dovetail.plan.aggregation import aggregation
+from dovetail.plan.checks import known_field
+from dovetail.plan.foreign_key_join import foreign_key_join
+from dovetail.plan.joins import Call
+from dovetail.plan.nodes import Node
+
+_FIRST: Final = ("first", "first_in_data_collection")
+_LAST: Final = ("last", "last_in_data_collection")
+_COPIES: Final = 16
+"""The number of copies: the rows that refer to one are in one bucket."""
+
+_COPY, _MOMENTS = "snapshot_copy", "snapshot_moments"
+
+
+def retired(node: Node, snapshot: str, at: str) -> Node:
+    """The table's rows that were read since its latest whole snapshot began."""
+    operator = f"retire of {node.name}"
+    for argument, name, wanted in (("snapshot", snapshot, StringType()), ("at", at, LongType())):
+        found = known_field(operator, f"{argument}=", name, node.values).dataType
+        if found != wanted:
+            raise PlanError(
+                operator,
+                f"{argument}= {name} is of type {found.simpleString()}, not "
+                f"{wanted.simpleString()}",
+                "Cast it with with_columns",
+            )
+    mark, moment = F.col(quoted(snapshot)), F.col(quoted(at))
+    marks = views.where(views.as_records(node), mark.isin(*_FIRST, *_LAST), "fail")
+    copies = F.sequence(F.lit(0), F.lit(_COPIES - 1))
+    # Twice the moment, and one more of a last row, which so sorts behind a first one.
+    coded = moment * 2 + F.when(mark.isin(*_LAST), F.lit(1)).otherwise(F.lit(0))
+    marks = views.selected(marks, (), {_COPY: copies, _MOMENTS: coded}, "fail")
+    snapshots = aggregation(
+        views.exploded(marks, _COPY), [_COPY], {_MOMENTS: collect_set(_MOMENTS)}, None
+    )
+    keys = (F.col(quoted(name)) for name in node.key.names)
+    copy = F.pmod(F.xxhash64(*keys), F.lit(_COPIES)).cast("int")
+    call = Call(node, snapshots, [copy], "left", None, label=operator)
+    joined = foreign_key_join(call, (copy,))
+    begun = _begun(F.col(_MOMENTS))
+    shown = views.where(joined, F.coalesce(moment >= begun, F.lit(True)), "fail")
+    return views.dropped(shown, (_MOMENTS,))
+
+
+def _begun(moments: Column) -> Column:
+    """The moment at which the latest whole snapshot began; null where there is none."""
+    none = F.lit(None).cast("long")
+    start = F.struct(none.alias("open"), none.alias("whole"))
+
+    def after(found: Column, coded: Column) -> Column:
+        moment = F.shiftright(coded, 1)
+        last = coded % 2 == 1
+        return F.struct(
+            F.when(~last, moment).alias("open"),
+            F.when(last, F.coalesce(found["open"], moment))
+            .otherwise(found["whole"])
+            .alias("whole"),
+        )
+
+    return F.aggregate(F.array_sort(moments), start, after, lambda found: found["whole"])

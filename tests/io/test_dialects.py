@@ -1,0 +1,137 @@
+"""The events of Maxwell and of Canal, as their documentation shows them."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import dovetail as dt
+from dovetail.errors import PlanError
+
+NO_TIME = ", which is not ISO 8601, nor of an encoding that encodings= names"
+SCHEMA = "id long, m decimal(10,2), c timestamp, comment string"
+OPTIONS: dict[str, Any] = {"key_columns": "id", "name": "t", "malformed": "dead_letter"}
+
+
+def maxwell(type_: str, data: Any, old: Any = None, **more: Any) -> dict[str, Any]:
+    event = {"database": "test", "table": "m", "type": type_, "ts": 1449786310, "xid": 940752}
+    return {**event, "commit": True, "data": data, **({} if old is None else {"old": old}), **more}
+
+
+def canal(type_: str, data: Any, old: Any = None, **more: Any) -> dict[str, Any]:
+    event = {"database": "test", "table": "m", "type": type_, "es": 1449786310000, "ts": 1, "id": 3}
+    named = {"pkNames": ["id"], "isDdl": False, "sql": "", "mysqlType": {"id": "bigint"}}
+    return {**event, **named, "data": data, "old": old, **more}
+
+
+def table_of(spark: SparkSession, values: list[Any], format_: Any, **options: Any) -> dt.Table:
+    rows = [
+        (v if v is None else json.dumps(v), "t", 0, n, datetime(2024, 5, 1, tzinfo=timezone.utc))
+        for n, v in enumerate(values)
+    ]
+    columns = "value string, topic string, partition int, offset long, timestamp timestamp"
+    frame = spark.createDataFrame(rows, columns).coalesce(1)
+    return dt.Table.from_records(frame, value=format_, **{**OPTIONS, **options})
+
+
+def changes(table: dt.Table) -> list[tuple[Any, ...]]:
+    found = table.plan.frame.select(
+        "_offset", "_deleted", "id", F.col("m").cast("string"), "comment"
+    )
+    return [tuple(row) for row in found.collect()]
+
+
+def problems(table: dt.Table) -> list[str]:
+    return [letter["_problem"].split("value: ", 1)[1] for letter in table.dead_letters().collect()]
+
+
+def test_maxwell(spark: SparkSession) -> None:
+    row = {"id": 1, "m": 4.23, "c": "2015-12-10 22:25:10", "comment": "a"}
+    table = table_of(
+        spark,
+        [
+            maxwell("insert", row),
+            maxwell(
+                "update", {**row, "m": 5.5, "c": None}, {"m": 4.23, "c": "2015-12-10 22:25:10"}
+            ),
+            maxwell("update", {**row, "id": 2}, {"id": 1}),
+            maxwell("delete", {**row, "id": 2}),
+            maxwell("bootstrap-start", {}),
+            maxwell("bootstrap-insert", {**row, "id": 3}),
+            maxwell("table-alter", None),
+            None,
+            maxwell("insert", {**row, "c": "yesterday"}),
+            maxwell("table-drop", None),
+            {"id": 1},
+        ],
+        dt.maxwell(SCHEMA),
+    )
+    assert changes(table) == [
+        (0, False, 1, "4.23", "a"),
+        (1, False, 1, "5.50", "a"),
+        (2, True, 1, None, None),
+        (2, False, 2, "4.23", "a"),
+        (3, True, 2, "4.23", "a"),
+        (5, False, 3, "4.23", "a"),
+    ]
+    assert problems(table) == [
+        f"column data.c is no timestamp: yesterday{NO_TIME}",
+        "no change of a row: its type is table-drop",
+        "no change of a row: its type is null",
+    ]
+    time = table.plan.frame.select(F.unix_seconds("_timestamp")).first()
+    assert time is not None
+    assert time[0] == 1449786310
+    (left,) = table.changelog(emit="batch").collect()
+    assert (left.id, left.c) == (3, datetime(2015, 12, 10, 22, 25, 10, tzinfo=left.c.tzinfo))
+
+
+def test_canal(spark: SparkSession) -> None:
+    row = {"id": "1", "m": "4.23", "c": "2015-12-10 22:25:10", "comment": "a"}
+    two = {**row, "id": "2"}
+    table = table_of(
+        spark,
+        [
+            canal("INSERT", [row, two]),
+            canal(
+                "UPDATE", [{**row, "m": "5.5"}, {**two, "id": "7"}], [{"m": "4.23"}, {"id": "2"}]
+            ),
+            canal("DELETE", [{**row, "m": "5.5"}]),
+            canal("ALTER", None, isDdl=True),
+            canal("TRUNCATE", None, isDdl=True),
+            canal("INSERT", [row, {**two, "m": "much"}]),
+            canal("INSERT", []),
+        ],
+        dt.canal(SCHEMA),
+    )
+    assert changes(table) == [
+        (0, False, 1, "4.23", "a"),
+        (0, False, 2, "4.23", "a"),
+        (1, False, 1, "5.50", "a"),
+        (1, True, 2, None, None),
+        (1, False, 7, "4.23", "a"),
+        (2, True, 1, "5.50", "a"),
+    ]
+    assert problems(table) == [
+        "no change of a row: its type is TRUNCATE",
+        "column m is no decimal(10,2): much",
+        "it has no data",
+    ]
+    assert [row.id for row in table.changelog(emit="batch").collect()] == [7]
+
+
+def test_what_cannot_serve_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(PlanError, match=r"column 'x' of type array<int> .* Declare it as string"):
+        dt.canal("id long, x array<int>")
+    with pytest.raises(PlanError, match="unknown column 'no'"):
+        table_of(spark, [], dt.maxwell(SCHEMA), key_columns="no")
+    key = {"key": dt.canal(SCHEMA), "key_columns": None}
+    with pytest.raises(PlanError, match="key= is a change event, which only a value is"):
+        dt.Table.from_records(
+            spark.createDataFrame([], "key string, value string, timestamp timestamp"), **key
+        )
