@@ -78,6 +78,13 @@ class World:
     def b(self) -> dt.SnapshotTable:
         return dt.SnapshotTable.from_delta(self.spark, self.snapshot("b"), key="id")
 
+    @cached_property
+    def changelog(self) -> str:
+        path = str(self.folder / "changelog")
+        rows = "id", "'upsert' AS _change", "now() AS _timestamp", "id AS _position"
+        self.spark.range(1).selectExpr(*rows).write.parquet(path)
+        return path
+
     def snapshot(self, name: str) -> str:
         path = str(self.folder / name)
         if not Path(path).exists():
@@ -349,6 +356,7 @@ CALLS: dict[str, Call] = {
         timestamp=line("None", wrong=ROLE.wrong),
         malformed=MALFORMED,
         max_ahead=MAYBE_SPAN,
+        columns=line("None", "column", "names", "empty list", wrong=("nope", ["a", "a"])),
         versioned=MAYBE_SPAN,
         name=NAME,
         streaming=FLAG,
@@ -762,6 +770,12 @@ CALLS: dict[str, Call] = {
         memory=NAME,
     ),
     "doctor": call(lambda _: dt.doctor, spark=SESSION),
+    "read_current": call(
+        lambda w: partial(dt.read_current, spark=w.spark, path=w.changelog, key="id"),
+        spark=SESSION,
+        path=line(wrong=("/proc/nothing", Given(lambda w: w.folder / "file"))),
+        key=line("column", "names", wrong=("nope", ["id", "id"])),
+    ),
     "read_state": call(
         lambda w: partial(dt.read_state, spark=w.spark, checkpoint=str(w.folder)),
         runs=True,

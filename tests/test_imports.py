@@ -42,7 +42,8 @@ LAYERS = {
     "engine": {*PLANS, "state", "operators"},
     "spark": {*BUCKETS, "files", "refusals", "sessions", "lake"},
     "io": {
-        *("arguments", "files", "refusals", "sessions", "errors", "columns", "lake", "upsert"),
+        *LAWS,
+        *("arguments", "files", "refusals", "sessions", "lake", "upsert"),
         *("lookup", "plan"),
     },
     "snapshots": {*ARRAYS, "laws", "arguments", "refusals", "sessions", "lake", "upsert", "plan"},

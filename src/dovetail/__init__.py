@@ -19,6 +19,7 @@ from dovetail.errors import (
 )
 from dovetail.hints import OF_MODULE, MissingNameError, nearest
 from dovetail.io.avro import avro
+from dovetail.io.current_rows import read_current
 from dovetail.io.debezium import debezium
 from dovetail.io.delta import to_delta
 from dovetail.io.dialects import canal, maxwell
@@ -122,6 +123,7 @@ __all__ = [
     "min",
     "postgres",
     "protobuf",
+    "read_current",
     "read_state",
     "read_topic",
     "registry",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from operator import and_
@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DecimalType, IntegralType, StringType, StructField
 
 from dovetail.columns import CHANGE, key_name, quoted, value_name
-from dovetail.errors import ConfigurationError, DovetailWarning, PlanError
+from dovetail.errors import ConfigurationError, DovetailWarning, PlanError, TargetError
 from dovetail.files import files_of
 from dovetail.refusals import make_folder, reaching, reason
 from dovetail.sessions import cores, has_source, is_remote
@@ -29,13 +29,18 @@ JAR = "io.delta:delta-spark_4.2_2.13:4.4.0"
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
+_CONFLICTS = ("[DELTA_CONCURRENT", "[DELTA_METADATA_CHANGED", "[DELTA_PROTOCOL_CHANGED")
+"""What Delta says where another writer has committed what a commit would have had to see."""
 _ABSENT = ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND")
 FEED = "delta.enableChangeDataFeed"
 """The property of a table that keeps its changes for readers."""
+APPEND_ONLY = "delta.appendOnly"
+"""The property of a table whose rows stay as they are."""
 RETENTION = "delta.deletedFileRetentionDuration"
 """The property of a table that says how long its log knows files that are no part of it."""
 LOG_RETENTION = "delta.logRetentionDuration"
 """The property of a table that says how long its log knows commits, and so its past versions."""
+_MAPPING = "delta.columnMapping.mode"
 _VECTORS = "delta.enableDeletionVectors"
 _LOG_PARTITIONS, _LOG_PARTITIONS_DEFAULT = "spark.databricks.delta.snapshotPartitions", 50
 
@@ -230,6 +235,15 @@ def records_changes(properties: Mapping[str, str]) -> bool:
     return properties.get(FEED, "").lower() == "true"
 
 
+def maps_columns(session: SparkSession, table: str) -> bool:
+    """Whether a table has column mapping, or would have if it were made."""
+    if exists(session, table):
+        mode = property_of(session, table, _MAPPING)
+    else:
+        mode = session.conf.get(f"spark.databricks.delta.properties.defaults.{_MAPPING[6:]}", None)
+    return mode in ("name", "id")
+
+
 def set_property(session: SparkSession, table: str, name: str, value: str) -> None:
     """Set a property of the table: a commit without rows."""
     literal = value.replace("\\", "\\\\").replace("'", "\\'")
@@ -249,9 +263,41 @@ def compact(session: SparkSession, table: str) -> None:
     try:
         with setting(session, _SMALL_FILES):
             session.sql(f"OPTIMIZE {table}").collect()
-    except PySparkException as error:
-        if not (error.getCondition() or "").startswith("DELTA_CONCURRENT"):
+    except (Py4JError, PySparkException) as error:
+        if not is_conflict(error):
             raise
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether a commit has failed because another writer was faster."""
+    return any(sign in str(error) for sign in _CONFLICTS)
+
+
+def twice(commit: Callable[[], None]) -> None:
+    """Make a commit, and where another writer was faster make it once more."""
+    try:
+        commit()
+    except (Py4JError, PySparkException) as error:
+        if not is_conflict(error):
+            raise
+        commit()
+
+
+@contextmanager
+def conflicts_named(title: str) -> Iterator[None]:
+    """A conflict with another writer as a ``TargetError``."""
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        if not is_conflict(error):
+            raise
+        raise TargetError(
+            title,
+            "another writer changes the table at the same time, also when the micro-batch is "
+            f"tried again: {reason(error)}",
+            "Start the query again, which loses and doubles nothing, and let other writers of the "
+            "table wait, or leave it to this query",
+        ) from error
 
 
 def clean_log(session: SparkSession, location: str) -> None:

@@ -5,6 +5,7 @@ change.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
@@ -15,7 +16,7 @@ from dovetail.arguments import ColumnNames, Natural, Path, Text, validated
 from dovetail.columns import DELETED, TIMESTAMP
 from dovetail.errors import PlanError
 from dovetail.io.delta_feed import POSITION, DeltaChanges
-from dovetail.io.records import Malformed
+from dovetail.io.records import Malformed, sound_source
 from dovetail.plan.reading import Given, Session, source_of
 from dovetail.plan.spans import Span
 from dovetail.topology import Topology
@@ -41,6 +42,7 @@ class TableSources(Topology):
         timestamp: Given | None = None,
         malformed: Malformed = "fail",
         max_ahead: Span | None = None,
+        columns: ColumnNames | None = None,
         versioned: Span | None = None,
         name: Text | None = None,
         streaming: bool = True,
@@ -53,11 +55,23 @@ class TableSources(Topology):
         changes of this version and those after it. ``streaming=False`` reads what there is now, for
         a batch run: the content, or the changes from ``version`` on.
 
-        An update comes as a delete of the former row and an upsert of the new one, since the feed
-        does not say whether the key has changed. ``key_updates=False``: it never does, so an update
-        is an upsert alone. ``timestamp``: the event time, a column or an expression; by default the
-        time of the commit. ``malformed``, ``max_ahead``, ``versioned``: as in ``from_changelog``.
-        ``name``: by default the last part of the path or name. ``options``: the Delta source's own.
+        A commit is one change of each key at most. Rows that it rewrites as they are change
+        nothing, and a row that it replaces is an upsert. So is an update, unless it changes the
+        key: then the former key's row is deleted. ``key_updates=False``: no update does, so that
+        former rows need not be read.
+
+        ``timestamp``: the event time of the rows, a column, which is used up, or an expression over
+        the table's columns and ``_commit_timestamp``; by default the time of the commit. A deleted
+        row ends at the commit's time, or at its own where that is later; one whose key has changed
+        ends when its new key's row begins. ``columns``: the value columns that are read, all by
+        default; others may be added, dropped and altered as if they were not there.
+
+        ``malformed``, ``max_ahead``: as in ``from_changelog``.
+
+        ``versioned``: as in ``from_changelog``; a row that is not later than its key's history
+        takes effect where the history ends, so that the table's present row is always the latest
+        version. ``name``: by default the last part of the path or name. ``options``: the Delta
+        source's own.
 
         Raises ``PlanError`` for unknown columns, ``ConfigurationError`` where the table has no
         change data feed or cannot be read.
@@ -69,20 +83,20 @@ class TableSources(Topology):
         changes = DeltaChanges(
             spark, place, label, version, streaming, key_updates, dict(options or {})
         )
-        frame = changes.frame()
-        if timestamp is not None:
-            frame = frame.drop(TIMESTAMP)
-        return cls.from_changelog(
-            frame,
-            key=key,
-            timestamp=TIMESTAMP if timestamp is None else timestamp,
-            deleted=DELETED,
-            sequence=POSITION,
-            malformed=malformed,
-            max_ahead=max_ahead,
-            versioned=versioned,
-            name=label,
+        keys = [key] if isinstance(key, str) else list(key)
+        read = [columns] if isinstance(columns, str) else columns
+        frame, time = changes.frame(keys, timestamp, read)
+        roles = {
+            "timestamp=": TIMESTAMP,
+            "deleted=": DELETED,
+            "sequence=": POSITION,
+            "log_partition=": None,
+        }
+        source = source_of(
+            frame, keys, roles, shared_log=False, versioned=versioned, name=label, stream=False
         )
+        source = replace(source, by_commit=True, time_text=time)
+        return cls(sound_source(source, malformed, max_ahead))
 
     @classmethod
     @validated

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import random
+from collections import defaultdict
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from small_session import RECORDING_CHANGES, with_delta
 
 import dovetail as dt
+from dovetail.io import delta_feed
+from dovetail.io.delta_feed import changes_of
+from dovetail.plan.nodes import Source
+
+START = datetime(2024, 1, 1, tzinfo=timezone.utc)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +63,6 @@ def test_content_then_changes(delta_spark: SparkSession, tmp_path: Path) -> None
 
     changes = dt.Table.from_delta(spark, path, key="id", version=1, streaming=False)
     assert rows(changes) == [
-        (2, True, 1, "a"),
         (3, False, 1, "c"),
         (4, True, 2, "b"),
         (5, False, 3, "b"),
@@ -64,13 +72,132 @@ def test_content_then_changes(delta_spark: SparkSession, tmp_path: Path) -> None
     fixed = dt.Table.from_delta(
         spark, path, key="id", version=1, streaming=False, key_updates=False
     )
-    former = {(2, True, 1, "a"), (4, True, 2, "b")}
-    assert rows(fixed) == [row for row in rows(changes) if row not in former]
+    assert rows(fixed) == [row for row in rows(changes) if row != (4, True, 2, "b")]
+    spark.sql(f"INSERT OVERWRITE delta.`{path}` VALUES (1, 'd'), (3, 'e')")
+    rewritten = dt.Table.from_delta(spark, path, key="id", version=5, streaming=False)
+    assert rows(rewritten) == [(11, False, 3, "e")]
     content = dt.Table.from_delta(spark, path, key="id", streaming=False)
-    assert rows(content) == [(9, False, 1, "d"), (9, False, 3, "b")]
+    assert rows(content) == [(11, False, 1, "d"), (11, False, 3, "e")]
     (first,) = {row["_timestamp"] for row in content.plan.frame.collect()}
     assert first.year == datetime.now(timezone.utc).year
     assert content.plan.name == "t"
+
+
+class Simulated:
+    """Tables side by side, each with keys of its own, and what their change feed says."""
+
+    def __init__(self, draw: random.Random, tables: int) -> None:
+        self.draw, self.tables = draw, tables
+        self.rows: dict[int, tuple[int, int]] = {}
+        self.feed: list[tuple[Any, ...]] = []
+        self.effects: dict[int, list[tuple[int, int | None]]] = defaultdict(list)
+
+    def commit(self, version: int) -> None:
+        """Insert, update, delete and rewrite rows; a row is its value and its time."""
+        before, moved = dict(self.rows), dict[int, int]()
+        for table in range(self.tables):
+            keys = range(4 * table, 4 * table + 3)
+            step = self.draw.choice((self.change, self.change, self.shift))
+            step(version, keys, moved)
+        for key in {*before, *self.rows}:
+            if key in self.rows and before.get(key) != self.rows[key]:
+                value, time = self.rows[key]
+                self.effects[key].append((time, value))
+            elif key not in self.rows:
+                time = moved.get(key, max(before[key][1], 20 * version))
+                self.effects[key].append((time, None))
+
+    def shift(self, version: int, keys: range, moved: dict[int, int]) -> None:
+        """An update of all keys, each of which becomes the next."""
+        own = {key: self.rows.pop(key) for key in keys if key in self.rows}
+        time = self.draw.randrange(100)
+        for key, (value, was) in own.items():
+            new = keys[0] + (key + 1 - keys[0]) % len(keys)
+            self.say(version, "update_preimage", key, value, was)
+            self.say(version, "update_postimage", new, value, time)
+            self.rows[new], moved[key] = (value, time), time
+
+    def change(self, version: int, keys: range, _: object) -> None:
+        """Some rows come, go, are updated, or rewritten as they are."""
+        for key in self.draw.sample(keys, self.draw.randint(0, len(keys))):
+            row = self.draw.randrange(3), self.draw.randrange(100)
+            kinds = self.draw.choice(
+                (("update_preimage", "update_postimage"), ("delete", "insert"))
+            )
+            stays = self.draw.random() < 0.7
+            before = self.rows.pop(key, None)
+            if before is not None:
+                row = self.draw.choice((row, before))
+                self.say(version, kinds[0] if stays else "delete", key, *before)
+            if stays:
+                self.say(version, "insert" if before is None else kinds[1], key, *row)
+                self.rows[key] = row
+
+    def say(self, version: int, kind: str, key: int, value: int, time: int) -> None:
+        at = START + timedelta(seconds=20 * version)
+        row = key, value, START + timedelta(seconds=time), kind, version, at
+        self.feed.append(row)
+
+    def standing(self, key: int, time: int) -> int | None:
+        """The value at a time, when each change takes effect no earlier than those before it."""
+        end, found = -1, None
+        for at, value in self.effects[key]:
+            end = max(end, at)
+            found = value if end <= time else found
+        return found
+
+
+def test_a_history_is_the_table_at_each_time(spark: SparkSession) -> None:
+    simulated = Simulated(random.Random(7), tables=25)
+    for version in range(6):
+        simulated.commit(version)
+    schema = (
+        "id long, v long, updated timestamp, "
+        "_change_type string, _commit_version long, _commit_timestamp timestamp"
+    )
+    feed = spark.createDataFrame(simulated.feed, schema).coalesce(1)
+    made = changes_of(feed, "table t", ["id"], "updated", partitions=2)
+    assert made.columns == ["id", "v", "_deleted", "_timestamp", "_commit_position"]
+    read = dt.Table.from_changelog(
+        made,
+        key="id",
+        timestamp="_timestamp",
+        deleted="_deleted",
+        sequence="_commit_position",
+        versioned="100 days",
+        name="t",
+    )
+    assert isinstance(read.plan, Source)
+    table = dt.Table(replace(read.plan, by_commit=True))
+    asked = [(key, time) for key in simulated.effects for time in range(0, 130, 3)]
+    questions = spark.createDataFrame(
+        [(n, key, START + timedelta(seconds=time)) for n, (key, time) in enumerate(asked)],
+        "n long, id long, at timestamp",
+    )
+    stream = dt.Stream.from_changelog(questions, key="n", timestamp="at", name="s")
+    found = stream.join(table, on="id", how="left", grace="1 day", select=["v"]).changelog()
+    answers = {row["n"]: row["v"] for row in found.collect()}
+    assert answers == {n: simulated.standing(*one) for n, one in enumerate(asked)}
+
+
+def test_large_partitions_are_netted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = {
+        "id": pa.array(range(1000)),
+        "gone": pa.array([False] * 1000),
+        "time": pa.array([0] * 1000),
+        "position": pa.array([3] * 1000),
+        "own": pa.nulls(1000, pa.int64()),
+    }
+    come = pa.table(columns)
+    go = come.set_column(1, "gone", pa.array([True] * 1000))
+    go = go.set_column(3, "position", pa.array([2] * 1000)).slice(0, 900)
+    batches = pa.concat_tables([come, go]).to_batches(max_chunksize=100)
+    kept = [delta_feed._netted(iter(batches), [0])]
+    monkeypatch.setattr(delta_feed, "HELD_BYTES", 1000)
+    kept.append(delta_feed._netted(iter(batches), [0]))
+    for rows_kept in kept:
+        ids = [id_ for batch in rows_kept for id_ in batch.column(0).to_pylist()]
+        assert sorted(ids) == [*range(900, 1000)]
 
 
 def test_what_cannot_be_read_is_refused(delta_spark: SparkSession, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from bench.parameters import slow_after
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from small_session import with_delta
@@ -391,6 +391,30 @@ def test_a_table_of_the_catalog(place: Place) -> None:
         assert sorted(map(tuple, rows)) == OWN
     finally:
         place.spark.sql("DROP TABLE IF EXISTS kept_by_a_query")
+
+
+def test_a_conflicting_commit_is_made_once_more(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other writer is made up: Delta says of it what it says of one."""
+    replace, conflicts = lake.replace, 2
+
+    def conflicting(*arguments: Any) -> None:
+        nonlocal conflicts
+        conflicts -= 1
+        if conflicts >= 0:
+            raise PySparkException("[DELTA_CONCURRENT_APPEND] A concurrent DELETE added data.")
+        replace(*arguments)
+
+    monkeypatch.setattr(lake, "replace", conflicting)
+    with pytest.raises(StreamingQueryException) as failed:
+        place.run()
+    for words in (str(place.target), "another writer", "Start the query again"):
+        assert words in str(failed.value)
+    assert place.stored() == []
+    conflicts = 1
+    place.run()
+    assert place.stored() == OWN
 
 
 def test_arguments() -> None:

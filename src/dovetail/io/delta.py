@@ -18,6 +18,7 @@ from dovetail.arguments import ColumnNames, Path, Positive, Text, validated
 from dovetail.columns import TIMESTAMP
 from dovetail.errors import PlanError, TargetError
 from dovetail.io import delta_history, delta_merge
+from dovetail.io.delta_columns import refuse_unstorable
 from dovetail.io.ownership import (
     Existing,
     Owner,
@@ -30,7 +31,6 @@ from dovetail.io.ownership import (
     standing,
 )
 from dovetail.io.sinks import WriteBatch
-from dovetail.plan.checks import known_field
 from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.plan.spans import Span, microseconds
 from dovetail.refusals import refused
@@ -107,7 +107,7 @@ class DeltaSink:
             if node.current:
                 return self._kept(session, schema, node, table, checkpoint).take
             self._prepare_appending(session, schema, table)
-            return partial(_append, lake.location(session, table), Owner(checkpoint))
+            return partial(_append, self.title, lake.location(session, table), Owner(checkpoint))
 
     def _kept(
         self, session: SparkSession, changes: StructType, node: Node, table: str, checkpoint: str
@@ -119,6 +119,7 @@ class DeltaSink:
             schema = StructType([*schema, *delta_history.ADDED])
         else:
             schema.add(changes[TIMESTAMP])
+        self._refuse_unstorable(session, table, schema)
         owner = Owner(checkpoint)
         kept = KeptTable(self.title, table, schema, node.key.names, node.null_keys, self, owner)
         kept.prepare(session, *progress(session, checkpoint))
@@ -149,10 +150,12 @@ class DeltaSink:
         self, rows: DataFrame, table: str, properties: Mapping[str, str], *, replace: bool = False
     ) -> None:
         """Make the table, of these rows."""
-        for name in self.partition_by:
-            known_field(self.title, "partition_by=", name, rows.schema)
         parts = self.partition_by
         lake.create(rows, table, properties, replace=replace, partition_by=parts)
+
+    def _refuse_unstorable(self, session: SparkSession, table: str, schema: StructType) -> None:
+        mapped = lake.maps_columns(session, table)
+        refuse_unstorable(self.title, schema, self.partition_by, mapped=mapped)
 
     def _prepare_appending(self, session: SparkSession, schema: StructType, table: str) -> None:
         refuse_existing(self.title, self.existing)
@@ -162,6 +165,7 @@ class DeltaSink:
                 "history=True is for tables; records and histories are appended, which keeps all",
                 "Leave it out, or read the stream as a table by to_table()",
             )
+        self._refuse_unstorable(session, table, schema)
         if lake.exists(session, table):
             self.fit(session, table, schema, change=True)
         else:
@@ -200,7 +204,11 @@ class KeptTable:
             self.sink.create(empty, self.table, self.sink.properties)
 
     def take(self, batch: DataFrame, batch_id: int) -> None:
-        """One micro-batch."""
+        """One micro-batch. Raises ``TargetError`` where another writer is in its way twice."""
+        with lake.conflicts_named(self.title):
+            self._take(batch, batch_id)
+
+    def _take(self, batch: DataFrame, batch_id: int) -> None:
         query = self.owner.query(batch.sparkSession)
         if self._session is None:
             self._session = apart(batch.sparkSession)
@@ -223,7 +231,7 @@ class KeptTable:
             if self.sink.evolve:
                 self.sink.fit(session, self.table, self.schema, change=True)
             if found == "adopted":
-                lake.set_property(session, self.table, QUERY, query)
+                lake.twice(lambda: lake.set_property(session, self.table, QUERY, query))
             self._taken = True
         else:
             details = lake.details(session, self.table)
@@ -291,12 +299,13 @@ class KeptTable:
             release(kept)
 
 
-def _append(location: str, owner: Owner, batch: DataFrame, number: int) -> None:
+def _append(title: str, location: str, owner: Owner, batch: DataFrame, number: int) -> None:
     """Append a micro-batch's rows. The table's log has the number under the query's name, so one
     that is appended again changes nothing.
     """
     once = {"txnAppId": f"dovetail-{owner.query(batch.sparkSession)}", "txnVersion": str(number)}
-    batch.write.format("delta").mode("append").options(**once).save(location)
+    with lake.conflicts_named(title):
+        batch.write.format("delta").mode("append").options(**once).save(location)
 
 
 def refuse_columns(
@@ -375,7 +384,11 @@ def to_delta(
     are appended with all columns of the changelog, exactly once; ``existing``,
     ``compact_every`` and how long the log knows what do not apply to them.
 
-    Raises ``TargetError`` where the table has other columns than the query.
+    Another writer may change the table at the same time: a commit that conflicts is made once more,
+    and fails the query if it conflicts again.
+
+    Raises ``PlanError`` for names and types of columns that Delta does not store, ``TargetError``
+    where the table has other columns than the query.
     """
     lake.refuse_but_one("to_delta", path, table)
     spans_us = [

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import LongType, StructType, TimestampType
 
 from dovetail import lake
-from dovetail.columns import DELETED, TIMESTAMP, quoted
-from dovetail.errors import ConfigurationError
+from dovetail.arrays.grouping import bucket_of
+from dovetail.arrays.hashing import stable_hash
+from dovetail.columns import DELETED, TIMESTAMP, quoted, wire_name
+from dovetail.errors import ConfigurationError, PlanError
+from dovetail.laws.netting import net
+from dovetail.plan.checks import known_field, refuse_duplicates
+from dovetail.plan.expressions import text_of
+from dovetail.plan.reading import expression_of
 from dovetail.refusals import refused
+from dovetail.sessions import cores
 
 POSITION = "_commit_position"
+COMMIT_TIME = "_commit_timestamp"
 _GIVEN = "Give the path of a Delta table in path=, or its name in the catalog in table="
-_KIND, _VERSION, _TIME = "_change_type", "_commit_version", "_commit_timestamp"
+_KIND, _VERSION = "_change_type", "_commit_version"
+_OWN = (_KIND, _VERSION, COMMIT_TIME)
+_ROW_TIME, _NEXT_TIME = "_row_time", "_next_time"
+"""On the way to ``_netted``: the time that a row itself has; what ``_times_of_next`` says."""
+HELD_BYTES = 256 << 20
+_PARTS = 64
+"""An input partition with more bytes is parted, and its parts are netted one after the other."""
 
 
 @dataclass(frozen=True)
@@ -39,28 +61,32 @@ class DeltaChanges:
         with refused("from_delta", f"table={table!r} cannot be read", _GIVEN):
             return lake.location(session, table), table.rsplit(".", 1)[-1].strip("`")
 
-    def frame(self) -> DataFrame:
-        """The changes: the table's columns, ``_deleted``, ``_timestamp`` (of the commit) and
-        ``_commit_position``, by which the commits come one after the other, and of one commit what
-        goes before what comes.
-        """
+    def frame(
+        self, keys: Sequence[str], timestamp: str | Column | None, columns: Sequence[str] | None
+    ) -> tuple[DataFrame, str | None]:
+        """The changes, as ``changes_of`` makes them, and what ``timestamp`` is, as text."""
         table = lake.named(self.path)
         with refused(f"table {self.label}", f"path={self.path!r} cannot be read", _GIVEN):
-            rows = self._feed(table) if self.streaming or self.version is not None else None
-            rows = self._content(table) if rows is None else rows
-        if not self.key_updates:
-            rows = rows.where(F.col(_KIND) != "update_preimage")
-        gone = F.col(_KIND).isin("delete", "update_preimage")
-        position = F.col(_VERSION) * 2 + F.when(gone, 0).otherwise(1)
-        return rows.select(
-            *(F.col(quoted(name)) for name in rows.columns if name not in _OWN),
-            gone.alias(DELETED),
-            F.col(_TIME).alias(TIMESTAMP),
-            position.alias(POSITION),
+            if self.streaming or self.version is not None:
+                rows, nets = self._feed(table)
+            else:
+                rows, nets = self._content(table), False
+        operator = f"table {self.label}"
+        made = changes_of(
+            rows,
+            operator,
+            keys,
+            timestamp,
+            columns,
+            key_updates=self.key_updates,
+            partitions=cores(self.session) if nets else None,
         )
+        return made, None if timestamp is None else text_of(self, timestamp, lambda: rows)
 
-    def _feed(self, table: str) -> DataFrame:
-        if lake.property_of(self.session, table, lake.FEED) != "true":
+    def _feed(self, table: str) -> tuple[DataFrame, bool]:
+        """The change data feed, and whether rows may go."""
+        properties = lake.details(self.session, table)["properties"]
+        if not lake.records_changes(properties):
             raise ConfigurationError(
                 f"table {self.label}",
                 "its change data feed is not enabled",
@@ -71,7 +97,8 @@ class DeltaChanges:
         if self.version is not None:
             options["startingVersion"] = str(self.version)
         reader = self.session.readStream if self.streaming else self.session.read
-        return reader.format("delta").options(**options | dict(self.options)).load(self.path)
+        rows = reader.format("delta").options(**options | dict(self.options)).load(self.path)
+        return rows, properties.get(lake.APPEND_ONLY, "").lower() != "true"
 
     def _content(self, table: str) -> DataFrame:
         """The rows of the present version, as if its commit had inserted them all."""
@@ -82,9 +109,161 @@ class DeltaChanges:
         own = {
             _KIND: F.lit("insert"),
             _VERSION: F.lit(version).cast("long"),
-            _TIME: F.timestamp_micros(F.lit(time)),
+            COMMIT_TIME: F.timestamp_micros(F.lit(time)),
         }
         return rows.withColumns(own)
 
 
-_OWN = (_KIND, _VERSION, _TIME)
+def changes_of(
+    rows: DataFrame,
+    operator: str,
+    keys: Sequence[str],
+    timestamp: str | Column | None,
+    columns: Sequence[str] | None = None,
+    *,
+    key_updates: bool = True,
+    partitions: int | None = None,
+) -> DataFrame:
+    """The rows of a change data feed as changes: the table's columns, or its key and ``columns``,
+    and ``_deleted``, ``_timestamp`` and ``_commit_position``, by which the commits come one after
+    the other, and of one commit what goes before what comes.
+
+    ``timestamp``: the time of a row that comes, by default the commit's, and used up if it is a
+    column. A row that goes does so at the commit's time, or at its own if that is later. One whose
+    key is updated goes when the row of its new key comes. ``partitions``: where rows may go, by so
+    many tasks each key's changes of a commit are made one (``laws.netting``).
+    """
+    for key in keys:
+        known_field(operator, "key=", key, rows.schema)
+        if key == timestamp:
+            problem = f"timestamp= names {key!r}, a column of key="
+            raise PlanError(operator, problem, "Give an expression, such as F.col(...), there")
+    refuse_duplicates(operator, columns or (), "Name it once in columns=")
+    for name in columns or ():
+        known_field(operator, "columns=", name, rows.schema)
+    own, kind = F.col(COMMIT_TIME), F.col(_KIND)
+    if timestamp is not None:
+        own = expression_of(operator, rows, timestamp, "timestamp=", TimestampType)
+    leaves = F.greatest(own, COMMIT_TIME)
+    if not key_updates:
+        rows = rows.where(kind != "update_preimage")
+    elif timestamp is not None and partitions is not None:
+        # Made here, since it is another one on Spark Connect. Rows are left out behind it alone.
+        following: Any = arrow_udf(_times_of_next, LongType())  # type: ignore[call-overload]
+        follows = following(F.struct(kind, F.col(_VERSION), F.unix_micros(own)))
+        rows = rows.withColumn(_NEXT_TIME, follows)
+        leaves = F.coalesce(F.timestamp_micros(_NEXT_TIME), leaves)
+    gone = kind.isin("delete", "update_preimage")
+    used = {COMMIT_TIME, _KIND, _VERSION, _NEXT_TIME, timestamp if columns is None else None}
+    names = [name for name in rows.columns if name not in used]
+    if columns is not None:
+        names = [name for name in names if name in {*keys, *columns}]
+    row = [F.col(quoted(name)) for name in names]
+    change = [
+        gone.alias(DELETED),
+        F.when(gone, leaves).otherwise(own).alias(TIMESTAMP),
+        (F.col(_VERSION) * 2 + F.when(gone, 0).otherwise(1)).alias(POSITION),
+    ]
+    if partitions is None:
+        return rows.select(*row, *change)
+    given = F.lit(None) if timestamp is None else own
+    rows = rows.select(*row, *change, given.cast(TimestampType()).alias(_ROW_TIME))
+    parted = rows.repartition(partitions, *(F.col(quoted(key)) for key in keys))
+    # Under plain names, for mapInArrow takes the dots of a user's names for nesting.
+    plain = parted.toDF(*map(wire_name, range(len(rows.columns))))
+    numbers = [names.index(key) for key in keys]
+    schema = StructType(plain.schema.fields[:-1])
+    return plain.mapInArrow(partial(_netted, keys=numbers), schema).toDF(*rows.columns[:-1])
+
+
+def _netted(batches: Iterator[pa.RecordBatch], keys: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    """An input partition's rows without those that change nothing. They end with ``_deleted``,
+    ``_timestamp``, ``_commit_position`` and ``_row_time``, which is left out. Rows that do not fit
+    into memory lie in files meanwhile, each of which has all rows of its keys.
+    """
+    held: list[pa.RecordBatch] = []
+    size = 0
+    with ExitStack() as files:
+        parts: list[_Part] = []
+        for batch in batches:
+            held.append(batch)
+            size += batch.nbytes
+            if size > HELD_BYTES:
+                parts = parts or [_Part(files, batch.schema) for _ in range(_PARTS)]
+                _split(held, keys, parts)
+                held, size = [], 0
+        if not parts:
+            yield from _net(held, keys)
+            return
+        _split(held, keys, parts)
+        for part in parts:
+            yield from _net(part.read(), keys)
+
+
+class _Part:
+    """Rows in a file without a name, which is gone when the stack is left."""
+
+    def __init__(self, files: ExitStack, schema: pa.Schema) -> None:
+        self._file = files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 -- the stack's
+        self._writer = pa.ipc.new_stream(self._file, schema)
+
+    def write(self, rows: pa.Table) -> None:
+        """Add rows."""
+        self._writer.write_table(rows)
+
+    def read(self) -> list[pa.RecordBatch]:
+        """All rows. No more can be added."""
+        self._writer.close()
+        self._file.seek(0)
+        return list(pa.ipc.open_stream(self._file))
+
+
+def _split(held: Sequence[pa.RecordBatch], keys: Sequence[int], parts: Sequence[_Part]) -> None:
+    """Add each row to the part of its key."""
+    if not held:
+        return
+    rows = pa.Table.from_batches(held)
+    columns = [rows.column(number).combine_chunks() for number in keys]
+    number = bucket_of(stable_hash(columns), len(parts))
+    for own, part in enumerate(parts):
+        part.write(rows.filter(pa.array(number == own)))
+
+
+def _net(held: Sequence[pa.RecordBatch], keys: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    if not held:
+        return
+    rows = pa.Table.from_batches(held)
+    columns = [column.combine_chunks() for column in rows.columns]
+    gone, _, position, time = columns[-4:]
+    stays = net(
+        [columns[number] for number in keys],
+        position.to_numpy() >> 1,
+        gone.to_numpy(zero_copy_only=False),
+        [*columns[:-4], time],
+    )
+    made = rows.select(range(rows.num_columns - 1))
+    yield from (made if stays.all() else made.filter(pa.array(stays))).to_batches()
+
+
+def _times_of_next(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+    """Of an update's former row the time of the new one, which Delta writes right behind it: from
+    each row's kind, version and time in microseconds. Null where another row comes there, and of
+    all other rows.
+    """
+    before: pa.Array | None = None
+    for batch in batches:
+        if before is not None and len(batch):
+            yield _times(before, batch)
+        before = batch
+    if before is not None:
+        yield _times(before, before[:0])
+
+
+def _times(rows: pa.Array, following: pa.Array) -> pa.Array:
+    kind, version, time_us = pa.concat_arrays([rows, following[:1]]).flatten()
+    pair = pc.and_(
+        pc.and_(pc.equal(kind[:-1], "update_preimage"), pc.equal(kind[1:], "update_postimage")),
+        pc.equal(version[:-1], version[1:]),
+    )
+    found = pc.if_else(pair, time_us[1:], pa.scalar(None, pa.int64()))
+    return found if len(following) else pa.concat_arrays([found, pa.nulls(1, pa.int64())])

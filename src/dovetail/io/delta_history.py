@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from operator import and_
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -92,14 +92,14 @@ def merge_versions(
             own = _Merge(_placed(source, _places(schema, keys)), table, schema, keys, nulls)
             if not few:
                 with upsert.for_many(session):
-                    own.merge()
+                    lake.twice(own.merge)
                 return
             with upsert.for_few(session, table, details) as properties:
                 where = None if upsert.has_floats(schema, keys) else own.having_keys()
                 if where is None or lake.records_changes(properties):
-                    own.merge()
+                    lake.twice(own.merge)
                 else:
-                    own.replace(where)
+                    lake.twice(partial(own.replace, where))
     finally:
         release(kept)
 

@@ -61,11 +61,15 @@ def merge_changes(
             schema = StructType([f for f in kept.schema if f.name in rows.column_names])
             schema = schema.add(DELETED, BooleanType())
             given = rows.select(schema.names)
-            upsert.upsert(session, table, given, schema, keys, nulls=nulls, details=details)
+            lake.twice(
+                lambda: upsert.upsert(
+                    session, table, given, schema, keys, nulls=nulls, details=details
+                )
+            )
         else:
             settings = upsert.for_few(session, table, details)
             with settings if few else upsert.for_many(session):
-                _merge_many(session, kept, table, keys, nulls=nulls)
+                lake.twice(lambda: _merge_many(session, kept, table, keys, nulls=nulls))
     finally:
         release(kept)
 

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NoReturn, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from dovetail.arguments import Path, Positive, Rule, takes, validated
+from dovetail.columns import quoted
 from dovetail.errors import PlanError, TargetError
 from dovetail.files import Files, files_of
 from dovetail.plan.nodes import Node, changelog_schema
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 
 _LIST, _BATCH = "_spark_metadata", "_batch"
+KEY = "dovetail.key"
+"""What is said of a column of the key in the files' schema."""
 _INTERVAL = "spark.sql.streaming.fileSink.log.compactInterval"
 """Spark's list of files that count; the folders of micro-batches."""
 
@@ -139,7 +143,7 @@ class ParquetSink:
         if begun and not is_remote(session):
             interval = session.conf.get(_INTERVAL, "10")
             self._complete_list(files, checkpoint, int(str(interval)))
-        writer = changes.writeStream.format("parquet").outputMode("append")
+        writer = _with_key(changes, node).writeStream.format("parquet").outputMode("append")
         if self.retention_ms is not None:
             writer = writer.option("retention", f"{self.retention_ms}ms")
         return writer.option("path", self.path)
@@ -177,9 +181,10 @@ class ParquetSink:
             self._refuse("the folder has the changes of a query with one result")
         if not begun and files.has_named(self.path, f"{_BATCH}="):
             self._refuse("the folder has the changes of a query with another checkpoint")
-        return self._write
+        return partial(self._write, node)
 
-    def _write(self, batch: DataFrame, number: int) -> None:
+    def _write(self, node: Node, batch: DataFrame, number: int) -> None:
+        batch = _with_key(batch, node)
         if not files_of(batch.sparkSession).publish(batch, self.path, _BATCH, number):
             raise TargetError(
                 self.title,
@@ -189,6 +194,14 @@ class ParquetSink:
 
     def _refuse(self, problem: str) -> NoReturn:
         raise TargetError(self.title, problem, "Choose another folder, or move this one away")
+
+
+def _with_key(changes: DataFrame, node: Node) -> DataFrame:
+    """The changes, which say in their files which columns are a table's key."""
+    if not node.current:
+        return changes
+    own = {name: F.col(quoted(name)).alias(name, metadata={KEY: True}) for name in node.key.names}
+    return changes.select(*(own.get(name, F.col(quoted(name))) for name in changes.columns))
 
 
 @dataclass(frozen=True)

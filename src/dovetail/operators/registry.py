@@ -6,12 +6,15 @@ import pkgutil
 from importlib import import_module
 
 from dovetail import operators
+from dovetail.operators.histories import in_order
 from dovetail.operators.job import Done, Job
 
 
 def operate(job: Job) -> Done:
     """Run a job's operator on what one bucket has."""
     law = job.operator.law
+    if any(source.in_order for source in job.sources):
+        job = in_order(job)
     done: Done = import_module(f"dovetail.operators.{law.room}").run(job, law)
     assert done.stores.keys() <= job.operator.stores.keys(), "a store that is not declared"
     return done

@@ -84,7 +84,7 @@ def latest(store: TableStore, events: Timeline) -> Located:
 def counts(job: Job, events: Timeline, source: int) -> Mask:
     """Which events are records of ``source`` that it takes."""
     retention_us = job.sources[source].versioned_us
-    if retention_us is None:
+    if retention_us is None or job.sources[source].in_order:
         return events.source == source  # type: ignore[no-any-return]
     return within_retention(events, source, job.clocks_of(source, events), retention_us)
 

@@ -201,6 +201,7 @@ def source_spec(
         keeps_time=keeps_time,
         loose=source.loose,
         versioned_us=source.versioned_us,
+        in_order=source.in_order,
         files=isinstance(base, Source) and base.files and not (shared_log or own_log),
         origin=arrival.origins.index(source.origins[0]),
         clocked=clocked,

@@ -40,7 +40,8 @@ class SourceSpec:
     ``valueless``; ``null_keys``: whether records with a null in the key travel; ``keeps_time``:
     whether even those that no join can use do, because they move stream time; ``loose``: whether
     there are tombstones of keys that had no row, which say nothing; ``versioned_us``: the
-    history retention of a versioned table; ``retention_us``: how far behind stream time the windows
+    history retention of a versioned table; ``in_order``: whether times never go back in it
+    (``operators.histories``); ``retention_us``: how far behind stream time the windows
     may be whose rows are kept, by their column ``window``, None where rows have no windows;
     ``foreign``: how many columns of another key come after the key, behind a column with its hash;
     ``subscribed``: whether its rows are subscriptions by foreign key, which have ``_place``,
@@ -70,6 +71,7 @@ class SourceSpec:
     keeps_time: bool = False
     loose: bool = False
     versioned_us: int | None = None
+    in_order: bool = False
     retention_us: int | None = None
     window: str = WINDOW_START
     subscribed: bool = False

@@ -424,6 +424,7 @@ def _source(
         foreign=foreign,
         sequence=True,
         versioned_us=entry.versioned_us,
+        in_order=entry.in_order,
         retention_us=None if windows is None else windows.retention_us,
         window=WINDOW_START if windows is None else windows.kept_by,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from dovetail.errors import CheckpointError, PlanError
 from dovetail.plan.expressions import text_of
 from dovetail.plan.nodes import Derived, Join, Node, Source
 from dovetail.plan.select import row_columns
-from dovetail.plan.views import at_rest
+from dovetail.plan.views import View, at_rest
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -146,10 +146,16 @@ class _Description:
     def __init__(self, inputs: Sequence[Source]) -> None:
         self._inputs = inputs
 
-    def __call__(self, node: Node, *, whole: bool = False) -> Mapping[str, Any]:
-        """``whole``: with the columns that the node's selections make."""
+    def __call__(
+        self, node: Node, *, whole: bool = False, needed: Collection[str] | None = None
+    ) -> Mapping[str, Any]:
+        """``whole``: with the columns that the node's selections make; ``needed``: of a view or a
+        source the columns that the view above it reads, None where there is none.
+        """
         if isinstance(node, Source):
-            return self._source(node)
+            return self._source(node, needed)
+        if isinstance(node, View):
+            return node.described(self, whole=whole, needed=needed)
         if isinstance(node, Derived):
             made = self(node.node, whole=True)
             return {"result": made, "key": _columns(node.key), "values": _columns(node.values)}
@@ -157,19 +163,25 @@ class _Description:
             self._join(node, whole) if isinstance(node, Join) else node.described(self, whole=whole)
         )
 
-    def _source(self, source: Source) -> dict[str, Any]:
-        read = ("timestamp", "deleted", "sequence", "log_partition")
-        columns = {name: getattr(source, name) for name in read}
-        return {
+    def _source(self, source: Source, needed: Collection[str] | None) -> dict[str, Any]:
+        values = source.values
+        if needed is not None:
+            names = sorted(name for name in values.names if name in needed)
+            values = StructType([values[name] for name in names])
+        described: dict[str, Any] = {
             "stream" if source.stream else "table": source.name,
             "input": self._inputs.index(source) + 1,
             "key": _columns(source.key),
-            "values": _columns(source.values),
+            "values": _columns(values),
             "versioned_us": source.versioned_us,
-        } | {
-            name: None if column is None else text_of(source, column, lambda: _frame(source))
-            for name, column in columns.items()
         }
+        for name in ("timestamp", "deleted", "sequence", "log_partition"):
+            column = getattr(source, name)
+            text = None if column is None else text_of(source, column, lambda: _frame(source))
+            described[name] = text
+        if source.time_text is not None:
+            described["timestamp"] = source.time_text
+        return described
 
     def _join(self, node: Join, whole: bool) -> dict[str, Any]:
         described: dict[str, Any] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, TypeAlias
 
@@ -73,7 +73,9 @@ class LookUp(View):
         on = (a if a == b else f"{a} = {b}" for a, b in self.on)
         return f"{self.how} look-up in {self.lookup.title} on {', '.join(on)}"
 
-    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+    def described(
+        self, describe: Describe, *, whole: bool, needed: Collection[str] | None = None
+    ) -> Mapping[str, Any]:
         """What is looked up, and what is made of it; not where."""
         return {
             "view": describe(self.node, whole=True),

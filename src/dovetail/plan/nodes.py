@@ -7,7 +7,7 @@ joins share; each kind of node has a file of its own. ``physical.planner`` says 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import and_
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
@@ -126,6 +126,11 @@ class Node:
         return None
 
     @property
+    def in_order(self) -> bool:
+        """Whether it has a history in which times never go back."""
+        return False
+
+    @property
     def verdicts(self) -> tuple[Verdict, ...]:
         """Where a delta join was tried, how it stands to each of its limitations."""
         return ()
@@ -197,8 +202,10 @@ class Node:
 class Describe(Protocol):
     """``plan.fingerprint`` at work on one plan."""
 
-    def __call__(self, node: Node, *, whole: bool = False) -> Mapping[str, Any]:
-        """What a node is made of, described."""
+    def __call__(
+        self, node: Node, *, whole: bool = False, needed: Collection[str] | None = None
+    ) -> Mapping[str, Any]:
+        """What a node is made of, described; ``needed``: as in ``View.described``."""
 
     def text(self, node: Node, item: str | Column, row: StructType) -> str:
         """A name, or the text of an expression over a row."""
@@ -236,7 +243,9 @@ class Source(Entry):
     ``sequence`` alone: its place in one log that all sources share. ``frame`` is None for a table
     that only the test driver feeds; ``static``: whether it is one whose rows are there when a query
     begins, and never change. ``lookup``: a store of the same rows, for delta joins;
-    ``changes``: which changes the table is said to have, None where nothing is said; ``files``:
+    ``changes``: which changes the table is said to have, None where nothing is said;
+    ``by_commit``: whether its rows come in the order in which they hold, whatever their times;
+    ``time_text``: what ``timestamp`` is by, where the frame has computed it; ``files``:
     whether its rows are read from files, by which they are ordered where nothing else says how;
     ``with_unread``: where it keeps the records that cannot be read, ``frame`` with them as rows,
     whose dead letter is in the column ``_unread``; ``partitioned``: whether it says in which of
@@ -258,6 +267,8 @@ class Source(Entry):
     versioned_us: int | None = None
     lookup: LookupSource | None = None
     changes: ChangeKinds | None = None
+    by_commit: bool = False
+    time_text: str | None = None
     files: bool = False
     with_unread: DataFrame | None = None
     partitioned: bool = False
@@ -283,6 +294,11 @@ class Source(Entry):
     def ordered(self) -> bool:
         """Whether its rows have a place in a log that all inputs share."""
         return self.sequence is not None and self.log_partition is None
+
+    @property
+    def in_order(self) -> bool:
+        """Whether it has a history in which times never go back."""
+        return self.versioned_us is not None and self.by_commit
 
     @property
     def timed(self) -> bool:

@@ -116,6 +116,15 @@ def source_of(
     )
 
 
+def expression_of(
+    operator: str, frame: DataFrame, given: str | Column, argument: str, *types: type[DataType]
+) -> Column:
+    """The column of a frame that a reader's argument means, of one of these types."""
+    found = _Columns(operator, frame).expression(given, argument, *types)
+    assert found is not None
+    return found
+
+
 def _is_of_files(frame: DataFrame) -> bool:
     """Whether Spark can say from which file, and from where in it, each row was read."""
     places = ("file_modification_time", "file_path", "file_block_start")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
@@ -117,6 +118,11 @@ class View(Entry):
         return None if self.stream else self.node.versioned_us
 
     @property
+    def in_order(self) -> bool:
+        """Whether it has a history in which times never go back."""
+        return not self.stream and self.node.in_order
+
+    @property
     def loose(self) -> bool:
         """Whether it is a table with tombstones of keys that may have had no row."""
         own = self.letters is not None and isinstance(self.base, Derived)
@@ -132,17 +138,31 @@ class View(Entry):
         """Whether it has expressions, which Spark evaluates."""
         return any(isinstance(item, Column) for item in (self.condition, *self.columns))
 
-    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Which rows, and what is made of them."""
-        where = self.condition
+    def described(
+        self, describe: Describe, *, whole: bool, needed: Collection[str] | None = None
+    ) -> Mapping[str, Any]:
+        """Which rows, and what is made of them. ``needed``: the columns that are read, None for
+        all; those of the node that none of them is made of are left out.
+        """
+        where = None if self.condition is None else describe.text(self, self.condition, self.seen)
+        columns = [
+            ([field.name, describe.text(self, item, self.seen)], item)
+            for field, item in zip(self.row, self.columns, strict=True)
+        ]
+        if needed is not None and self.letters is None:
+            kept = {*self.key.names, *needed}
+            kept |= set() if self.exploded is None else {self.row.names[self.exploded]}
+            columns = [(column, item) for column, item in columns if column[0] in kept]
+        items = [(text, item) for (_, text), item in columns]
+        items += [] if where is None or self.condition is None else [(where, self.condition)]
+        read = {item for _, item in items if isinstance(item, str)}
+        texts = [text for text, item in items if not isinstance(item, str)]
+        read |= {name for name in self.node.row.names if any(_in_text(name, t) for t in texts)}
         return {
-            "view": describe(self.node, whole=True),
+            "view": describe(self.node, whole=True, needed=read),
             "stream": self.stream,
-            "where": None if where is None else describe.text(self, where, self.seen),
-            "columns": [
-                [field.name, describe.text(self, item, self.seen)]
-                for field, item in zip(self.row, self.columns, strict=True)
-            ],
+            "where": where,
+            "columns": [column for column, _ in columns],
             "exploded": self.exploded,
         }
 
@@ -346,6 +366,12 @@ def labelled(node: Node, column: str) -> View:
 def said(item: str | Column) -> str:
     """A column or an expression in words."""
     return item if isinstance(item, str) else str(item)[len("Column<'") : -len("'>")]
+
+
+def _in_text(name: str, text: str) -> bool:
+    """Whether a column may be read by an expression of this text: the name is a word in it."""
+    shown = re.escape(name.replace("`", "``"))
+    return re.search(rf"(?<!\w){shown}(?!\w)", text, re.IGNORECASE) is not None
 
 
 def _same(

@@ -1,0 +1,106 @@
+"""What Delta can store: the names and the types of columns, nested ones too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    MapType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
+
+from dovetail.errors import PlanError
+from dovetail.plan.checks import known_field, refuse_duplicates
+
+_CHARACTERS = " ,;{}()\n\t="
+"""Parquet's own, which the name of a column may have only with column mapping."""
+_PLAIN = (
+    *(BinaryType, BooleanType, DateType, NumericType, StringType),
+    *(TimestampNTZType, TimestampType, VariantType),
+)
+_NESTED = (ArrayType, MapType, StructType, VariantType)
+
+
+def refuse_unstorable(
+    title: str, schema: StructType, partition_by: Sequence[str], *, mapped: bool
+) -> None:
+    """Raise ``PlanError`` where Delta has no place for a column. ``mapped``: whether the table has
+    column mapping, and so columns of any name.
+    """
+    for path, field in _fields(schema):
+        _refuse_name(title, path, field.name, mapped=mapped)
+        _refuse_type(title, path, field.dataType)
+    for path, struct in _structs("", schema):
+        inside = f"struct {path!r}" if path else "the table"
+        refuse_duplicates(f"{title}, {inside}", struct.names, "Give each field a name of its own")
+    refuse_duplicates(title, partition_by, "Name it once in partition_by=")
+    for name in partition_by:
+        type_ = known_field(title, "partition_by=", name, schema).dataType
+        if isinstance(type_, _NESTED):
+            raise PlanError(
+                title,
+                f"partition_by= names {name!r}, which is of type {type_.simpleString()}",
+                "Name columns of plain types, such as a field of it in a column of its own",
+            )
+    if partition_by and len(partition_by) == len(schema):
+        raise PlanError(title, "partition_by= names all columns", "Leave one out at least")
+
+
+def _refuse_name(title: str, path: str, name: str, *, mapped: bool) -> None:
+    found = [character for character in _CHARACTERS if character in name]
+    if found and not mapped:
+        raise PlanError(
+            title,
+            f"column {path!r} has {found[0]!r} in its name, which Delta takes only with column "
+            "mapping",
+            "Rename it, by rename() or in select=, or make the table beforehand with the property "
+            "'delta.columnMapping.mode' = 'name'",
+        )
+
+
+def _refuse_type(title: str, path: str, type_: DataType) -> None:
+    for part in _types(type_):
+        if not isinstance(part, (*_PLAIN, *_NESTED)):
+            raise PlanError(
+                title,
+                f"column {path!r} is of type {type_.simpleString()}, and Delta does not store "
+                f"{part.simpleString()}",
+                "Leave it out, or cast it, for instance to a string, or an interval to seconds",
+            )
+
+
+def _types(type_: DataType) -> Iterator[DataType]:
+    """A type, and those of its elements; those of a struct's fields are its fields' own."""
+    yield type_
+    if isinstance(type_, ArrayType):
+        yield from _types(type_.elementType)
+    elif isinstance(type_, MapType):
+        yield from _types(type_.keyType)
+        yield from _types(type_.valueType)
+
+
+def _structs(path: str, type_: DataType) -> Iterator[tuple[str, StructType]]:
+    """The structs in a type, each with the path of its column."""
+    for part in _types(type_):
+        if isinstance(part, StructType):
+            yield path, part
+            for field in part:
+                yield from _structs(f"{path}.{field.name}" if path else field.name, field.dataType)
+
+
+def _fields(schema: StructType) -> Iterator[tuple[str, StructField]]:
+    """All fields at any depth, each with its path."""
+    for path, struct in _structs("", schema):
+        for field in struct:
+            yield f"{path}.{field.name}" if path else field.name, field

@@ -1,0 +1,55 @@
+"""Histories whose times never go back: the rows of a key come in the order in which they hold.
+
+A change of such a table (``SourceSpec.in_order``) takes effect at its own time, or where its key's
+history ends if that is later. So the row that came last is always the latest version.
+
+::
+
+    came   own time  takes effect
+    a      10        10
+    gone   30        30
+    b      20        30
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.timeline import Ints, timeline
+from dovetail.columns import EVENT_TIME
+from dovetail.operators.job import Batch, Job
+from dovetail.operators.table_join import latest, time_of
+from dovetail.physical.operators import ForeignKeyJoin
+
+
+def in_order(job: Job) -> Job:
+    """The job with the times at which rows take effect."""
+    batches = [
+        _in_order(job, source) if spec.in_order and len(batch.rows) else batch
+        for source, (spec, batch) in enumerate(zip(job.sources, job.batches, strict=True))
+    ]
+    return replace(job, batches=batches)
+
+
+def _in_order(job: Job, source: int) -> Batch:
+    right = isinstance(job.operator.law, ForeignKeyJoin)
+    store = job.table_store(source, ForeignKeyJoin.RIGHT if right else None)
+    events = timeline([job.rows(source)])
+    stored_us = time_of(latest(store, events))
+    time_us = np.empty(len(events.row), np.int64)
+    time_us[events.row] = _highest(events.event_time_us, events.group, stored_us)
+    batch = job.batches[source]
+    number = batch.rows.schema.get_field_index(EVENT_TIME)
+    return replace(batch, rows=batch.rows.set_column(number, EVENT_TIME, pa.array(time_us)))
+
+
+def _highest(time_us: Ints, group: Ints, stored_us: Ints) -> Ints:
+    """The largest time up to each event in its group, ``stored_us`` among them."""
+    times, rank = np.unique(np.append(time_us, stored_us), return_inverse=True)
+    own, stored = rank[: len(time_us)], rank[len(time_us) :]
+    first = group * len(times)
+    highest = np.maximum.accumulate(np.maximum(own, stored[group]) + first) - first
+    return times[highest]
