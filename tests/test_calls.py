@@ -340,6 +340,7 @@ CALLS: dict[str, Call] = {
         lambda w: partial(dt.Table.from_static, frame=w.static, key="id", name="static"),
         frame=line("static frame", says="its frame is a streaming one"),
         key=line("column", "names", wrong=("nope", ["id", "id"], ["id", "ID"], "tags")),
+        duplicates=line(wrong=("first",)),
         name=NAME,
     ),
     "TableSources.from_delta": call(
@@ -554,7 +555,7 @@ CALLS: dict[str, Call] = {
         right=line("table"),
         how=HOW,
         on=line("None", "column", "names", wrong=("nope", "t", ["id", "clicks"])),
-        within=line("None", wrong=(dt.within(),)),
+        within=line("None", wrong=(dt.within(after="0 s"),)),
         unmatched=line(wrong=("eager", "later")),
         grace=line("None", "span", wrong=(*SPAN.wrong, "2 days")),
         select=SELECT,
@@ -564,7 +565,9 @@ CALLS: dict[str, Call] = {
         name=NAME,
     ),
     "Stream.join (streams)": call(
-        lambda w: partial(w.clicks.join, right=w.views, within=dt.within(), select=["clicks"]),
+        lambda w: partial(
+            w.clicks.join, right=w.views, within=dt.within(after="0 s"), select=["clicks"]
+        ),
         within=line(),
         on=line("None", "column", "names", wrong=("t", {"id": "t"})),
         unmatched=line(wrong=("later",)),
@@ -704,9 +707,9 @@ CALLS: dict[str, Call] = {
         ),
     ),
     "within": call(
-        lambda _: dt.within,
-        before=line("span", wrong=(*SPAN.wrong,)),
-        after=line("span", wrong=(*SPAN.wrong,)),
+        lambda _: partial(dt.within, before="0 s", after="0 s"),
+        before=line("None", "span", wrong=(*SPAN.wrong,)),
+        after=line("None", "span", wrong=(*SPAN.wrong,)),
         grace=SPAN,
     ),
     "Within.__init__": call(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 from collections.abc import Sequence
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -200,7 +201,7 @@ def test_each_micro_batch_of_a_query_beside_its_run(
 
 
 def test_results_of_joins_from_what_is_stored(spark: SparkSession, tmp_path: Path) -> None:
-    """Each is what the changelog's last changes say, after any micro-batch."""
+    """Each is what the changelog's last changes say after any micro-batch, of several, too."""
     batches = micro_batches("lru", 3, 40)
     for number, batch in enumerate(batches):
         write(tmp_path / "log", number, batch)
@@ -215,8 +216,9 @@ def test_results_of_joins_from_what_is_stored(spark: SparkSession, tmp_path: Pat
     counted = whole.group_by("f").agg(n=dt.count(), most=dt.max("w"))
     changes: list[Any] = []
     sink = dt.to_foreach_batch(lambda frame, batch: changes.append((batch, frame.collect())))
-    query = whole.write_stream(sink, checkpoint=checkpoint, buckets=3, availableNow=True)
-    query.awaitTermination()
+    counts = dt.to_foreach_batch(lambda *_: None)
+    sinks = {counted: counts, whole: sink}
+    dt.run(sinks, checkpoint=checkpoint, buckets=3, availableNow=True).awaitTermination()
     last: dict[str, Any] = {}
     for batch, made in changes:
         for row in sorted(made, key=lambda row: row["_position"]):
@@ -235,8 +237,15 @@ def test_results_of_joins_from_what_is_stored(spark: SparkSession, tmp_path: Pat
     ]
     stored = dt.read_state(spark, checkpoint, "u", topology=whole)
     assert stored.columns == ["k", "v", "_timestamp", "_change"]
-    with pytest.raises(dt.CheckpointError, match="belongs to another topology"):
-        dt.read_state(spark, checkpoint, topology=counted)
+    numbers = Counter(f for *_, f in last.values())
+    groups = dt.read_state(spark, checkpoint, topology=counted).select("f", "n").collect()
+    assert dict(groups) == {f: n for f, n in numbers.items() if f is not None}
+    both = dt.read_state(spark, checkpoint, "enriched l", topology=[whole, counted])
+    assert sorted(both.collect(), key=repr) == sorted(
+        dt.read_state(spark, checkpoint, "enriched l", topology=whole).collect(), key=repr
+    )
+    with pytest.raises(dt.CheckpointError, match=r"a query with 2 results, .*, is none of them"):
+        dt.read_state(spark, checkpoint, topology=left.join(right, on="f"))
     stored = dt.read_state(spark, checkpoint, "enriched l", columns=["k", "f"])
     assert sorted(stored.collect()) == sorted(inner.collect())
     problem = rf"no rows of '{whole.plan.name}'.*a join's result takes topology="

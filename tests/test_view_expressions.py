@@ -109,7 +109,8 @@ def test_rows_under_one_key_fail(spark: SparkSession) -> None:
         ({"place": "oslo"}, {"id": 1, "city": "Oslo", "amount": 1}),
         ({"place": "oslo"}, {"id": 1, "city": "OSLO", "amount": 2}),
     ]
-    with pytest.raises(Exception, match="rekey of orders: several rows have one key"):
+    problem = "rekey of orders: several rows have the key place='oslo'"
+    with pytest.raises(dt.DataError, match=problem):
         driver.pipe(table, {"id": 2, "city": "oslo", "amount": 1}, timestamp=3)
 
 

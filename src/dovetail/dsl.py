@@ -21,7 +21,7 @@ from dovetail.plan.delta import ADelta, Delta, tables_joined, with_lookup
 from dovetail.plan.expired import expired
 from dovetail.plan.exploded import exploded
 from dovetail.plan.filled import Missing, filled
-from dovetail.plan.joins import Call
+from dovetail.plan.joins import Call, materialized
 from dovetail.plan.matching import On, OnComputed
 from dovetail.plan.nodes import ChangeKinds, Late, Node
 from dovetail.plan.reading import Given
@@ -31,7 +31,6 @@ from dovetail.plan.select import Selection
 from dovetail.plan.spans import Span
 from dovetail.plan.stream_join import AWithin, stream_join
 from dovetail.plan.stream_table_join import stream_table_join
-from dovetail.plan.table_join import materialized
 from dovetail.plan.to_changes import KINDS, ChangeNames, to_changes
 from dovetail.plan.union import union
 from dovetail.plan.unwindowed import WindowMode, as_stream, as_table

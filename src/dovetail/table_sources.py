@@ -6,23 +6,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from dovetail import lake
 from dovetail.arguments import ColumnNames, Natural, Path, Text, validated
-from dovetail.columns import DELETED, TIMESTAMP
+from dovetail.columns import DELETED, TIMESTAMP, quoted
 from dovetail.errors import PlanError
 from dovetail.io.delta_feed import POSITION, DeltaChanges
 from dovetail.io.records import Malformed, sound_source
+from dovetail.plan.nodes import Source
 from dovetail.plan.reading import Given, Session, source_of
+from dovetail.plan.rekey import Duplicates
 from dovetail.plan.spans import Span
 from dovetail.topology import Topology
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+_TWICE = "_dovetail_twice"
 
 
 class TableSources(Topology):
@@ -100,7 +105,14 @@ class TableSources(Topology):
 
     @classmethod
     @validated
-    def from_static(cls, frame: DataFrame, *, key: ColumnNames, name: Text | None = None) -> Self:
+    def from_static(
+        cls,
+        frame: DataFrame,
+        *,
+        key: ColumnNames,
+        duplicates: Duplicates = "error",
+        name: Text | None = None,
+    ) -> Self:
         """A table that does not change, from the rows of a frame that is not a streaming one.
 
         Law: its rows come before all records of other inputs, as upserts of 1970. A query reads
@@ -109,8 +121,9 @@ class TableSources(Topology):
         aggregate, its sinks get as a first micro-batch; with ``initial=``, where ``emit_initial``
         is set. An input that changes is ``from_changelog``.
 
-        ``key``: the columns that tell its rows apart; of rows that they do not, the one that Spark
-        reads last stays. ``name``: as in ``from_changelog``.
+        ``key``: the columns that tell its rows apart. ``duplicates``: what happens where a key is
+        there twice: ``"error"`` refuses the rows as they are read, ``"last"`` takes the row that
+        Spark reads last, which may be another one each time. ``name``: as in ``from_changelog``.
 
         Raises ``PlanError`` for a streaming frame and as ``from_changelog`` does.
         """
@@ -131,4 +144,21 @@ class TableSources(Topology):
             stream=False,
             static=True,
         )
-        return cls(source)
+        return cls(source if duplicates == "last" else _with_each_key_once(source, frame))
+
+
+def _with_each_key_once(source: Source, frame: DataFrame) -> Source:
+    """The source of a frame that fails as it is read, if it has a key twice. Rows with a null in
+    the key are in no table.
+    """
+    key = [F.col(quoted(column)) for column in source.key.names]
+    there = reduce(Column.__and__, (column.isNotNull() for column in key))
+    rows = F.count(F.lit(1)).over(Window.partitionBy(*key))
+    problem = F.concat(
+        F.lit(f"{source.title}: its frame has the key "),
+        F.to_json(F.struct(*key)),
+        F.lit(" more than once. Leave one row per key, or take duplicates='last'."),
+    )
+    failure = F.when(there & (rows > 1), F.raise_error(problem).cast("boolean"))
+    checked = frame.withColumn(_TWICE, failure)
+    return replace(source, frame=checked.filter(F.col(_TWICE).isNull()).drop(_TWICE))

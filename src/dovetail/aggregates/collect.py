@@ -1,4 +1,4 @@
-"""collect_list and collect_set."""
+"""collect_list, collect_set and the last row of a group."""
 
 from __future__ import annotations
 
@@ -56,13 +56,14 @@ class CollectList(Listing):
 
     def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
         """The list after each update."""
-        held = _held(updates, initial[0], values[0])
+        listed = self.listed(values)
+        held = _held(updates, initial[0], listed)
         if updates.retracted.any():
             which, update = expand(held.first, held.end)
             which = which[stable_argsort(update)]
             size = np.bincount(update, minlength=len(updates))
         else:
-            added = valid(values[0]).astype(np.int64)
+            added = valid(listed).astype(np.int64)
             size = running_sum(updates, added, sizes(initial[0]))
             start = np.searchsorted(held.group, np.arange(updates.groups))[updates.group]
             which = expand(start, start + size)[1]
@@ -70,7 +71,7 @@ class CollectList(Listing):
 
     def traced(self, updates: Updates, initial: Columns, values: Columns) -> Traced:
         """The lists after the last updates."""
-        held = _held(updates, initial[0], values[0])
+        held = _held(updates, initial[0], self.listed(values))
         size = np.bincount(held.group[held.stays], minlength=updates.groups)
         row = held.row[held.stays]
         return Traced([lists_of(size, held.pool.take(pa.array(row)))], row, row)
@@ -86,6 +87,41 @@ class CollectList(Listing):
     def results(self, state: Columns) -> pa.Array:
         """The lists."""
         return _no_nulls(state[0])
+
+
+@dataclass(frozen=True)
+class LastRow(CollectList):
+    """Of the rows of a group the one that came last, as a struct (``values``); null where there is
+    none. ``unique``: a batch may leave one at most, of a group whose columns have the names
+    ``key``; in between there may be more.
+    """
+
+    unique: bool
+    key: tuple[str, ...]
+
+    @property
+    def result(self) -> pa.DataType:
+        """A row."""
+        return self.values
+
+    def listed(self, values: Columns) -> pa.Array:
+        """The rows."""
+        return pa.StructArray.from_arrays(list(values), fields=list(self.values))
+
+    def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
+        """The last row after each update."""
+        return _last(super().scan(updates, initial, values))
+
+    def results(self, state: Columns) -> pa.Array:
+        """The last row of each list."""
+        return _last(state[0])
+
+
+def _last(lists: pa.Array) -> pa.Array:
+    """The last element of each list, null where it has none."""
+    size = sizes(lists)
+    end = np.cumsum(size)
+    return lists.flatten().take(pa.array(end - 1, mask=size == 0))
 
 
 @dataclass(frozen=True)

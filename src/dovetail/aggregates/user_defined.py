@@ -231,12 +231,21 @@ def _array(function: str, what: str, found: Any, type_: pa.DataType, rows: int) 
     if isinstance(found, pa.ChunkedArray):
         found = found.combine_chunks()
     shown = f"{found.type}[{len(found)}]" if isinstance(found, pa.Array) else type(found).__name__
-    if not isinstance(found, pa.Array) or found.type != type_ or len(found) != rows:
+    fits = isinstance(found, pa.Array) and _nullable(found.type) == _nullable(type_)
+    if not fits or len(found) != rows:
         raise AggregateError(
             f"{function} of a user-defined aggregate returned {shown} for {what}",
             f"Return an Arrow array of type {type_} with as many elements as it was given, {rows}",
         )
-    return found
+    return found if found.type == type_ else found.cast(type_)
+
+
+def _nullable(type_: pa.DataType) -> pa.DataType:
+    """The type with nulls allowed in its structs, at every depth."""
+    if pa.types.is_struct(type_):
+        fields = [field.with_type(_nullable(field.type)).with_nullable(True) for field in type_]
+        return pa.struct(fields)
+    return pa.list_(_nullable(type_.value_type)) if pa.types.is_list(type_) else type_
 
 
 def _begun(state: Columns) -> Mask:

@@ -53,7 +53,7 @@ from dovetail.physical.stage import Port, Stage
 from dovetail.plan.arrow import arrow_schema
 from dovetail.plan.look_up import LookUp
 from dovetail.plan.nodes import Source
-from dovetail.plan.views import View, views_of
+from dovetail.plan.views import View, array_of, views_of
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import SegmentCache
 
@@ -229,13 +229,13 @@ class Local:
             rows = (
                 rows.filter(met) if view.stream else rows.set_column(gone, DELETED, pc.invert(met))
             )
-        made = rows.select([*view.columns])
+        made = pa.table([array_of(rows, i) for i in view.columns], names=view.row.names)
         if view.exploded is not None:
             lists = made.column(view.exploded).combine_chunks()
             which = pc.list_parent_indices(lists)
             rows, made = rows.take(which), made.take(which)
-            made = made.set_column(view.exploded, "", pc.list_flatten(lists))
-        made = made.rename_columns(view.row.names)
+            name = view.row.names[view.exploded]
+            made = made.set_column(view.exploded, name, pc.list_flatten(lists))
         return _beside(made, rows.drop_columns(view.node.row.names))
 
     def _looked_up(self, rows: pa.Table, view: LookUp, *, reports: bool) -> pa.Table:

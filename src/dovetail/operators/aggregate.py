@@ -17,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.aggregates.aggregate import Aggregate, AggregateError, Traced, Updates
+from dovetail.aggregates.collect import LastRow
+from dovetail.aggregates.multiset import sizes
 from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.hashing import stable_hash
 from dovetail.arrays.timeline import (
@@ -212,6 +214,7 @@ class Groups:
             initial[part.column] = read.initial
             reads.append(read)
         made: list[Traced] = aggregated(law, "traced", updates, initial, values)
+        _refuse_several(law, events, made)
         total = np.cumsum(np.where(events.deleted & law.retracts, -1, 1))
         total += (before.count - np.append(0, total)[events.start])[events.group]
         return cls(
@@ -299,6 +302,27 @@ class Groups:
             position=self.job.manifest.position,
             cause=self.job.causes_of_rows(cause),
         )
+
+
+def _refuse_several(law: Aggregation, events: Timeline, made: Sequence[Traced]) -> None:
+    """Refuse groups of several rows that may have one at most: of what a batch leaves, whatever
+    they had in between.
+    """
+    for column, traced in zip(law.columns, made, strict=True):
+        kernel, lists = column.kernel, traced.columns[0]
+        if not (isinstance(kernel, LastRow) and kernel.unique):
+            continue
+        several = np.flatnonzero(sizes(lists) > 1)
+        if len(several):
+            group = int(several[0])
+            key = (part[group].as_py() for part in events.keys)
+            shown = ", ".join(f"{n}={v!r}" for n, v in zip(kernel.key, key, strict=True))
+            first, second, *_ = lists[group].as_py()
+            raise DataError(
+                law.name,
+                f"several rows have the key {shown}, among them {first} and {second}",
+                "Use duplicates='last', or a key that tells them apart",
+            )
 
 
 def _times(events: Timeline, stored_us: Ints, count: Ints, emitted: Ints) -> Ints:

@@ -9,6 +9,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from dovetail.aggregates.aggregate import Aggregate
+from dovetail.aggregates.collect import LastRow
 from dovetail.aggregates.multiset import Listing
 from dovetail.aggregates.user_defined import UserDefined
 from dovetail.columns import WINDOW_END, WINDOW_START
@@ -90,6 +91,11 @@ class Aggregation(Law):
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """The types of the aggregates."""
         return [column.kernel.result for column in self.columns]
+
+    @property
+    def whole_keys(self) -> bool:
+        """Where a group may have one row at most, of all that a micro-batch leaves."""
+        return any(isinstance(c.kernel, LastRow) and c.kernel.unique for c in self.columns)
 
     @property
     def listed(self) -> list[int]:

@@ -139,8 +139,11 @@ class Law:
     """Whether its output has the columns of its node, not those of its inputs."""
     waits: ClassVar[bool] = False
     """Whether results wait for stream time."""
-    whole_keys: ClassVar[bool] = False
-    """Whether it must see all of a key's rows of a micro-batch at once."""
+
+    @property
+    def whole_keys(self) -> bool:
+        """Whether it must see all of a key's rows of a micro-batch at once."""
+        return False
 
     @property
     def room(self) -> str:

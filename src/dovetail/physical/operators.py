@@ -15,7 +15,15 @@ from pyspark.sql.types import StructType
 from dovetail.laws.stream_join import Unmatched, Window
 from dovetail.laws.table_join import How, Join, Leaf, Tree, leaves, preserved
 from dovetail.physical.law import Law, Sources, Store, table_of
-from dovetail.plan import nodes, stream_join, stream_table_join, table_join, to_changes, union
+from dovetail.plan import (
+    joins,
+    nodes,
+    stream_join,
+    stream_table_join,
+    table_join,
+    to_changes,
+    union,
+)
 from dovetail.plan.arrow import arrow_schema
 from dovetail.plan.deduplicated import Deduplicated
 from dovetail.plan.expired import Expired
@@ -176,7 +184,7 @@ class Subscribe(Law):
 
     how: How
 
-    whole_keys: ClassVar[bool] = True
+    whole_keys = True
     room = "subscribe"
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
@@ -200,7 +208,7 @@ class ForeignKeyJoin(Law):
     primary: int
     how: How
 
-    whole_keys: ClassVar[bool] = True
+    whole_keys = True
     room = "foreign_key_join"
     SUBSCRIPTIONS: ClassVar[str] = "subscriptions"
     RIGHT: ClassVar[str] = "right"
@@ -440,7 +448,7 @@ def _(node: table_join.HistoryJoin, entries: Sequence[Entry]) -> Law:
 
 
 @law_of.register
-def _(node: table_join.Materialized, entries: Sequence[Entry]) -> Law:
+def _(node: joins.Materialized, entries: Sequence[Entry]) -> Law:
     return TableJoin(_tree(node.node, entries), distinct=True)
 
 

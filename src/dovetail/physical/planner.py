@@ -39,7 +39,10 @@ from dovetail.plan.checks import signature
 from dovetail.plan.delta_join import DeltaJoin, needed_columns
 from dovetail.plan.fingerprint import fingerprint
 from dovetail.plan.foreign_key_join import ForeignKeyJoin
+from dovetail.plan.joins import materialized
 from dovetail.plan.nodes import Derived, Entry, Node, Source
+from dovetail.plan.repeated import refuse_random_state
+from dovetail.plan.union import Union
 from dovetail.plan.unwindowed import Unwindowed
 from dovetail.plan.views import View, at_rest, leaves_out
 from dovetail.plan.window_join import WindowJoin
@@ -61,8 +64,10 @@ def plan_of(
                 "nothing is joined with it, so there is nothing to compute",
                 "Join it, make it a table with to_table(), or write its frame itself",
             )
-    planner = _Planner(arrival or Arrival.of(*nodes), buckets)
-    resting = [at_rest(node) for node in nodes]
+    for node in nodes:
+        refuse_random_state(node)
+    planner = _Planner(arrival or Arrival.of(*nodes), buckets, emit)
+    resting = [_netted(*at_rest(node), emit) for node in nodes]
     # Those that others read come after these, which say what the stage must emit of its rows.
     for computed, _ in sorted(resting, key=lambda one: -sum(1 for _ in one[0].walk())):
         planner.of(computed, emit, ())
@@ -70,15 +75,22 @@ def plan_of(
     return Plan(tuple(results), dead_letters)
 
 
+def _netted(node: Node, views: tuple[View, ...], emit: Emit) -> tuple[Node, tuple[View, ...]]:
+    """A result: of a union with its rows kept where their last changes are asked for; its views."""
+    keeps = emit == "batch" and isinstance(node, Union) and not node.stream
+    return (materialized(node) if keeps else node), views
+
+
 @dataclass(frozen=True)
 class _Planner:
-    """``arrival``: of the whole topology; ``buckets``: how many share each key space; ``made``: the
-    stages that there are, by what they compute and how it is emitted; ``emits``: how nodes are that
-    are read as they are.
+    """``arrival``: of the whole topology; ``buckets``: how many share each key space; ``emit``: how
+    its results are emitted; ``made``: the stages that there are, by what they compute and how it is
+    emitted; ``emits``: how nodes are that are read as they are.
     """
 
     arrival: Arrival
     buckets: int
+    emit: Emit
     made: dict[tuple[Node, Emit], Stage] = field(default_factory=dict)
     emits: dict[Node, Emit] = field(default_factory=dict)
 
@@ -102,7 +114,9 @@ class _Planner:
         if isinstance(base, Source):
             return Port(source, base, input_, by)
         # What is left out of the changes must not depend on which of them are of one micro-batch.
-        nets = base.node.current and not base.node.eventual and not leaves_out(input_.source)
+        # A union keeps no rows: what reads it nets them.
+        exact = base.node.current and not base.node.eventual and not isinstance(base.node, Union)
+        nets = exact and not leaves_out(input_.source)
         origin = self.of(
             base.node,
             emit if nets else "change",
@@ -172,7 +186,9 @@ class _Planner:
         fragment = self._fragment(
             node, fingerprint(node), operator, key_names=inputs[0].key, align_us=align_us
         )
-        ports = (self._port(*both, emit) for both in zip(inputs, sources, strict=True))
+        # What a union reads may be netted, though it nets nothing itself.
+        read = self.emit if isinstance(node, Union) else emit
+        ports = (self._port(*both, read) for both in zip(inputs, sources, strict=True))
         leaves = tuple(inputs[leaf] for leaf in law.leaves)
         if law.names_columns:
             leaves = (Input(Derived(node), tuple(node.key.names)),)

@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 )
 
 from dovetail.aggregates.aggregate import Aggregate
-from dovetail.aggregates.collect import CollectList, CollectSet
+from dovetail.aggregates.collect import CollectList, CollectSet, LastRow
 from dovetail.aggregates.distinct import CountDistinct
 from dovetail.aggregates.first_last import End
 from dovetail.aggregates.hyperloglog import ApproxCountDistinct
@@ -78,6 +78,17 @@ class AggregateCall:
             return f"{self.function}({', '.join(self.columns)})"
         by, *shown = self.columns
         return f"{self.function}({self.taken.n}, {', '.join(shown)}, by={by})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastRowCall(AggregateCall):
+    """The ``columns`` of the row that came last, of a group by ``key``; ``unique``: of one row at
+    most.
+    """
+
+    function: Text = "last_row"
+    key: tuple[str, ...]
+    unique: bool
 
 
 AnAggregate: TypeAlias = Annotated[AggregateCall, Rule('an aggregate, such as dt.sum("amount")')]
@@ -408,6 +419,20 @@ def _collect_list(context: _Context) -> _Resolved:
     return ArrayType(context.spark, False), CollectList(context.arrow)
 
 
+def _last_row(context: _Context) -> _Resolved:
+    for number, field in enumerate(context.fields):
+        if has_no_equality(field.dataType):
+            raise context.unfit(
+                "one whose values can be compared by their bytes",
+                "Leave it out with drop(), or compute a plain type, such as map_entries of a map",
+                number,
+            )
+    call = context.call
+    assert isinstance(call, LastRowCall)
+    row = StructType([StructField(field.name, field.dataType, True) for field in context.fields])
+    return row, LastRow(arrow_type(row), call.unique, call.key)
+
+
 def _collect_set(context: _Context) -> _Resolved:
     context.refuse_without_equality()
     return ArrayType(context.spark, False), CollectSet(context.arrow, context.retracts)
@@ -444,6 +469,7 @@ _FUNCTIONS: dict[str, Callable[[_Context], _Resolved]] = {
     "last": _end,
     "collect_list": _collect_list,
     "collect_set": _collect_set,
+    "last_row": _last_row,
     "count_distinct": _count_distinct,
     "approx_count_distinct": _approximate,
     "aggregate": _user_defined,

@@ -12,6 +12,7 @@ from dovetail.aggregates.aggregate import Aggregate
 from dovetail.aggregates.user_defined import UserDefined
 from dovetail.errors import PlanError
 from dovetail.plan.aggregates import AggregateCall, resolve
+from dovetail.plan.arrow import nullable
 from dovetail.plan.checks import known_field, refuse_duplicates, refuse_key_type, refuse_names
 from dovetail.plan.joins import as_entry, refuse_corrected
 from dovetail.plan.nodes import WINDOW_FIELDS, Describe, Entry, Node
@@ -110,7 +111,7 @@ def aggregation(
     columns = []
     for result, call in calls.items():
         field, kernel = resolve(name, result, call, node.row, retracts=not node.stream)
-        columns.append(Aggregated(result, call.columns, kernel, field.dataType))
+        columns.append(Aggregated(result, call.columns, kernel, nullable(field.dataType)))
     taken = [*by, *(f.name for f in WINDOW_FIELDS if windows is not None)]
     refuse_duplicates(name, [*taken, *calls], "Give the aggregate another name")
     return Aggregation(

@@ -8,6 +8,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.errors import AnalysisException, PySparkException
@@ -48,6 +49,13 @@ class Analysis(ABC):
 
     @property
     @abstractmethod
+    def random(self) -> str | None:
+        """What in it makes another value of the same row when it is computed again, None for
+        nothing. What is of the moment does not: Spark notes a micro-batch's time before it runs.
+        """
+
+    @property
+    @abstractmethod
     def text(self) -> str:
         """The same text in every session of the same kind, however the expression is written."""
 
@@ -55,6 +63,18 @@ class Analysis(ABC):
 def analysis_of(frame: DataFrame, column: Column) -> Analysis:
     """That of an expression which Spark resolves over a frame."""
     return (_Shown if is_remote(frame.sparkSession) else _Planned)(frame, column)
+
+
+def random_of(frame: DataFrame) -> str | None:
+    """What makes the rows of a frame others when they are read again, None for nothing that Spark
+    knows of.
+    """
+    if any(step.name == "Sample" for step in steps_of(frame)):
+        return "sample()"
+    if is_remote(frame.sparkSession):
+        found = _RANDOM.search(" ".join(_analysed_lines(frame)))
+        return None if found is None else _SEED.sub(r"\1()", found[0])
+    return _random_within(_analysed(frame))
 
 
 def steps_of(frame: DataFrame) -> Iterator[Step]:
@@ -81,6 +101,10 @@ class _Planned(Analysis):
         return bool(expression.deterministic()) and not expression.containsPattern(moment)
 
     @property
+    def random(self) -> str | None:
+        return _random(self._plan.expressions().head())
+
+    @property
     def text(self) -> str:
         expression = self._plan.expressions().head()
         while expression.getClass().getSimpleName() == "Alias":
@@ -89,6 +113,35 @@ class _Planned(Analysis):
         if _UNTOLD.search(text) is None:
             return text
         return f"{text}, {_without_numbers(expression.toString())}"
+
+
+# A micro-batch that is run again reads the same files; aggregates are of what it reads.
+_REPEATED = re.compile(r"InputFile\w+|Collect(List|Set)|First|Last|AnyValue|Mode|ListAgg")
+
+
+def _random(expression: Any) -> str | None:
+    """The text of what makes an expression of Spark's another one each time."""
+    if expression.deterministic():
+        return None
+    within = [child for child in _each(expression.children()) if not child.deterministic()]
+    if within:
+        return next(filter(None, map(_random, within)), None)
+    name = str(expression.getClass().getSimpleName())
+    return None if _REPEATED.fullmatch(name) else _SEED.sub(r"\1()", str(expression.sql()))
+
+
+def _random_within(plan: Any) -> str | None:
+    """The text of what makes the rows of a plan others each time."""
+    if plan.deterministic():
+        return None
+    found = (*map(_random, _each(plan.expressions())), *map(_random_within, _each(plan.children())))
+    return next(filter(None, found), None)
+
+
+def _each(sequence: Any) -> Iterator[Any]:
+    items = sequence.iterator()
+    while items.hasNext():
+        yield items.next()
 
 
 def _analysed(frame: DataFrame) -> Any:
@@ -102,13 +155,9 @@ def _planned_steps(frame: DataFrame) -> Iterator[Step]:
         step = waiting.pop()
         name, columns = str(step.nodeName()), []
         if name == "Filter":
-            read = step.condition().references().iterator()
-            while read.hasNext():
-                columns.append(str(read.next().name()))
+            columns += [str(read.name()) for read in _each(step.condition().references())]
         yield Step(name, columns)
-        children = step.children().iterator()
-        while children.hasNext():
-            waiting.append(children.next())
+        waiting += _each(step.children())
 
 
 _ANALYSED = re.compile(r"== Analyzed Logical Plan ==\n(.*?)\n\n== Optimized", re.DOTALL)
@@ -121,6 +170,12 @@ _PROJECTED = re.compile(rf"~?Project \[(.*) AS {_ITEM}#\d+L?\]", re.DOTALL)
 _MOMENT = re.compile(
     r"\b(current_\w+|now|localtimestamp|localtime|user|session_user)\(", re.IGNORECASE
 )
+_RANDOM = re.compile(
+    r"\b(randn?|uuid|shuffle|monotonically_increasing_id|spark_partition_id|randstr|uniform)"
+    r"\([^()]*\)",
+    re.IGNORECASE,
+)
+_OF_FILES = re.compile(r"\binput_file_\w+\(", re.IGNORECASE)
 _FIELDS, _FIELDS_MAX = "spark.sql.debug.maxToStringFields", 1 << 20
 
 
@@ -136,8 +191,19 @@ class _Shown(Analysis):
 
     @property
     def repeatable(self) -> bool:
-        if _MOMENT.search(self.text):
-            return False
+        return not _MOMENT.search(self.text) and self._deterministic
+
+    @property
+    def random(self) -> str | None:
+        if self._deterministic:
+            return None
+        found = _RANDOM.search(self.text)
+        if found is not None:
+            return found[0]
+        return None if _OF_FILES.search(self.text) else "a function that is not deterministic"
+
+    @cached_property
+    def _deterministic(self) -> bool:
         try:
             _ = self._frame.agg(F.count(self._column)).schema
         except AnalysisException as error:

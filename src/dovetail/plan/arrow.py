@@ -7,12 +7,19 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import DataType, StructField, StructType
+
+
+def nullable(type_: DataType) -> DataType:
+    """The type with nulls allowed at every depth: a deleted row has nulls for all of its values."""
+    return StructType([StructField("value", type_)]).toNullable()[0].dataType
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Spark's Arrow types for these columns, timestamps in UTC, nullable, without metadata."""
-    plain = StructType([StructField(f.name, f.dataType, True) for f in schema])
+    """Spark's Arrow types for these columns, timestamps in UTC, nullable at every depth, without
+    metadata.
+    """
+    plain = StructType([StructField(f.name, nullable(f.dataType), True) for f in schema])
     # Spark 4.2 asks for the time zone; 4.1 knows only UTC.
     options: dict[str, Any] = (
         {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}

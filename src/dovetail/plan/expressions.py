@@ -15,10 +15,22 @@ from pyspark.sql.types import StructField
 from dovetail.columns import quoted
 from dovetail.errors import PlanError
 from dovetail.plan.analysis import analysis_of
+from dovetail.plan.arrow import nullable
 from dovetail.refusals import reason
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+RANDOM = "dovetail.random"
+"""In a field's metadata: what in its expression makes another value of a row each time."""
+AGAIN = (
+    "which makes other values when a micro-batch is run again after a failure, so that rows of its "
+    "first run would stay for ever"
+)
+REMEDY = (
+    "Compute it of the row, for instance by F.xxhash64 of its key, or before: in what writes the "
+    "source"
+)
 
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
 
@@ -34,7 +46,8 @@ def field_of(
     *,
     repeatable: bool = False,
 ) -> StructField:
-    """What an expression over a frame makes of each row, as Spark resolves it.
+    """What an expression over a frame makes of each row, as Spark resolves it, nullable at every
+    depth; with ``RANDOM`` in its metadata where that is another value each time.
 
     ``repeatable``: it must make the same of the same row at any time. Raises ``PlanError`` with
     Spark's complaint, and for expressions of more than a row, or that make more than a column.
@@ -63,7 +76,17 @@ def field_of(
             f"{argument} does not make the same of a row each time",
             "Leave out what is random or the time of the moment, or store it in the table itself",
         )
-    return fields[0]
+    random = analysis.random
+    metadata = {} if random is None else {RANDOM: random}
+    return StructField(fields[0].name, nullable(fields[0].dataType), True, metadata)
+
+
+def refuse_random(operator: str, what: str, field: StructField) -> None:
+    """Refuse an expression that makes another value of a row when it is computed again, as
+    ``field_of`` has found.
+    """
+    if field.metadata and RANDOM in field.metadata:
+        raise PlanError(operator, f"{what} has {field.metadata[RANDOM]}, {AGAIN}", REMEDY)
 
 
 def text_of(owner: object, item: str | Column, row: Callable[[], DataFrame]) -> str:

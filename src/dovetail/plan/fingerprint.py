@@ -112,6 +112,35 @@ def refuse_other(
     )
 
 
+def refuse_none_of(node: Node, fingerprint_then: str, then: Mapping[str, Any]) -> None:
+    """Refuse a result that is none of those of the query that stored something."""
+    results = then.get("results")
+    if results is None:
+        refuse_other([node], node.name, fingerprint_then, then)
+    elif _numbered_anew(describe(node)) not in map(_numbered_anew, results):
+        raise CheckpointError(
+            node.name,
+            f"the checkpoint is of a query with {len(results)} results, "
+            f"{', '.join(map(_short, results))}, and this one, {_short(describe(node))}, is none "
+            "of them",
+            "Give one of these results, built as the query builds it",
+        )
+
+
+def _numbered_anew(described: Mapping[str, Any]) -> Any:
+    """A description of one result, its inputs numbered in the order in which it names them."""
+    numbers: dict[int, int] = {}
+
+    def anew(part: Any) -> Any:
+        if isinstance(part, dict):
+            if "input" in part:
+                part = part | {"input": numbers.setdefault(part["input"], len(numbers))}
+            return {name: anew(part[name]) for name in sorted(part)}
+        return [*map(anew, part)] if isinstance(part, list) else part
+
+    return anew(described)
+
+
 def refuse_alike(*nodes: Node) -> None:
     """Refuse inputs that differ in nothing that a checkpoint knows them by: exchanged, each would
     go on with the state of the other.

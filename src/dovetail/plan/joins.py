@@ -1,10 +1,12 @@
-"""What the builders of all joins share: the arguments of a call, and its sides."""
+"""What the builders of all joins share: the arguments of a call, and its sides; and a table with
+its rows kept, as which some read it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from pyspark.sql.types import StructType
 
@@ -12,7 +14,7 @@ from dovetail.errors import PlanError
 from dovetail.laws.table_join import How
 from dovetail.plan.checks import refuse_given
 from dovetail.plan.matching import OnComputed
-from dovetail.plan.nodes import Derived, Entry, Node, Selected, join_name
+from dovetail.plan.nodes import Derived, Describe, Entry, Node, Rows, Selected, join_name
 from dovetail.plan.select import Selection, resolve, select_all
 from dovetail.plan.spans import Span, microseconds
 
@@ -28,6 +30,17 @@ class Chosen(TypedDict):
     values: StructType
     align_us: int | None
     label: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class Materialized(Rows):
+    """A table with its rows kept in a stage of its own: only what changes a row passes."""
+
+    summary = "materialized"
+
+    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+        """What is kept."""
+        return {"materialized": describe(self.node)}
 
 
 @dataclass(frozen=True)
@@ -84,6 +97,21 @@ def as_entry(name: str, side: Node, *, exact: bool = False) -> Entry:
             "Use unmatched='on_close' or 'eager' there",
         )
     return Derived(side)
+
+
+def as_changes(name: str, side: Node) -> Entry:
+    """A side as an input of what keeps no rows, and passes each change as it comes: of a versioned
+    table a stage of its own leaves out the late ones, which change no row.
+    """
+    if isinstance(side, Entry) and side.versioned_us is not None:
+        return Derived(Materialized(side))
+    return as_entry(name, side, exact=True)
+
+
+def materialized(node: Node) -> Materialized:
+    """A table with its rows kept."""
+    refuse_corrected(node.name, node)
+    return Materialized(as_entry(node.name, node))
 
 
 def table_side(side: Node) -> Node:

@@ -15,6 +15,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 from dovetail.arguments import Rule
 from dovetail.errors import PlanError
 from dovetail.plan.checks import Keyed, known_field, refuse_key_type, signature
+from dovetail.plan.expressions import refuse_random
 from dovetail.plan.select import computed_field
 
 On: TypeAlias = Annotated[
@@ -103,7 +104,9 @@ def expression_type(name: str, argument: str, left: Keyed, column: Column) -> Da
     """The type of an argument that is an expression over a side's row."""
     row = _row(left)
     remedy = f"Its columns are those of {left.name}: {', '.join(row.names)}"
-    return computed_field(name, argument, row, column, remedy).dataType
+    field = computed_field(name, argument, row, column, remedy)
+    refuse_random(name, f"an expression in {argument}", field)
+    return field.dataType
 
 
 def _row(side: Keyed) -> StructType:

@@ -23,8 +23,9 @@ from pyspark.sql.types import (
 from dovetail.arguments import Rule
 from dovetail.columns import FILE_METADATA, quoted
 from dovetail.errors import PlanError
+from dovetail.plan.analysis import random_of
 from dovetail.plan.checks import known_field, refuse_duplicates
-from dovetail.plan.expressions import field_of
+from dovetail.plan.expressions import AGAIN, REMEDY, field_of, refuse_random
 from dovetail.plan.leaves import is_limited
 from dovetail.plan.nodes import Source
 from dovetail.plan.spans import Span, microseconds
@@ -95,6 +96,9 @@ def source_of(
             )
     if sequence is not None and log_partition is None and not shared_log:
         log_partition = F.lit(0)
+    random = random_of(frame) if frame.isStreaming else None
+    if random is not None:
+        raise PlanError(operator, f"its frame has {random}, {AGAIN}", REMEDY)
     schema = frame.schema.toNullable()
     partitioned = roles["log_partition="] is not None
     return Source(
@@ -162,7 +166,9 @@ class _Columns:
         else:
             column = given
         known = f"Known columns are {', '.join(self._frame.columns)}"
-        found = field_of(self._operator, argument, self._frame, column, known).dataType
+        field = field_of(self._operator, argument, self._frame, column, known)
+        refuse_random(self._operator, argument, field)
+        found = field.dataType
         if not isinstance(found, types):
             wanted = " or ".join(t.typeName() for t in types)
             shown = given if isinstance(given, str) else "the expression"

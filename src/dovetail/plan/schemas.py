@@ -24,14 +24,14 @@ Columns: TypeAlias = Annotated[
 
 
 def schema_of(operator: str, argument: str, given: Columns) -> StructType:
-    """The columns as a ``StructType``."""
+    """The columns as a ``StructType``, nullable at every depth."""
     if isinstance(given, str):
-        return parsed(operator, argument, given)
+        return parsed(operator, argument, given).toNullable()
     if isinstance(given, StructType):
-        return given
+        return given.toNullable()
     items = zip(given.names, given.types, strict=True) if isinstance(given, pa.Schema) else None
     fields = [_field(operator, argument, *item) for item in items or given.items()]
-    return StructType(fields)
+    return StructType(fields).toNullable()
 
 
 def parsed(operator: str, argument: str, text: str) -> StructType:

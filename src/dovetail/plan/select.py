@@ -168,7 +168,7 @@ def _analysed(
         column = item.column.alias(item.name) if item.name else item.column
         field = computed_field(operator, "select=", row, column, remedy, repeatable=repeatable)
         named.append(Selected(field.name, None, column))
-        computed[field.name] = StructField(field.name, field.dataType, True)
+        computed[field.name] = field
     return tuple(named), computed
 
 

@@ -29,18 +29,26 @@ AWithin: TypeAlias = Annotated[Within, Rule('a window such as dt.within(before="
 
 
 @validated
-def within(*, before: Span = "0 s", after: Span = "0 s", grace: Span = "0 s") -> Within:
+def within(*, before: Span | None = None, after: Span | None = None, grace: Span = "0 s") -> Within:
     """The window of a stream-stream join: R joins L when L.ts - before <= R.ts <= L.ts + after,
     both ends included.
 
-    Spans are texts such as ``"5 min"`` or ``datetime.timedelta``. ``before`` or ``after`` may be
+    Spans are texts such as ``"5 min"`` or ``datetime.timedelta``. At least one bound is given; the
+    other is ``"0 s"`` then. Equal times alone are ``before="0 s"``. ``before`` or ``after`` may be
     negative as long as the window is not empty: ``within(before="-1 min", after="5 min")`` joins
     what comes one to five minutes later. ``grace``: how much later than its window, in stream time,
     a record may still arrive.
 
-    Raises ``PlanError`` for what is not a span and for an empty window.
+    Raises ``PlanError`` for what is not a span, for no bound and for an empty window.
     Source: Kafka Streams join design, "windowed join"; KIP-77.
     """
+    if before is None and after is None:
+        raise PlanError(
+            "within",
+            "neither before= nor after= is given",
+            "Give at least one, such as after='5 min'; before='0 s', after='0 s' joins equal times",
+        )
+    before, after = before or "0 s", after or "0 s"
     before_us = microseconds("within", "before=", before, negative=True)
     after_us = microseconds("within", "after=", after, negative=True)
     grace_us = microseconds("within", "grace=", grace)

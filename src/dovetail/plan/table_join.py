@@ -1,6 +1,4 @@
-"""Two tables joined by key, as they are or over all of their history; and a table with its rows
-kept.
-"""
+"""Two tables joined by key, as they are or over all of their history."""
 
 from __future__ import annotations
 
@@ -9,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dovetail.errors import PlanError
-from dovetail.plan.joins import Call, as_entry, refuse_corrected, refuse_how, table_side
-from dovetail.plan.nodes import Describe, Join, Late, Node, Rows, Text
+from dovetail.plan.joins import Call, refuse_corrected, refuse_how, table_side
+from dovetail.plan.nodes import Join, Late, Node, Text
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -36,17 +34,6 @@ class HistoryJoin(TableJoin):
     corrects = True
 
 
-@dataclass(frozen=True, eq=False)
-class Materialized(Rows):
-    """A table with its rows kept in a stage of its own: only what changes a row passes."""
-
-    summary = "materialized"
-
-    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """What is kept."""
-        return {"materialized": describe(self.node)}
-
-
 def table_join(call: Call, late: Late) -> TableJoin:
     """Two tables joined by key."""
     left, right = table_side(call.left), table_side(call.right)
@@ -57,12 +44,6 @@ def table_join(call: Call, late: Late) -> TableJoin:
         _refuse_without_histories(call.name, left, right)
     kind = HistoryJoin if late == "history" else TableJoin
     return kind(left=left, right=right, **call.chosen(left, right))
-
-
-def materialized(node: Node) -> Materialized:
-    """A table with its rows kept."""
-    refuse_corrected(node.name, node)
-    return Materialized(as_entry(node.name, node))
 
 
 def _refuse_without_histories(name: str, left: Node, right: Node) -> None:

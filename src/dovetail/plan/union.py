@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from dovetail.columns import is_reserved
 from dovetail.errors import PlanError
 from dovetail.plan.checks import signature
-from dovetail.plan.joins import as_entry, refuse_corrected
+from dovetail.plan.joins import as_changes, refuse_corrected
 from dovetail.plan.nodes import Describe, Entry, Node
 from dovetail.plan.views import labelled, selected
 
@@ -93,7 +93,7 @@ def union(nodes: Sequence[Node], label: str | None, source: str | None = None) -
             )
         same = node.values.names == first.values.names
         part = node if same else replace(selected(node, first.values.names, {}), chosen=False)
-        parts.append(as_entry(name, part, exact=True))
+        parts.append(as_changes(name, part))
     if len(set(parts)) < len(parts):
         raise PlanError(name, f"one of {argument} is there twice", "Leave it out")
     return Union(parts=tuple(parts), label=label)

@@ -130,7 +130,8 @@ def _name_of(operator: str, columns: StructType, item: str | Column) -> str:
 
 def _field(operator: str, columns: StructType, name: str, item: object) -> StructField:
     if isinstance(item, Column):
-        return StructField(name, _resolved(operator, columns, item).dataType, True)
+        found = _resolved(operator, columns, item)
+        return StructField(name, found.dataType, True, found.metadata)
     return StructField(name, known_field(operator, "select=", item, columns).dataType, True)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -19,10 +21,11 @@ from pyspark.sql.types import (
 )
 
 from dovetail.arguments import Rule
-from dovetail.columns import TIMESTAMP
+from dovetail.columns import TIMESTAMP, quoted
 from dovetail.errors import PlanError
 from dovetail.plan.checks import known_field, refuse_duplicates, refuse_key_type, refuse_names
-from dovetail.plan.joins import as_entry, refuse_corrected
+from dovetail.plan.expressions import refuse_random
+from dovetail.plan.joins import as_changes, as_entry, refuse_corrected
 from dovetail.plan.nodes import Derived, Describe, Entry, Join, Node, Selected, Source
 from dovetail.plan.select import SIDES, computed_field, row_columns, session_for
 
@@ -34,6 +37,43 @@ Condition: TypeAlias = Annotated[
 Errors: TypeAlias = Literal["fail", "dead_letter"]
 """What a row does on which an expression fails: ``"fail"`` stops the query; ``"dead_letter"``
 leaves the row out, counts it in the observed metric ``<name>.failed``, and makes it a dead letter.
+"""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A text, the same in each row."""
+
+    value: str
+
+    def column(self) -> Column:
+        """It as Spark computes it."""
+        return F.lit(self.value)
+
+    def array(self, rows: pa.Table) -> pa.Array:
+        """It of some rows."""
+        return pa.array([self.value] * len(rows), pa.string())
+
+
+@dataclass(frozen=True)
+class FieldOf:
+    """A field of a column that is a struct."""
+
+    struct: str
+    field: str
+
+    def column(self) -> Column:
+        """It as Spark computes it."""
+        return F.col(quoted(self.struct)).getField(self.field)
+
+    def array(self, rows: pa.Table) -> pa.Array:
+        """It of some rows."""
+        return pc.struct_field(rows.column(self.struct).combine_chunks(), [self.field])
+
+
+Made: TypeAlias = str | Column | Constant | FieldOf
+"""What a column of a view is: a column by its name, an expression over the row, or what needs no
+Spark session.
 """
 
 
@@ -53,7 +93,7 @@ class View(Entry):
     node: Entry
     key: StructType
     values: StructType
-    columns: tuple[str | Column, ...]
+    columns: tuple[Made, ...]
     stream: bool = False
     condition: str | Column | None = None
     exploded: int | None = None
@@ -146,7 +186,7 @@ class View(Entry):
         """
         where = None if self.condition is None else describe.text(self, self.condition, self.seen)
         columns = [
-            ([field.name, describe.text(self, item, self.seen)], item)
+            ([field.name, _text(describe, self, item)], item)
             for field, item in zip(self.row, self.columns, strict=True)
         ]
         if needed is not None and self.letters is None:
@@ -167,6 +207,14 @@ class View(Entry):
         }
 
 
+def _text(describe: Describe, view: View, item: Made) -> str:
+    if isinstance(item, Constant):
+        return f"text {item.value}"
+    if isinstance(item, FieldOf):
+        return f"{quoted(item.struct)}.{quoted(item.field)}"
+    return describe.text(view, item, view.seen)
+
+
 def where(node: Node, condition: str | Column, errors: Errors = "fail") -> View:
     """The rows that meet a condition."""
     name = f"where of {node.name}"
@@ -177,7 +225,9 @@ def where(node: Node, condition: str | Column, errors: Errors = "fail") -> View:
     else:
         session_for(name, "condition=")
         column = F.expr(condition) if isinstance(condition, str) else condition
-        found = _resolved(name, "condition=", source, column).dataType
+        field = _resolved(name, "condition=", source, column)
+        refuse_random(name, "condition=", field)
+        found = field.dataType
     if not isinstance(found, BooleanType):
         raise PlanError(
             name,
@@ -241,10 +291,7 @@ def renamed(node: Node, names: Mapping[str, str]) -> View:
     source = _viewed(name, node)
     for column in names:
         known_field(name, "names=", column, source.row)
-    made = [
-        (StructField(names.get(field.name, field.name), field.dataType, True), field.name)
-        for field in source.row
-    ]
+    made = [(_called(field, names.get(field.name, field.name)), field.name) for field in source.row]
     keys = len(source.key)
     return _view(name, source, made[:keys], made[keys:])
 
@@ -277,7 +324,8 @@ def keyed_by(
 def as_records(node: Node) -> View:
     """A table's changes as a stream."""
     name = f"to_stream of {node.name}"
-    return _same(_viewed(name, node, exact=True), stream=True)
+    refuse_corrected(name, node)
+    return _same(as_changes(name, node), stream=True)
 
 
 def as_rows(node: Node) -> View:
@@ -305,13 +353,13 @@ def exploded(node: Node, column: str) -> View:
     return _view(name, source, _key_of(source), values, exploded=number)
 
 
-Made: TypeAlias = "Sequence[tuple[StructField, str | Column]]"
+_Fields: TypeAlias = Sequence[tuple[StructField, Made]]
 """Columns of a view, each with what it is made of."""
 
 
-def _viewed(name: str, node: Node, *, exact: bool = False) -> Entry:
+def _viewed(name: str, node: Node) -> Entry:
     refuse_corrected(name, node)
-    return as_entry(name, node, exact=exact)
+    return as_entry(name, node)
 
 
 def of_join(join: Join, errors: Errors) -> Node:
@@ -356,16 +404,37 @@ def _computed(selected: Selected) -> Column:
 def labelled(node: Node, column: str) -> View:
     """A table with its name in one more column of its key."""
     name = f"union of {node.name}"
-    session_for(name, "source=")
     source = _viewed(name, node)
-    label = (StructField(column, StringType(), False), F.lit(node.name))
+    label = (StructField(column, StringType(), True), Constant(node.name))
     values = [(field, field.name) for field in source.values]
     return _view(name, source, [*_key_of(source), label], values)
 
 
-def said(item: str | Column) -> str:
+def fields_of(name: str, node: Node, struct: str) -> View:
+    """The key, and in place of a column that is a struct its fields."""
+    source = _viewed(name, node)
+    row = source.values[struct].dataType
+    assert isinstance(row, StructType)
+    values = [(field, FieldOf(struct, field.name)) for field in row]
+    return _view(name, source, _key_of(source), values)
+
+
+def column_of(item: Made) -> Column:
+    """A column as Spark computes it."""
+    if isinstance(item, str):
+        return F.col(quoted(item))
+    return item if isinstance(item, Column) else item.column()
+
+
+def array_of(rows: pa.Table, item: Made) -> pa.ChunkedArray | pa.Array:
+    """A column that needs no Spark session, of some rows."""
+    assert not isinstance(item, Column), "an expression"
+    return rows.column(item) if isinstance(item, str) else item.array(rows)
+
+
+def said(item: Made) -> str:
     """A column or an expression in words."""
-    return item if isinstance(item, str) else str(item)[len("Column<'") : -len("'>")]
+    return item if isinstance(item, str) else str(column_of(item))[len("Column<'") : -len("'>")]
 
 
 def _in_text(name: str, text: str) -> bool:
@@ -388,13 +457,14 @@ def _same(
 
 
 def _view(
-    name: str, source: Entry, key: Made, values: Made, *, exploded: int | None = None
+    name: str, source: Entry, key: _Fields, values: _Fields, *, exploded: int | None = None
 ) -> View:
     names = [field.name for field, _ in (*key, *values)]
     refuse_names(name, names, "Give it another name")
     refuse_duplicates(name, names, "Give each of the columns its own name")
     for field, _ in key:
         refuse_key_type(name, field)
+        refuse_random(name, f"key column {field.name!r}", field)
     return View(
         node=source,
         key=StructType([field for field, _ in key]),
@@ -411,7 +481,7 @@ def _lenient(name: str, view: View, errors: Errors) -> View:
     return replace(view, letters=name) if lenient else view
 
 
-def _key_of(source: Entry) -> list[tuple[StructField, str | Column]]:
+def _key_of(source: Entry) -> list[tuple[StructField, Made]]:
     return [(field, field.name) for field in source.key]
 
 
@@ -426,9 +496,13 @@ def _named(
     """A column of a view, with its type, and what it is made of."""
     if isinstance(item, str):
         known = known_field(name, argument, item, source.row)
-        return StructField(new or item, known.dataType, True), item
-    found = _resolved(name, argument, source, item if new is None else item.alias(new))
-    return StructField(found.name, found.dataType, True), item
+        return _called(known, new or item), item
+    return _resolved(name, argument, source, item if new is None else item.alias(new)), item
+
+
+def _called(field: StructField, name: str) -> StructField:
+    """A field under another name."""
+    return StructField(name, field.dataType, True, field.metadata)
 
 
 def _resolved(name: str, argument: str, source: Entry, column: Column) -> StructField:

@@ -128,7 +128,8 @@ def refuse_other_stages(binding: Mapping[str, Any], plan: Plan, title: str) -> N
             title,
             f"the checkpoint has the state of {len(before)} stages, and the query has {len(now)}, "
             "as this version plans it",
-            "Go on with the version that wrote it, or start with a new checkpoint",
+            "Go on with the version that wrote it and, of a union of tables, the same emit=, or "
+            "start with a new checkpoint",
         )
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from dovetail.aggregates.aggregate import Aggregate
-from dovetail.aggregates.collect import CollectList, CollectSet
+from dovetail.aggregates.collect import CollectList, CollectSet, LastRow
 from dovetail.aggregates.distinct import CountDistinct
 from dovetail.aggregates.first_last import End
 from dovetail.aggregates.hyperloglog import ApproxCountDistinct
@@ -29,7 +29,7 @@ _KERNELS: dict[str, Any] = {
     kernel.__name__: kernel
     for kernel in (
         *(Count, ExactSum, ExactMean, FloatSum, FloatMean),
-        *(Extreme, ChangingExtreme, Top, End, CollectList, CollectSet),
+        *(Extreme, ChangingExtreme, Top, End, CollectList, CollectSet, LastRow),
         *(CountDistinct, ApproxCountDistinct),
     )
 }

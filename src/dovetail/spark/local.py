@@ -81,10 +81,9 @@ class Evaluator:
         return table.drop_columns([ROW]), table.column(ROW).combine_chunks(), letters
 
     def _frame(self, rows: pa.Table, columns: StructType) -> DataFrame:
-        nullable = StructType([StructField(f.name, f.dataType) for f in columns])
         # A copy: createDataFrame takes no slices of nested columns.
         whole = rows.select(columns.names).take(pa.array(np.arange(len(rows))))
-        return self.session.createDataFrame(whole, nullable)
+        return self.session.createDataFrame(whole, columns.toNullable())
 
 
 def _table(frame: DataFrame) -> pa.Table:

@@ -78,7 +78,10 @@ def _unwindowed(
         *(F.col(quoted(columns[name])).alias(name) for name in names),
         *(F.col(name) for name in kept),
     )
-    made = [F.col(quoted(c)) if isinstance(c, str) else c for c in node.columns]
+    made = [
+        F.col(quoted(c)) if isinstance(c, str) else wire.fitted(c, field.dataType)
+        for c, field in zip(node.columns, node.row, strict=True)
+    ]
     keys = len(node.key)
     return frame, [*made[:keys], *(F.when(~F.col(DELETED), c) for c in made[keys:])]
 
@@ -104,7 +107,9 @@ def _project(
         frame = row.select(
             *(F.col(quoted(name)) for name in kept),
             *(
-                F.when(present, s.column).alias(names[s.name])
+                F.when(present, wire.fitted(s.column, node.fields[s.name].dataType)).alias(
+                    names[s.name]
+                )
                 for s in computed
                 if s.column is not None
             ),

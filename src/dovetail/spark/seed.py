@@ -41,6 +41,7 @@ from dovetail.files import files_of
 from dovetail.physical.line import Step
 from dovetail.physical.output import output_of
 from dovetail.physical.stage import Stage
+from dovetail.plan.arrow import nullable
 from dovetail.plan.fingerprint import origins_of
 from dovetail.plan.nodes import Entry, Node, Source
 from dovetail.spark.frames import Streaming
@@ -124,7 +125,7 @@ def _rows(source: Source, frame: DataFrame) -> DataFrame:
         )
     for own in source.row:
         known = [one for one in frame.schema if one.name == own.name]
-        if len(known) != 1 or known[0].dataType != own.dataType:
+        if len(known) != 1 or nullable(known[0].dataType) != own.dataType:
             has = f"is {known[0].dataType.simpleString()}" if known else "is missing"
             raise PlanError(
                 source.title,

@@ -40,6 +40,11 @@ ATopology: TypeAlias = Annotated[
     _Planned, Rule("a Table or a Stream", lambda it: isinstance(getattr(it, "plan", None), Node))
 ]
 
+Topologies: TypeAlias = Annotated[
+    ATopology | Sequence[ATopology],
+    Rule("a Table or a Stream, or a list of them", lambda given: given not in ([], ())),
+]
+
 _LISTING = StructType(
     [
         StructField("stage", LongType(), False),
@@ -68,7 +73,7 @@ def read_state(
     as_of: Moment | None = None,
     keys: Keys | None = None,
     columns: ColumnNames | None = None,
-    topology: ATopology | None = None,
+    topology: Topologies | None = None,
 ) -> DataFrame:
     """What a query's checkpoint holds after a micro-batch: ``batch``, of those that Spark has kept,
     or the last one that is committed when this is called. The query may be running.
@@ -88,10 +93,10 @@ def read_state(
     aggregate, which is named as errors name it, the result of each group, of windows until they are
     closed. A table that several stages store is the same in all of them.
 
-    With ``topology``, the table that the query keeps, or one that it is made of, also the result of
-    a join of tables, by its name (``name=``), or of the whole where ``table`` is left out: it is
-    computed of the rows that are stored. Its ``_timestamp`` is the latest of the rows that make a
-    row.
+    With ``topology``, a table that the query keeps, one of several results too, also the result of
+    a join of tables that it is made of, by its name (``name=``), or of the whole where ``table`` is
+    left out: it is computed of the rows that are stored. Its ``_timestamp`` is the latest of the
+    rows that make a row. ``topology`` may be the list of all results of ``dt.run``, too.
 
     ``keys``: only the rows of these keys; pieces of the store that cannot hold them are not
     unpacked. ``columns``: only these, and of the values no others are unpacked.
@@ -105,10 +110,12 @@ def read_state(
     stored = Stored.of("read_state", spark, fspath(checkpoint), batch)
     names = [columns] if isinstance(columns, str) else columns
     if topology is not None:
-        node = result_named(stored, topology.plan, table)
-        if node is not None:
+        given = topology if isinstance(topology, Sequence) else [topology]
+        meant = result_named(stored, [one.plan for one in given], table)
+        if meant is not None:
+            node, whole = meant
             _refuse_for("a stored table", {"as_of": as_of, "keys": keys})
-            return _only(result(stored, topology.plan, node), names)
+            return _only(result(stored, whole, node), names)
     if table is None:
         _refuse_for("a table", {"as_of": as_of, "keys": keys, "columns": columns})
         return spark.createDataFrame(list(_listing(stored)), _LISTING)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from dovetail.errors import ConfigurationError
 from dovetail.physical.planner import plan_of
 from dovetail.physical.stage import Stage
 from dovetail.plan.aggregation import Aggregation
-from dovetail.plan.fingerprint import fingerprint, refuse_other
+from dovetail.plan.fingerprint import fingerprint, in_one_order, refuse_none_of, refuse_other
 from dovetail.plan.nodes import Entry, Node, Rows, Source
 from dovetail.plan.unwindowed import Unwindowed
 from dovetail.spark import static
@@ -22,20 +22,32 @@ from dovetail.spark.stored import Stored
 from dovetail.spark.stored_rows import last_versions, rows
 
 
-def result_named(stored: Stored, topology: Node, name: str | None) -> Node | None:
-    """The result that is meant in a topology to which the checkpoint must belong: its own where no
-    name is given; None where an input is.
+def result_named(
+    stored: Stored, results: Sequence[Node], name: str | None
+) -> tuple[Node, Node] | None:
+    """The result that is meant, and that of the query by which it is computed: of one result, which
+    the query must have, itself where no name is given; or of all of them. None where an input is.
     """
-    refuse_other([topology], topology.name, *stored.topology)
+    if len(results) == 1:
+        refuse_none_of(results[0], *stored.topology)
+    else:
+        title = " and ".join(node.name for node in results)
+        refuse_other(in_one_order(results), title, *stored.topology)
+    if name is None and len(results) > 1:
+        names = ", ".join(repr(node.name) for node in results)
+        raise ConfigurationError(
+            stored.caller, "topology= has several results", f"Name one of {names}, or give it alone"
+        )
     if name is None:
-        return topology
-    found = {n for n in topology.walk() if n.name == name and not isinstance(n, Entry)}
+        return results[0], results[0]
+    parts = {node: one for one in reversed(results) for node in one.walk()}
+    found = {n for n in parts if n.name == name and not isinstance(n, Entry)}
     found -= {part for n in found if isinstance(n, (Rows, Unwindowed)) for part in n.inputs}
     if len(found) > 1:
         raise ConfigurationError(
             stored.caller, f"several results are called {name!r}", "Tell them apart by name="
         )
-    return found.pop() if found else None
+    return next(((node, parts[node]) for node in found), None)
 
 
 def result(stored: Stored, topology: Node, node: Node) -> DataFrame:

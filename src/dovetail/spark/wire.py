@@ -15,6 +15,7 @@ from pyspark.sql.types import (
     DoubleType,
     FloatType,
     LongType,
+    MapType,
     StructField,
     StructType,
 )
@@ -50,7 +51,7 @@ from dovetail.physical.look_up import store_look_up
 from dovetail.physical.source import SourceSpec
 from dovetail.plan.look_up import LookUp
 from dovetail.plan.nodes import Entry, Source
-from dovetail.plan.views import View, said, views_of
+from dovetail.plan.views import Made, View, column_of, said, views_of
 from dovetail.sessions import attempted
 from dovetail.spark.look_up import answered
 
@@ -303,10 +304,10 @@ def viewed(view: View, read: Read, *, reports: bool = False) -> Read:
                 beside, carried = [*beside, FAILED], [*carried, FAILED]
             frame = frame.withColumn(FAILED, letter)
     if condition is not None:
-        met = F.coalesce(F.when(~gone, _column(condition)), F.lit(False))
+        met = F.coalesce(F.when(~gone, column_of(condition)), F.lit(False))
         kept = reduce(Column.__or__, _there(beside), met)
         frame = _without(frame, ~kept) if view.stream else frame.withColumn(DELETED, ~met)
-    made, keys = [*map(_column, columns)], len(view.key)
+    made, keys = [*map(_fitted, columns, view.row)], len(view.key)
     made = [*made[:keys], *(F.when(~gone, column) for column in made[keys:])]
     for there in _there(beside):
         made[:keys] = [F.when(~there, key) for key in made[:keys]]
@@ -410,8 +411,14 @@ def _letter(view: View, problems: Sequence[Column]) -> Column:
     )
 
 
-def _column(item: str | Column) -> Column:
-    return F.col(quoted(item)) if isinstance(item, str) else item
+def _fitted(item: Made, field: StructField) -> Column:
+    """A column as it is; what is computed for a field in its type, nullable at every depth."""
+    return fitted(item, field.dataType) if isinstance(item, Column) else column_of(item)
+
+
+def fitted(column: Column, type_: DataType) -> Column:
+    """A computed column of a plan's type, which may have nulls where the expression makes none."""
+    return column.cast(type_) if isinstance(type_, (ArrayType, MapType, StructType)) else column
 
 
 def with_foreign_key(
@@ -420,7 +427,7 @@ def with_foreign_key(
     """The frame with the foreign key in a column of this name; the key's parts; and on which rows
     it fails: never on a tombstone, which has none.
     """
-    key = attempted(frame.sparkSession, [_column(item) for item in items])
+    key = attempted(frame.sparkSession, [column_of(item) for item in items])
     failed = F.col(name).isNull()
     if deleted is not None:
         there = ~F.coalesce(deleted, F.lit(False))

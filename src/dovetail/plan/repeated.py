@@ -1,0 +1,37 @@
+"""Micro-batches that are run again, after a failure between a sink's commit and Spark's: they must
+make the same rows of the same rows, in state and in the keys of sinks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dovetail.plan.expressions import refuse_random
+from dovetail.plan.nodes import Entry, Node, Source
+from dovetail.plan.views import at_rest, views_of
+
+
+def refuse_random_state(result: Node) -> None:
+    """Refuse values that are others each time, such as ``rand()``, where what is computed of them
+    is stored. Those that come after all state, and are no key, are written anew with their row.
+    """
+    computed, views = at_rest(result)
+    last = set(_after_state(computed))
+    for node in dict.fromkeys(computed.walk()):
+        for field in () if node in last else node.values:
+            refuse_random(node.name, f"column {field.name!r}", field)
+    for view in views:
+        for field in view.key:
+            refuse_random(view.name, f"key column {field.name!r}", field)
+
+
+def _after_state(node: Node) -> Iterator[Node]:
+    """The nodes whose values are computed once all state has been kept: those of the last stage,
+    but for what it reads, and views of a stream that no stage keeps.
+    """
+    if not isinstance(node, Entry):
+        yield node
+        for part in node.inputs:
+            yield from _after_state(part)
+    elif node.stream and isinstance(node.base, Source):
+        yield from views_of(node)
