@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,6 +22,9 @@ from bench.parameters import slow_after
 
 import dovetail as dt
 from dovetail import testing
+from dovetail.engine import align
+from dovetail.operators.job import Batch
+from dovetail.physical.source import SourceSpec
 from dovetail.testing import Change, Driver
 from dovetail.topology import Topology
 
@@ -123,6 +127,64 @@ def test_without_alignment_it_would_not() -> None:
     expected = seen([c for r in records for c in feed(live, (left, right), [r])])
     emitted = [c for batch in throttled(records, "R") for c in feed(replay, (left, right), batch)]
     assert seen(emitted) != expected
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["running", "restarted"])
+def test_rows_that_waited_and_rows_that_come_pass_in_the_order_of_their_clocks(
+    restart: bool,
+) -> None:
+    """A micro-batch brings rows before, between, at and after the times of those that wait."""
+    left, right, joined = JOINS["table-table"]("1 min")
+    driver = Driver(joined)
+    feed(driver, (left, right), [("R", "a", "old", 1)])
+    waiting = [("L", "a", "w5", 5), ("L", "b", "w7", 7), ("L", "a", "w9", 9)]
+    assert [c.values for c in feed(driver, (left, right), waiting)] == [{"l": None, "r": "old"}]
+    if restart:
+        driver = Driver.restore(joined, driver.snapshot())
+    comes = [("L", "a", "c3", 3), ("L", "b", "c6", 6), ("L", "a", "c4", 4), ("L", "b", "c7", 7)]
+    # Rows of a log keep their order, so what comes after w9 has its clock.
+    emitted = feed(driver, (left, right), [*comes, ("R", "z", "new", 8)])
+    assert [c.values and c.values["l"] for c in emitted] == ["w5", "w7", None]
+    later = feed(driver, (left, right), [("R", "z", "x", 10), ("L", "b", "c10", 10)])
+    assert [c.values and c.values["l"] for c in later] == [
+        *("w9", "c3", "c6", "c4", "c7", "c10", None)
+    ]
+
+
+@pytest.mark.parametrize("partitioned", [False, True], ids=["one log", "partitions"])
+def test_what_is_let_through_has_the_clocks_of_its_logs(partitioned: bool) -> None:
+    """Of each log the rows in their order, with the largest time of the log so far as their clock;
+    without partitions those that waited, then those that come.
+    """
+    own = [(name, pa.int64()) for name in ("_hash", "_event_time")]
+    spec = SourceSpec(
+        "L",
+        pa.schema([*own, ("_deleted", pa.bool_()), ("k", pa.string())]),
+        1,
+        sequence=partitioned,
+        log_partition=partitioned,
+        clocked=True,
+    )
+
+    def rows(times: list[int], log: list[int], place: list[int]) -> pa.Table:
+        made = {"_hash": times, "_event_time": times, "_deleted": [False] * len(times)}
+        made |= {"k": list(map(str, times)), "_clock": times}
+        made |= {"_sequence": place, "_log_partition": log} if partitioned else {}
+        return pa.table(made).select(spec.wire_schema.names).cast(spec.wire_schema)
+
+    waited = rows([5, 8, 9], [1, 0, 1], [3, 1, 5])
+    waited = waited.append_column("_due", waited.column("_event_time"))
+    came = rows([3, 7, 99, 6], [0, 1, 0, 1], [0, 4, 2, 6])
+    clock = np.array([3, 7, 99, 7])
+    passing = np.array([True, True, False, True])
+    made = align._let_through(spec, waited, Batch(came, clock, clock), passing, clock)
+    times = made.rows.column("_event_time").to_pylist()
+    expected = {
+        False: ([5, 8, 9, 3, 7, 6], [5, 8, 9, 3, 7, 7]),
+        True: ([3, 8, 5, 7, 9, 6], [3, 8, 5, 7, 9, 9]),
+    }
+    assert (times, made.clock_us.tolist()) == expected[partitioned]
+    assert made.stream_us.tolist() == made.clock_us.tolist()
 
 
 def test_an_idle_side_is_not_waited_for() -> None:

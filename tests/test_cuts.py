@@ -239,7 +239,7 @@ def run(topology: Topology, batches: Sequence[Mapping[tuple[str, int], Any]], bu
                 rows = rows_of(sources[name], given, base, 0)
                 local.accept(sources[name], rows, partition)
         said(node, local.run(number, 0), number, found)
-    counts = sum((own.counts for own in local.buckets), Counter())
+    counts = sum((own.counts.number for own in local.buckets), Counter())
     return found, Counter({name: n for name, n in counts.items() if n})
 
 

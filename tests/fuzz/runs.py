@@ -50,7 +50,7 @@ class BulkDriver(testing.Driver):
 
     def feed(self, input_: Any, rows: pa.Table, partition: int = 0) -> None:
         """Rows of an input's partition for the next micro-batch."""
-        self.dropped += self._root.accept(input_.plan, rows, partition)
+        self._root.accept(input_.plan, rows, partition)
 
     def work(self) -> list[Change]:
         """One micro-batch of what was fed."""

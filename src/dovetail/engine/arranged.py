@@ -50,7 +50,7 @@ def arranged(source: SourceSpec, rows: pa.Table, counted: Mask | None) -> tuple[
     ``rows``: of ``travel_schema``; ``counted``: those that move stream time, None for all.
     """
     if not source.clocked:
-        return rows, _brought(source, rows)
+        return rows, _brought(source, rows, counted)
     if source.sequence:
         rows, counted = _in_log_order(source, rows, counted)
     time_us = rows.column(EVENT_TIME).to_numpy()
@@ -71,10 +71,12 @@ def arranged(source: SourceSpec, rows: pa.Table, counted: Mask | None) -> tuple[
     return rows, Arrived(int(clock_us[last].max()), runs, stairs)
 
 
-def _brought(source: SourceSpec, rows: pa.Table) -> Arrived:
+def _brought(source: SourceSpec, rows: pa.Table, counted: Mask | None) -> Arrived:
     """What rows of another stage say themselves."""
     known = STREAM_TIME in source.carries
     time_us = rows.column(STREAM_TIME if known else EVENT_TIME).to_numpy()
+    if counted is not None:
+        time_us = np.where(counted, time_us, NO_TIME)
     stairs = None
     if source.stairs and known:
         clock_us = time_us if source.ordered else rows.column(CLOCK).to_numpy()

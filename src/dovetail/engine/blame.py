@@ -9,7 +9,7 @@ batch, and only where one has failed.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -19,12 +19,11 @@ import pyarrow as pa
 from dovetail.arrays.timeline import Ints
 from dovetail.columns import HASH
 from dovetail.errors import BatchError, DovetailError, line_of
+from dovetail.operators.counts import shown
 from dovetail.operators.job import Done, Share
 from dovetail.physical.fragment import Fragment
 from dovetail.state.blobs import Blobs
 from dovetail.state.segment import SegmentCache
-
-_SHOWN_MAX = 80
 
 
 @contextmanager
@@ -59,13 +58,6 @@ def place_of(fragment: Fragment, bucket: int, share: Share | None = None) -> str
         rows = next(batch.rows for batch in share.batches if batch.rows.num_rows)
         parts.insert(1, f"key {shown(rows, fragment.key_columns, fragment.key_names)}")
     return "; ".join(parts)
-
-
-def shown(rows: pa.Table, columns: Sequence[int], names: Sequence[str]) -> str:
-    """The first row's values of some columns, under their users' names."""
-    values = (repr(rows.column(number)[0].as_py()) for number in columns)
-    own = names or [rows.schema.names[number] for number in columns]
-    return ", ".join(f"{n}={v[:_SHOWN_MAX]}" for n, v in zip(own, values, strict=True))
 
 
 def culprit(share: Share, run: Callable[[Share], Done], error: Exception) -> Share | None:

@@ -7,7 +7,6 @@ one topology in one task does. An operator that is alone reads the rows as they 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
@@ -32,6 +31,7 @@ from dovetail.columns import (
     TIE,
     key_name,
 )
+from dovetail.operators.counts import Counts
 from dovetail.operators.job import Batch, Cause, Done, Job, Share, minus_each, whole
 from dovetail.operators.registry import operate
 from dovetail.physical.fragment import Feed, no_window
@@ -92,7 +92,7 @@ def _run_all(share: Share) -> Done:
     }
     made: list[pa.Table | None] = []
     stores: dict[str, Runs] = {}
-    counts: Counter[str] = Counter()
+    counts: Counts = Counts()
     for number, operator in enumerate(operators):
         clock = _Clock(
             min((share.initial_us[n] for n in operator.clocks), default=NO_TIME),
@@ -112,7 +112,7 @@ def _run_all(share: Share) -> Done:
         ]
         done = operate(_job(share, number, fed, ranks, clock))
         stores |= _named(share, number, done)
-        counts += done.counts
+        counts.update(done.counts)
         if operator is not operators[-1]:
             made.append(_whole_output(done))
     tables = chain([] if done.output is None else [done.output], done.chunks)
@@ -226,7 +226,7 @@ def _fed(
     source: SourceSpec,
     rows: pa.Table | None,
     clock: _Clock,
-    counts: Counter[str],
+    counts: Counts,
 ) -> pa.Table:
     """An operator's rows (``SourceSpec.wire_schema``) from those that it is fed."""
     if rows is None:
@@ -239,8 +239,8 @@ def _fed(
         at_us = clock.at_us[rows.column(SEQUENCE).to_numpy()]
         lost = _without_window(columns[others - 2], at_us, feed.looks)
         there = pc.invert(rows.column(DELETED)).to_numpy(zero_copy_only=False)
-        metric = no_window(share.sources[feed.number])
-        counts[metric] += int(np.count_nonzero(lost & there))
+        own = share.sources[feed.number]
+        counts.add_rows(no_window(own), own, rows, np.flatnonzero(lost & there))
         for number in (others - 2, others - 1):
             columns[number] = pc.if_else(pa.array(~lost), columns[number], None)
     hash_ = pa.array(stable_hash(columns[:keys])) if feed.rehashed else rows.column(HASH)

@@ -6,7 +6,6 @@ driver; what differs is how rows come and go (``engine.flow``) and where the blo
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,6 +25,7 @@ from dovetail.engine.logs import in_effect
 from dovetail.engine.pieces import Piece, batch_of
 from dovetail.engine.slices import Slices
 from dovetail.engine.stock import Stock, table_of
+from dovetail.operators.counts import Counts
 from dovetail.operators.job import Batch, Share
 from dovetail.physical.fragment import Fragment
 from dovetail.state import manifest as manifests
@@ -51,7 +51,7 @@ class Processed:
     changes: Iterable[pa.Table]
     again_us: int | None = None
     time: Time | None = None
-    counts: Counter[str] = field(default_factory=Counter)
+    counts: Counts = field(default_factory=Counts)
 
 
 class Time(NamedTuple):
@@ -129,7 +129,7 @@ def _process(
         cache=cache,
     )
     shares = Slices(share, stock, SLICE_BYTES).shares() if sliced else iter([(share, True)])
-    counts: Counter[str] = Counter()
+    counts: Counts = Counts()
     changes = _worked(shares, before, after, held, counts, bucket)
     first = next(changes, None)
     changes = chain(() if first is None else (first,), changes)
@@ -141,7 +141,7 @@ def _worked(
     manifest: Manifest,
     after: Manifest,
     held: Mapping[str, Runs],
-    counts: Counter[str],
+    counts: Counts,
     bucket: int,
 ) -> Iterator[pa.Table]:
     """The changes that shares make, one after the other, each on the state that the one before it

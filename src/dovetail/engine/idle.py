@@ -75,6 +75,8 @@ def heard(known_us: Times, pieces: Sequence[Piece], now_us: int, hears: frozense
     """
     times = [*known_us]
     for piece in pieces:
+        if piece.high_time_us == NO_TIME and piece.source not in hears:
+            continue  # nothing but rows that are no records
         at_us = piece.heard_us if piece.source in hears else now_us
         times[piece.source] = max(at_us, times[piece.source] or NO_TIME)
     return tuple(now_us if time in (None, NO_TIME) else time for time in times)

@@ -6,7 +6,6 @@ What runs is what Spark's workers run, on the same bytes; only the way between t
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,6 +26,7 @@ from dovetail.columns import (
     EVENT_TIME,
     FOREIGN,
     HASH,
+    LETTER,
     POSITION,
     STREAM_TIME,
     aggregated_name,
@@ -40,6 +40,7 @@ from dovetail.engine.idle import Idle
 from dovetail.engine.pack import DEAD_LETTERS, Letters, Packer, Tag, pack, packed, unpack_piece
 from dovetail.engine.pieces import Piece
 from dovetail.errors import PlanError
+from dovetail.operators.counts import Counts
 from dovetail.operators.in_order import merge
 from dovetail.operators.look_up import Answering, Caches
 from dovetail.physical.delta_join import DeltaJoin
@@ -52,6 +53,7 @@ from dovetail.physical.output import held_columns
 from dovetail.physical.stage import Port, Stage
 from dovetail.plan.arrow import arrow_schema
 from dovetail.plan.look_up import LookUp
+from dovetail.plan.metrics import metric
 from dovetail.plan.nodes import Source
 from dovetail.plan.views import View, array_of, views_of
 from dovetail.state.blobs import MemoryBlobs
@@ -104,7 +106,7 @@ class Buckets:
     def __init__(self, fragment: Fragment) -> None:
         self.fragment = fragment
         self.blobs = [MemoryBlobs() for _ in range(fragment.buckets)]
-        self.counts: Counter[str] = Counter()
+        self.counts: Counts = Counts()
         self._cache = SegmentCache()
 
     def process(
@@ -119,11 +121,11 @@ class Buckets:
                 done = process(self.fragment, own, blobs, self._cache, now_us, number, idle)
                 for table in done.changes:
                     yield number, table
-                self.counts += done.counts
+                self.counts.update(done.counts)
                 if done.time is not None:
                     yield number, done.time
 
-    def restore(self, counts: Counter[str], blobs: Sequence[dict[str, bytes]]) -> None:
+    def restore(self, counts: Counts, blobs: Sequence[dict[str, bytes]]) -> None:
         """Go back to what was counted and stored before."""
         self.blobs, self.counts = [MemoryBlobs(one) for one in blobs], counts
         self._cache = SegmentCache()
@@ -135,13 +137,14 @@ class Local:
     Rows come as tables of their source's columns with ``_event_time``, ``_deleted`` and
     ``_sequence``. ``key_hash``: the function that places keys; ``expressions``: what evaluates
     those of the topology, which is refused where it has some and there is nothing. ``failed``
-    counts the rows that views leave out, and those on which a foreign key fails, by metric.
+    counts the rows that views leave out, and those on which a foreign key fails, by metric;
+    ``dropped`` those that packing leaves out.
     """
 
     def __init__(self, plan: Plan, key_hash: Hash, expressions: Expressions | None = None) -> None:
         self.plan, self.hash, self._expressions = plan, key_hash, expressions
         self.idle: Idle | None = None
-        self.failed: Counter[str] = Counter()
+        self.failed, self.dropped = Counts(), 0
         self.by_stage: dict[Stage, Buckets] = {}
         self.given: dict[Port, Pieces] = {}
         self.letters: list[pa.Table] = []
@@ -164,9 +167,16 @@ class Local:
         """The buckets of all stages that have state, in the order in which these run."""
         return list(self.by_stage.values())
 
-    def accept(self, source: Source, rows: pa.Table, partition: int = 0) -> int:
-        """Take rows of a source, of an input partition, for the next micro-batch; returns how many
-        are of no use.
+    @property
+    def counted(self) -> Counts:
+        """What all stages have counted, but for what is dropped."""
+        counts = self.failed.copy()
+        for buckets in self.buckets:
+            counts.update(buckets.counts)
+        return counts
+
+    def accept(self, source: Source, rows: pa.Table, partition: int = 0) -> None:
+        """Take rows of a source, of an input partition, for the next micro-batch.
 
         Raises ``DataError`` for rows that cannot be placed in time, and takes none.
         """
@@ -175,21 +185,27 @@ class Local:
             for reading in self._readings
             if reading.port.origin is source
         ]
-        for held, pieces, _ in offers:
+        for held, pieces, counts in offers:
+            self.count(counts)
             # Pieces of one input come in the order of their numbers.
             first = len(held)
             held += [(b, replace(piece, number=first + piece.number)) for b, piece in pieces]
-        return sum(dropped for _, _, dropped in offers)
+
+    def count(self, counts: Counts) -> None:
+        """Count what packing has left out; of what is dropped there is one number for all."""
+        for name in [name for name in counts.number if name.endswith(".dropped")]:
+            self.dropped += counts.number.pop(name)
+        self.failed.update(counts)
 
     @contextmanager
     def whole(self) -> Iterator[None]:
         """A block that raises leaves state and counts as they were, and nothing accepted."""
-        failed, buckets = self.failed.copy(), self.buckets
+        failed, dropped, buckets = self.failed.copy(), self.dropped, self.buckets
         before = [(b.counts.copy(), [dict(one.blobs) for one in b.blobs]) for b in buckets]
         try:
             yield
         except BaseException:
-            self.failed, self.letters = failed, []
+            self.failed, self.dropped, self.letters = failed, dropped, []
             self.given = {port: [] for port in self.given}
             for one, (counts, blobs) in zip(buckets, before, strict=True):
                 one.restore(counts, blobs)
@@ -218,17 +234,20 @@ class Local:
             assert self._expressions is not None
             made, which, letters = self._expressions.viewed(view, rows)
             if reports and len(letters):
-                self.failed[f"{view.name}.failed"] += len(letters)
+                row = letters.column(LETTER)[0].as_py()
+                self.failed.add(metric(view.name, "failed"), len(letters), row)
                 self.letters += [letters] if self.plan.dead_letters else []
             carried = rows.drop_columns([*view.node.row.names, DELETED]).take(which)
             return _beside(made, carried)
         if view.condition is not None:
-            met = rows.column(view.condition).fill_null(False)
-            met = pc.and_not(met, rows.column(DELETED))
-            gone = rows.schema.get_field_index(DELETED)
-            rows = (
-                rows.filter(met) if view.stream else rows.set_column(gone, DELETED, pc.invert(met))
-            )
+            gone = rows.column(DELETED)
+            met = pc.and_(rows.column(view.condition), pc.invert(gone)).fill_null(False)
+            if view.stream:
+                rows = rows.filter(met)
+            else:
+                left_out = pc.if_else(gone.fill_null(False), True, pa.scalar(None, pa.bool_()))
+                number = rows.schema.get_field_index(DELETED)
+                rows = rows.set_column(number, DELETED, pc.if_else(met, False, left_out))
         made = pa.table([array_of(rows, i) for i in view.columns], names=view.row.names)
         if view.exploded is not None:
             lists = made.column(view.exploded).combine_chunks()
@@ -249,7 +268,7 @@ class Local:
             for own, values in answering.results(rows, live)
         ]
         if reports and answering.dropped:
-            self.failed[f"{view.label or view.name}.dropped"] += answering.dropped
+            self.failed.add(metric(view.label or view.name, "dropped"), answering.dropped)
         columns = [*carried, *view.values.names]
         types = dict(zip(rows.schema.names, rows.schema.types, strict=True))
         types |= {field.name: field.type for field in arrow_schema(view.values)}
@@ -282,9 +301,9 @@ class Local:
 
     def pieces(
         self, reading: Reading, tables: Sequence[pa.Table], partition: int = 0
-    ) -> tuple[Pieces, int]:
+    ) -> tuple[Pieces, Counts]:
         """What every bucket gets of an input's rows, through the bytes that Spark would move, and
-        how many rows were dropped.
+        what was left out.
         """
         port = reading.port
         made = [self._wire_rows(reading, table) for table in tables]
@@ -292,11 +311,14 @@ class Local:
         labels = range(reading.stage.fragment.buckets)
         packer = Packer(reading.reader, reading.number, port.source, labels, port.by)
         rows = [row for piece in pack([packer], batches, partition) for row in piece.to_pylist()]
-        dropped, failed = np.sum([row["counts"] or (0, 0) for row in rows] or [(0, 0)], axis=0)
+        counted = Counts()
+        for row in rows:
+            said = zip(row["counts"] or (), row["examples"] or (), strict=True)
+            for name, (number, example) in zip(reading.counts, said, strict=False):
+                counted.add(name, number, example)
         if reading.fails:
-            self.failed[f"{port.source.name}.failed"] += int(failed)
             self._letters(reading, batches)
-        return [_piece(row) for row in rows], int(dropped)
+        return [_piece(row) for row in rows], counted
 
     def _letters(self, reading: Reading, batches: Sequence[pa.RecordBatch]) -> None:
         """Keep the rows on which the foreign key of an input fails, where they are asked for."""
@@ -367,7 +389,8 @@ class _MicroBatch(Flow[Made, Packed]):
         tables = [*rows.changes]
         yield from rows.passing
         for reading in step.readings:
-            pieces, _ = self._local.pieces(reading, tables)
+            pieces, counts = self._local.pieces(reading, tables)
+            self._local.count(counts)
             yield from (Parcel(reading.reader, *own) for own in pieces)
         for to in (*step.relays, step.result):
             if to is not None:

@@ -7,7 +7,6 @@ and the log of the row that is there.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -19,6 +18,7 @@ from dovetail.arrays.grouping import by_key
 from dovetail.arrays.timeline import NO_TIME, Ints, arrival_order
 from dovetail.columns import DELETED, EVENT_TIME, HASH, LOG_PARTITION, SEQUENCE
 from dovetail.laws.logs import replacing
+from dovetail.operators.counts import Counts
 from dovetail.operators.job import Share
 from dovetail.physical.fragment import logs_of, replaced
 from dovetail.physical.source import SourceSpec, unique
@@ -31,7 +31,7 @@ FORGOTTEN_US = 7 * 24 * 3600 * 1_000_000
 _BEFORE_ALL = int(np.iinfo(np.int64).min)
 
 
-def in_effect(share: Share, counts: Counter[str]) -> tuple[Share, dict[str, Runs]]:
+def in_effect(share: Share, counts: Counts) -> tuple[Share, dict[str, Runs]]:
     """The share without the rows that have no effect, which are counted; and the stores that say of
     keys from which log their rows are.
     """
@@ -49,7 +49,8 @@ def in_effect(share: Share, counts: Counter[str]) -> tuple[Share, dict[str, Runs
         if len(rows) and (known is not None or _has_several(rows)):
             kept = _kept(share, number, known)
             if len(kept) < len(rows):
-                counts[replaced(source)] += len(rows) - len(kept)
+                lost = np.delete(np.arange(len(rows)), kept)
+                counts.add_rows(replaced(source), source, rows, lost)
                 batches[number] = batches[number].of(kept, rows.take(pa.array(kept)))
         if known is not None:
             stores[logs_of(name)] = known.runs

@@ -22,10 +22,11 @@ from dovetail.arrays.hashing import stable_hash
 from dovetail.arrays.timeline import NO_TIME, Mask
 from dovetail.columns import DELETED, EVENT_TIME, HASH, LETTER, OPERATOR, PLACE, PROBLEM
 from dovetail.engine.arranged import arranged
-from dovetail.engine.blame import shown
 from dovetail.engine.pieces import Piece
 from dovetail.errors import DataError
+from dovetail.operators.counts import Counts, example_of, shown
 from dovetail.physical.source import SourceSpec
+from dovetail.plan.metrics import Kind, metric
 from dovetail.state.ipc import COMPRESSED, from_ipc, to_ipc
 
 PACKED = pa.schema(
@@ -34,6 +35,7 @@ PACKED = pa.schema(
         ("high_time_us", pa.int64()),
         ("heard_us", pa.int64()),
         ("counts", pa.list_(pa.int64())),
+        ("examples", pa.list_(pa.string())),
         *((name, pa.binary()) for name in ("runs", "stairs", "payload")),
     ]
 )
@@ -100,11 +102,13 @@ class Packer(Packing):
 
     What no join can use is counted as dropped and, unless it keeps time, dropped: rows with a
     null in the key, but for streams whose records appear without a match, and a stream's records
-    without a value, but where they are aggregated. Rows whose foreign key fails are counted as
-    failed, and dropped. ``counts`` has both. ``by``: the columns that rows are partitioned by, by
-    default the key.
+    without a value, but where these may become a table's rows. Rows whose foreign key fails are
+    counted as failed, and dropped. ``by``: the columns that rows are partitioned by, by default the
+    key.
 
-    Rows of ``source.travel_schema`` come in, ``_deleted`` left out where no row is; where the
+    Rows of ``source.travel_schema`` come in, ``_deleted`` left out where no row is, and null where
+    a condition leaves a table's row out: it takes its key's former row away, but is no record of
+    the table, so it moves no stream time. Where the
     foreign key may fail, a last column that is null where it does not. Rows of ``PACKED`` go, one
     per bucket and about ``_FLUSH_BYTES`` of input.
     """
@@ -121,16 +125,30 @@ class Packer(Packing):
         """Begin with an input partition."""
         return _Buckets(self, partition)
 
-    def sound(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows whose foreign key did not fail, under their own names."""
-        if self.source.fallible:
-            failure = batch.column(batch.num_columns - 1)
-            batch = batch.select(range(batch.num_columns - 1))
-            if failure.null_count < len(failure):
-                batch = batch.filter(failure.is_null())
-        return self._named(batch)
+    def sound(self, batch: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
+        """The rows whose foreign key did not fail, under their own names; others are counted."""
+        if not self.source.fallible:
+            return self._named(batch)
+        failure = batch.column(batch.num_columns - 1)
+        batch = self._named(batch.select(range(batch.num_columns - 1)))
+        if failure.null_count < len(failure):
+            self._count(counts, "failed", batch.filter(failure.is_valid()))
+            batch = batch.filter(failure.is_null())
+        return batch
 
-    def usable(self, batch: pa.RecordBatch) -> pa.Array | None:
+    def of_use(self, batch: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
+        """The rows that a join can use, or that move its stream time; the others are counted."""
+        usable = self._usable(batch)
+        if usable is None or usable.true_count == len(usable):
+            return batch
+        self._count(counts, "dropped", batch.filter(pc.invert(usable)))
+        return batch if self.source.keeps_time else batch.filter(usable)
+
+    def _count(self, counts: Counts, kind: Kind, rows: pa.RecordBatch) -> None:
+        first = pa.Table.from_batches([rows.slice(0, 1)])
+        counts.add(metric(self.source.name, kind), len(rows), example_of(first, self.source))
+
+    def _usable(self, batch: pa.RecordBatch) -> pa.Array | None:
         """Which rows a join can use, None for all of them."""
         usable = []
         needs_value = self.source.stream and not self.source.valueless
@@ -184,7 +202,12 @@ class Packer(Packing):
             table = table.add_column(schema.get_field_index(DELETED), DELETED, none)
         if not table.schema.equals(schema):
             table = table.cast(schema)
-        table, arrived = arranged(self.source, table, self._counted(table))
+        counted, deleted = self._counted(table), table.column(DELETED)
+        if deleted.null_count:
+            there = deleted.is_valid().to_numpy()
+            counted = there if counted is None else counted & there
+            table = table.set_column(schema.names.index(DELETED), DELETED, deleted.fill_null(True))
+        table, arrived = arranged(self.source, table, counted)
         tag = replace(tag, high_time_us=arrived.high_us, runs=arrived.runs, stairs=arrived.stairs)
         if not self.by:
             return packed(table, self.labels, tag)
@@ -211,16 +234,11 @@ class _Buckets(Pack):
 
     def _begin(self) -> None:
         self._held: list[pa.RecordBatch] = []
-        self._bytes = self._dropped = self._failed = 0
+        self._bytes, self._counts = 0, Counts()
 
     def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         packer = self._packer
-        taken = packer.sound(batch)
-        self._failed += batch.num_rows - taken.num_rows
-        usable = packer.usable(taken)
-        if usable is not None:
-            self._dropped += len(usable) - usable.true_count
-            taken = taken if packer.source.keeps_time else taken.filter(usable)
+        taken = packer.of_use(packer.sound(batch, self._counts), self._counts)
         if taken.num_rows:
             packer.refuse_timeless(taken)
             self._held.append(taken)
@@ -229,10 +247,10 @@ class _Buckets(Pack):
             yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        if self._held or self._dropped or self._failed:
-            counts = (self._dropped, self._failed)
+        if self._held or self._counts.number:
             packer = self._packer
-            tag = Tag(packer.reader, packer.number, self._partition, self._number, counts=counts)
+            tag = Tag(packer.reader, packer.number, self._partition, self._number)
+            tag = tag.counting(self._counts, packer.source.counts)
             yield packer.packed(self._held, tag)
             self._number += 1
             self._begin()
@@ -313,7 +331,7 @@ class _Whole(Pack):
 @dataclass(frozen=True)
 class Tag:
     """To whom some packed rows go, what every bucket hears of them (``pieces.Piece``), and how many
-    rows had no use, by the packing's own ``counts``.
+    rows had no use, and an ``example`` of each kind, by the packing's own metrics.
     """
 
     reader: int
@@ -322,9 +340,19 @@ class Tag:
     number: int
     high_time_us: int = NO_TIME
     counts: Sequence[int] = ()
+    examples: Sequence[str | None] = ()
     runs: pa.Table | None = None
     stairs: pa.Table | None = None
     heard_us: int = NO_TIME
+
+    def counting(self, counts: Counts, metrics: Sequence[str]) -> Tag:
+        """The tag with what has been counted by these metrics."""
+        number, examples = counts.number, counts.examples
+        return replace(
+            self,
+            counts=[number[name] for name in metrics],
+            examples=[examples.get(name) for name in metrics],
+        )
 
 
 def packed(
@@ -363,12 +391,13 @@ def _beating(reader: int, beat: Piece) -> Tag:
 def _tagged(labels: Sequence[int], tag: Tag, payloads: pa.Array) -> pa.RecordBatch:
     rows = len(labels)
     numbers = (tag.reader, tag.source, tag.partition, tag.number)
-    counts = [list(tag.counts) or None] + [None] * (rows - 1)
+    counts, examples = ([[*of] or None] + [None] * (rows - 1) for of in (tag.counts, tag.examples))
     columns = [
         pa.array(labels, pa.int32()),
         *(pa.array([number] * rows, pa.int32()) for number in numbers),
         *(pa.array([time] * rows, pa.int64()) for time in (tag.high_time_us, tag.heard_us)),
         pa.array(counts, pa.list_(pa.int64())),
+        pa.array(examples, pa.list_(pa.string())),
         *(_to_all(said, rows) for said in (tag.runs, tag.stairs)),
         payloads,
     ]

@@ -33,6 +33,7 @@ from dovetail.errors import PlanError
 from dovetail.io.formats import Format, Part, Place, kept
 from dovetail.plan.checks import refuse_duplicates
 from dovetail.plan.expressions import field_of
+from dovetail.plan.metrics import metric
 from dovetail.plan.nodes import Source
 from dovetail.plan.spans import Span, microseconds
 
@@ -366,7 +367,7 @@ def _sound(
         )
         checked = F.when(fits, F.lit(True)).otherwise(F.raise_error(error).cast("boolean"))
         return kept(rows, checked), None
-    counted = rows.observe(f"{name}.malformed", F.count_if(~fits).alias("records"))
+    counted = rows.observe(metric(name, "malformed"), F.count_if(~fits).alias("records"))
     with_unread = None
     if malformed == "dead_letter":
         letter = F.struct(

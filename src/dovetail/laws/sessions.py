@@ -53,7 +53,8 @@ class Forest:
 
     ``event``: int64[n], the event that makes it, ABSENT for a stored one; ``ref``: int64[n], a
     stored one's number, ABSENT for others; ``low``: int64[n], the first that is below it, itself
-    where none is; ``start_us``, ``end_us``: int64[n]. ``late``: how many events are dropped.
+    where none is; ``start_us``, ``end_us``: int64[n]. ``late``: the
+    events that are dropped.
     """
 
     event: Ints
@@ -61,7 +62,7 @@ class Forest:
     low: Ints
     start_us: Ints
     end_us: Ints
-    late: int
+    late: Ints
 
     @property
     def below(self) -> tuple[Ints, Ints]:
@@ -144,7 +145,7 @@ def forest(
     joins, first, last = _behind(
         line, group[late], time_us[late], arrival[late], closing_us[late], gap_us
     )
-    dropped, late = len(late) - int(np.count_nonzero(joins)), late[joins]
+    dropped, late = late[~joins], late[joins]
     held_first, held_last = np.split(place[len(fresh) :], 2)
     low = np.concatenate((low, first[joins], held_first))
     high = np.concatenate((high, last[joins], held_last))

@@ -16,7 +16,7 @@ import numpy as np
 
 from dovetail.arrays.grouping import by_group_and_time
 from dovetail.arrays.search import bisect, last_below
-from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline
+from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline
 
 LATEST = int(np.iinfo(np.int64).max)
 """As a time: whatever the latest version is."""
@@ -41,7 +41,8 @@ def within_retention(timeline: Timeline, source: int, clock_us: Ints, retention_
     source's stream time as each event comes.
     """
     own: Mask = timeline.source == source
-    return own & (timeline.event_time_us >= clock_us - retention_us)
+    horizon_us = np.where(clock_us == NO_TIME, NO_TIME, clock_us - retention_us)
+    return own & (timeline.event_time_us >= horizon_us)
 
 
 def newest(timeline: Timeline, counted: Mask, stored_time_us: Ints) -> Mask:

@@ -8,9 +8,8 @@ Source: Kafka Streams join design, "KTable Aggregate", "Windowed Aggregate"; spe
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -36,10 +35,12 @@ from dovetail.columns import DELETED, EVENT_TIME, HASH, INSTRUCTION
 from dovetail.errors import DataError
 from dovetail.laws.retract import SILENT
 from dovetail.laws.windows import assign, open_windows, running_max
+from dovetail.operators.counts import Counts
 from dovetail.operators.job import Done, Job, minus, output, picked
 from dovetail.operators.parts import Parts, Read, parts_of
 from dovetail.operators.table_join import Pool
 from dovetail.physical.groups import WINDOW_TYPE, Aggregation
+from dovetail.plan.metrics import metric
 from dovetail.state.table_state import TableState
 
 Columns: TypeAlias = Sequence[pa.Array]
@@ -67,24 +68,29 @@ def run(job: Job, law: Aggregation) -> Done:
     return Done(results, runs, counts=counted(job, law, updated.late))
 
 
-def counted(job: Job, law: Aggregation, late: int) -> Counter[str]:
-    """So many records came for windows when they were closed."""
-    return Counter(dict.fromkeys(law.counts(job.sources), late))
+def counted(job: Job, law: Aggregation, late: Ints) -> Counts:
+    """The records that came for windows when they were closed: the batch's rows, each as often as
+    windows were.
+    """
+    counts, source = Counts(), job.sources[0]
+    if law.windows is not None:
+        counts.add_rows(metric(source.name, "late"), source, job.batches[0].rows, late)
+    return counts
 
 
 @dataclass(frozen=True)
 class Updated:
     """What a batch updates: ``events``, a row's update of a group each; ``values``: per column what
     the updates bring; ``emitted``: the updates after which a result is emitted, in the order of the
-    results; ``cause``: the batch's row for which; ``late``: how many windows were closed when a
-    record came for them.
+    results; ``cause``: the batch's row for which; ``late``: the batch's rows that came for windows
+    when these were closed.
     """
 
     events: Timeline
     values: Sequence[Columns]
     emitted: Ints
     cause: Ints
-    late: int = 0
+    late: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 def _updated(job: Job, law: Aggregation) -> Updated:
@@ -103,7 +109,7 @@ def _updated(job: Job, law: Aggregation) -> Updated:
     clock_us = job.clock_of(0, 0)[order]
     record, start = assign(time, windows.size_us, windows.advance_us)
     open_ = open_windows(start + windows.size_us, clock_us[record], windows.grace_us)
-    late = len(open_) - int(np.count_nonzero(open_))
+    late = order[record[~open_]]
     record, start = record[open_], start[open_]
     row = order[record]
     events = timeline_of_windows(
@@ -115,7 +121,8 @@ def _updated(job: Job, law: Aggregation) -> Updated:
     )
     row = row[events.row]
     values = values_of(job, law, table, row)
-    return _each_emitted(events, values, row, np.ones(len(row), np.bool_), late)
+    made = _each_emitted(events, values, row, np.ones(len(row), np.bool_))
+    return replace(made, late=late)
 
 
 def timeline_of_windows(
@@ -142,13 +149,11 @@ def bounds(start: Ints, end: Ints) -> list[pa.Array]:
     return [pa.array(at, pa.int64()).cast(WINDOW_TYPE) for at in (start, end)]
 
 
-def _each_emitted(
-    events: Timeline, values: Sequence[Columns], row: Ints, emits: Mask, late: int = 0
-) -> Updated:
+def _each_emitted(events: Timeline, values: Sequence[Columns], row: Ints, emits: Mask) -> Updated:
     """Every update that ``emits``, as it happens."""
     emitted = np.flatnonzero(emits)
     emitted = emitted[np.argsort(events.arrival[emitted])]
-    return Updated(events, values, emitted, row[emitted], late)
+    return Updated(events, values, emitted, row[emitted])
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,6 @@ Source: spec/view.
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pyarrow as pa
 
@@ -20,9 +18,11 @@ from dovetail.arrays.timeline import Ints, Timeline, timeline
 from dovetail.columns import EVENT_TIME, HASH
 from dovetail.laws.deduplicate import first_of_each, near
 from dovetail.laws.table_join import Changes
+from dovetail.operators.counts import Counts
 from dovetail.operators.job import Done, Job, minus, picked
 from dovetail.operators.table_join import emitted
 from dovetail.physical.operators import Deduplicate
+from dovetail.plan.metrics import Kind, metric
 from dovetail.state.history import HistoryState
 
 
@@ -41,7 +41,11 @@ def run(job: Job, law: Deduplicate) -> Done:
     repeated = near(group[asked], time_us[asked], known_group, known_us, law.within_us)
     fresh = asked[~repeated]
     event = fresh[first_of_each(group[fresh], time_us[fresh], law.within_us)]
-    counts = (np.count_nonzero(late), len(asked) - len(event))
+    counts, source, rows = Counts(), job.sources[0], job.batches[0].rows
+    comes_out = np.isin(asked, event, assume_unique=True)
+    left_out: dict[Kind, Ints] = {"late": np.flatnonzero(late), "repeated": asked[~comes_out]}
+    for kind, which in left_out.items():
+        counts.add_rows(metric(source.name, kind), source, rows, events.row[which])
     _keep(store, events, event)
     event = np.append(event, np.flatnonzero(null))
     event = event[np.argsort(events.arrival[event])]
@@ -56,7 +60,7 @@ def run(job: Job, law: Deduplicate) -> Done:
     return Done(
         emitted(job, events, changes, [picked(values, row)]),
         {name: store.runs},
-        counts=Counter(dict(zip(law.counts(job.sources), counts, strict=True))),
+        counts=counts,
     )
 
 

@@ -10,7 +10,6 @@ Source: spec/view.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,9 +40,11 @@ from dovetail.columns import (
 )
 from dovetail.laws.arrival import Stairs, as_due
 from dovetail.laws.expire import Lives, lives
+from dovetail.operators.counts import Counts
 from dovetail.operators.job import END_OF_TIME, Cause, Done, Job, output, whole
 from dovetail.operators.table_join import Pool
 from dovetail.physical.operators import Expire, expiry
+from dovetail.plan.metrics import metric
 from dovetail.state.queue import QueueState
 from dovetail.state.run_state import Located
 from dovetail.state.table_state import TableState
@@ -66,10 +67,12 @@ def run(job: Job, law: Expire) -> Done:
         made, late = versions.output(changes), versions.late
         versions.keep(store, queue)
     else:
-        made, late = None, 0
+        made, late = None, np.zeros(0, np.int64)
         store.expire(store.horizon_us)
     stores = {name: store.runs, expiry(name): queue.runs}
-    return Done(made, stores, counts=Counter(dict.fromkeys(law.counts(job.sources), late)))
+    counts, source = Counts(), job.sources[0]
+    counts.add_rows(metric(source.name, "late"), source, job.batches[0].rows, late)
+    return Done(made, stores, counts=counts)
 
 
 def _read_us(job: Job) -> int:
@@ -202,9 +205,10 @@ class _Versions:
         )
 
     @property
-    def late(self) -> int:
-        """How many records had expired as they came."""
-        return int(np.count_nonzero(self.lives.late & (self.row != ABSENT)))
+    def late(self) -> Ints:
+        """The rows of the batch that had expired as they came."""
+        late: Ints = self.row[self.lives.late & (self.row != ABSENT)]
+        return late
 
     def changes(self) -> _Changes:
         """All changes. What expires does so before the record that moves stream time there, of

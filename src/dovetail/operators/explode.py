@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,11 +11,13 @@ import pyarrow as pa
 
 from dovetail.aggregates.multiset import classes, elements, sizes
 from dovetail.arrays.equality import arrays_equal, canonical, rows_equal
-from dovetail.arrays.timeline import ABSENT, Ints
+from dovetail.arrays.timeline import ABSENT, Ints, Mask
 from dovetail.laws.explode import Elements, emitted, last_of_each
+from dovetail.operators.counts import Counts
 from dovetail.operators.job import Done, Job, output
 from dovetail.operators.row_changes import RowChanges
 from dovetail.physical.operators import Explode
+from dovetail.plan.metrics import Kind, metric
 
 
 def run(job: Job, law: Explode) -> Done:
@@ -30,12 +31,16 @@ def run(job: Job, law: Explode) -> Done:
     columns = job.sources[0].value_columns
     rows = [changes.pool.values(refs, columns) for refs in (changes.old, changes.new)]
     found, value = _elements([side.pop(law.column) for side in rows], law)
-    counts = Counter(dict.fromkeys(law.counts(job.sources), 0))
+    source, rows_of_batch = job.sources[0], job.batches[0].rows
+    counts = Counts()
     if not law.position:
         null = value.is_null().to_numpy(zero_copy_only=False)
         repeated = found.repeated & ~null
-        lost = [int(np.count_nonzero(one & found.is_new)) for one in (null, repeated)]
-        counts = Counter(dict(zip(counts, lost, strict=True)))
+        left_out: dict[Kind, Mask] = {"null_element": null, "repeated": repeated}
+        for kind, one in left_out.items():
+            lost = changes.event[found.change[one & found.is_new]]
+            name = metric(source.name, kind)
+            counts.add_rows(name, source, rows_of_batch, changes.events.row[lost])
         found, value = _where(found, value, np.flatnonzero(~(null | repeated)))
     which = emitted(found, changes.events.arrival[changes.event])
     if job.operator.emit == "batch":
@@ -57,7 +62,7 @@ def run(job: Job, law: Explode) -> Done:
         position=job.manifest.position,
         cause=job.causes(changes.events).of(event),
     )
-    changes.keep(job, store)
+    counts.update(changes.keep(job, store))
     stores = {job.operator.names[0]: store.runs}
     return Done(made if len(event) else None, stores, counts=counts)
 

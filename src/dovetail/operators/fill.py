@@ -4,8 +4,6 @@ key's last row, filled.
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,9 +20,11 @@ from dovetail.arrays.timeline import (
 )
 from dovetail.errors import DataError
 from dovetail.laws.fill import former
+from dovetail.operators.counts import Counts
 from dovetail.operators.job import Done, Job, output
 from dovetail.operators.table_join import Pool, latest
 from dovetail.physical.operators import Fill
+from dovetail.plan.metrics import metric
 
 
 def run(job: Job, law: Fill) -> Done:
@@ -70,7 +70,8 @@ def run(job: Job, law: Fill) -> Done:
         position=job.manifest.position,
         cause=job.causes(events).of(event),
     )
-    counts = Counter(dict.fromkeys(law.counts(job.sources), missing))
+    counts = Counts()
+    counts.add(metric(job.sources[0].name, "unsent"), missing)
     stores = {job.operator.names[0]: store.runs}
     return Done(made if len(event) else None, stores, counts=counts)
 

@@ -21,6 +21,7 @@ from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, time
 from dovetail.columns import EPOCH, INSTRUCTION, PLACE, SEQUENCE
 from dovetail.laws.foreign_key_join import BEFORE, EMIT, SETTLED, fan_out, low_half
 from dovetail.laws.table_join import preserved
+from dovetail.operators.counts import Counts
 from dovetail.operators.job import Done, Job, output
 from dovetail.operators.subscriptions import (
     Right,
@@ -30,6 +31,7 @@ from dovetail.operators.subscriptions import (
     right_of,
     subscriptions_of,
 )
+from dovetail.operators.table_join import count_ignored
 from dovetail.physical.operators import ForeignKeyJoin
 
 _ROWS_MAX = 50_000
@@ -59,7 +61,10 @@ def run(job: Job, law: ForeignKeyJoin) -> Done:
         results = _net(law, events, table, subscriptions, initial, results)
     chunks = _chunks(job, law, events, table, subscriptions, results)
     stores.keep(job, events, table.counted, subscriptions, counted[1])
-    return Done(None, stores.runs, chunks=chunks)
+    ignored, current = Counts(), np.zeros(len(events.row), np.bool_)
+    current[table.changes] = True
+    count_ignored(ignored, job, 1, events, table.counted, current)
+    return Done(None, stores.runs, chunks=chunks, counts=ignored)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, time
 from dovetail.columns import DELETED, EVENT_TIME
 from dovetail.laws.history_join import Corrections, Points, correct
 from dovetail.laws.versioning import LATEST, batch_versions
+from dovetail.operators.counts import Counts
 from dovetail.operators.job import Done, Job, minus_each, output, picked
-from dovetail.operators.table_join import counts, keep
+from dovetail.operators.table_join import count_ignored, counts, keep
 from dovetail.physical.operators import HistoryJoin
 from dovetail.state.history import HistoryState
 
@@ -48,9 +49,12 @@ def run(job: Job, law: HistoryJoin) -> Done:
         )
         parts.append((event[found.record], found))
     emitted = _output(job, law, events, pools, parts)
+    ignored = Counts()
     for source, store in enumerate(stores):
         keep(job, source, store, events, counted[source])
-    return Done(emitted, {n: s.runs for n, s in zip(job.operator.names, stores, strict=True)})
+        count_ignored(ignored, job, source, events, counted[source])
+    runs = {n: s.runs for n, s in zip(job.operator.names, stores, strict=True)}
+    return Done(emitted, runs, counts=ignored)
 
 
 def _points(

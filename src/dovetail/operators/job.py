@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -13,6 +12,7 @@ import pyarrow as pa
 from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Rows, Timeline
 from dovetail.columns import CLOCK, DELETED, EVENT_TIME, HASH, ORDER, SEQUENCE, STREAM_TIME, TIE
 from dovetail.laws.arrival import Stairs, before_all
+from dovetail.operators.counts import Counts
 from dovetail.physical.fragment import Fragment, Operator
 from dovetail.physical.source import SourceSpec
 from dovetail.state.blobs import Blobs
@@ -296,7 +296,7 @@ class Done:
     rows: int = 0
     chunks: Iterable[pa.Table] = ()
     later: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
+    counts: Counts = field(default_factory=Counts)
 
 
 def minus_each(time_us: Ints, span_us: int) -> Ints:

@@ -6,8 +6,6 @@ Stored is each key's last row: its group and the columns that are aggregated.
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pyarrow as pa
 
@@ -19,9 +17,10 @@ from dovetail.laws.retract import SILENT, moves
 from dovetail.operators.job import Done, Job
 from dovetail.operators.row_changes import RowChanges, emitted
 from dovetail.physical.groups import Retract
+from dovetail.plan.metrics import metric
 
 
-def run(job: Job, law: Retract) -> Done:
+def run(job: Job, _: Retract) -> Done:
     """The rows that leave and enter groups, in the order of the records."""
     source = job.sources[0]
     store = job.table_store(0)
@@ -52,8 +51,9 @@ def run(job: Job, law: Retract) -> Done:
         INSTRUCTION: pa.array(np.where(said.silent[change] & ~enters, SILENT, 0)),
     }
     rows |= job.causes(changes.events).of(event).arrays
-    changes.keep(job, store)
-    (metric,) = law.counts(job.sources)
-    counts = Counter({metric: int(np.count_nonzero((changes.new != ABSENT) & nowhere))})
+    counts = changes.keep(job, store)
+    lost = changes.event[(changes.new != ABSENT) & nowhere]
+    rows_lost = changes.events.row[lost]
+    counts.add_rows(metric(source.name, "null_group"), source, job.batches[0].rows, rows_lost)
     stores = {job.operator.names[0]: store.runs}
     return Done(pa.table(rows) if len(event) else None, stores, counts=counts)

@@ -12,15 +12,24 @@ import pyarrow as pa
 
 from dovetail.arrays.timeline import Ints, Mask, Timeline, timeline, versions
 from dovetail.laws.versioning import newest
+from dovetail.operators.counts import Counts
 from dovetail.operators.job import Job
-from dovetail.operators.table_join import Pool, TableStore, counts, keep, latest, time_of
+from dovetail.operators.table_join import (
+    Pool,
+    TableStore,
+    count_ignored,
+    counts,
+    keep,
+    latest,
+    time_of,
+)
 
 
 @dataclass(frozen=True)
 class RowChanges:
     """The changes of the only source's rows, by the ``event`` of each; ``old``, ``new``: the row
     before and after in ``pool``, ABSENT for none. Of a versioned table only those of the latest
-    version are changes; ``counted``: the events that it takes.
+    version, ``current``, are changes; ``counted``: the events that it takes.
     """
 
     events: Timeline
@@ -29,6 +38,7 @@ class RowChanges:
     new: Ints
     pool: Pool
     counted: Mask
+    current: Mask | None
 
     @classmethod
     def of(cls, job: Job, store: TableStore) -> RowChanges:
@@ -42,7 +52,7 @@ class RowChanges:
         before, after = versions(events, 0, located.present, current)
         event = np.arange(len(events.row)) if current is None else np.flatnonzero(current)
         pool = Pool(job.batches[0].rows, located, events.groups)
-        return cls(events, event, before[event], after[event], pool, counted)
+        return cls(events, event, before[event], after[event], pool, counted, current)
 
     def in_order(self, of_old: Mask, of_new: Mask) -> tuple[Ints, Mask]:
         """What is emitted of old rows and of new ones, in the order of the records, of the old row
@@ -53,9 +63,12 @@ class RowChanges:
         order = np.argsort(2 * self.events.arrival[self.event[change]] + is_new)
         return change[order], is_new[order]
 
-    def keep(self, job: Job, store: TableStore) -> None:
-        """Store the rows after the batch."""
+    def keep(self, job: Job, store: TableStore) -> Counts:
+        """Store the rows after the batch; what is counted of those that change nothing."""
         keep(job, 0, store, self.events, self.counted)
+        ignored = Counts()
+        count_ignored(ignored, job, 0, self.events, self.counted, self.current)
+        return ignored
 
 
 def emitted(

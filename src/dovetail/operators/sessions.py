@@ -57,7 +57,7 @@ def run(job: Job, law: Aggregation) -> Done:
     changed = batch.changed()
     emitted = batch.net(changed) if job.operator.emit == "batch" else batch.each()
     batch.keep(store, changed)
-    return Done(emitted, {law.GROUPS: store.runs}, counts=counted(job, law, made.late))
+    return Done(emitted, {law.GROUPS: store.runs}, counts=counted(job, law, events.row[made.late]))
 
 
 @dataclass(frozen=True)

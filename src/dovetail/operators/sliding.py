@@ -66,14 +66,13 @@ def run(job: Job, law: Aggregation) -> Done:
         later = sum(batch.windows.emitted(*cut) for cut in cuts) - len(first)
     groups.keep(store)
     _keep(job, records, events, open_)
-    late = len(open_) - int(np.count_nonzero(open_))
     return Done(
         first,
         {law.GROUPS: store.runs, law.RECORDS: records.runs},
         job.manifest.rows + len(open_),
         chunks=emitted,
         later=later,
-        counts=counted(job, law, late),
+        counts=counted(job, law, events.row[~open_]),
     )
 
 

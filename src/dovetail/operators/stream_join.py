@@ -8,7 +8,6 @@ joined with itself has one history.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,9 +20,11 @@ from dovetail.arrays.hashing import stable_hash
 from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, timeline
 from dovetail.columns import EVENT_TIME, HASH, SEQUENCE
 from dovetail.laws.stream_join import NEVER, Arrivals, Pairs, Window, stream_times
+from dovetail.operators.counts import Counts
 from dovetail.operators.job import Cause, Done, Job, minus, output, picked
 from dovetail.operators.stream_join_side import Meeting, Side, Stores
 from dovetail.physical.operators import StreamJoin
+from dovetail.plan.metrics import metric
 
 
 def run(job: Job, law: StreamJoin) -> Done:
@@ -65,8 +66,30 @@ def run(job: Job, law: StreamJoin) -> Done:
         job.manifest.rows + len(events.row),
         chunks=tables,
         later=count - (0 if first is None else len(first)),
-        counts=Counter(dict.fromkeys(law.counts(job.sources), meeting.too_late)),
+        counts=_counted(job, law, events, [event for event, _ in arrivals], meeting, sides),
     )
+
+
+def _counted(
+    job: Job,
+    law: StreamJoin,
+    events: Timeline,
+    event: Sequence[Ints],
+    meeting: Meeting,
+    sides: Sequence[Side],
+) -> Counts:
+    """The records that are lost on all sides of their source, and the pairs that are not made;
+    ``event``: per side its events.
+    """
+    counts = Counts()
+    if (name := law.too_late(job.sources)) is not None:
+        counts.add(name, meeting.too_late)
+    for source in law.lossy:
+        lost = np.logical_and.reduce([side.lost for side in sides if side.source == source])
+        spec, rows = job.sources[source], job.batches[source].rows
+        row = events.row[event[law.sides.index(source)][lost]]
+        counts.add_rows(metric(spec.name, "late"), spec, rows, row)
+    return counts
 
 
 def _arrival(events: Timeline, side: int, roles: int) -> Ints:

@@ -92,8 +92,8 @@ class Side:
 
     Its rows are numbered: first the stored ones that the other side's records meet (``met``), then
     those that waited for this batch (``waiting``), then the batch's, in the order of the source.
-    ``arrivals``: its records; ``alone``: which of them found no match on arrival, where
-    the side is preserved; ``identity``: per number, the row's number for good; ``first_match``: per
+    ``arrivals``: its records; ``unpaired``: which of them found no match on arrival;
+    ``identity``: per number, the row's number for good; ``first_match``: per
     number, the arrival of the first record of this batch that joins the row, ``NEVER`` for none.
     ``met_group``: the groups of the rows that are met.
     Where unmatched rows wait (``waits``): ``closes``: per number, when the row closes; ``joined``:
@@ -115,7 +115,7 @@ class Side:
     waiting: pa.Table
     met: pa.Table
     met_group: Ints
-    alone: Mask
+    unpaired: Mask
     first_match: Ints
     closes: Ints
     joined: Mask
@@ -157,7 +157,7 @@ class Side:
             else stores.queues[side].schema.empty_table(),
             met=stores.histories[source].schema.empty_table(),
             met_group=none,
-            alone=np.full(len(event), preserved(law.how)[side]),
+            unpaired=np.ones(len(event), np.bool_),
             first_match=none,
             closes=none,
             joined=np.zeros(0, np.bool_),
@@ -235,6 +235,19 @@ class Side:
 
     def _due(self, time_us: Ints) -> Ints:
         return first_due(self.window.limit(self.side, time_us), self.stream_us)
+
+    @property
+    def alone(self) -> Mask:
+        """Which records found no match on arrival, where the side is preserved."""
+        return self.unpaired & self.preserved
+
+    @property
+    def lost(self) -> Mask:
+        """Which records join nothing, as they come later than they are kept and found no match on
+        arrival, and are not emitted alone.
+        """
+        kept_us = self.stream_us[self.arrivals.arrival] - self.window.retention_us
+        return self.unpaired & (not self.preserved) & (self.arrivals.time_us < kept_us)
 
     def closing(self) -> Ints:
         """The numbers of the rows that close in this batch and have not been joined by then; a
@@ -333,7 +346,7 @@ class Meeting:
         for cut in self.cuts:
             for own, other, possible in self._possible(cut):
                 pairs = self._made(own, other, possible)
-                own.alone[pairs.row] = False
+                own.unpaired[pairs.row] = False
                 np.minimum.at(other.first_match, pairs.other, own.arrivals.arrival[pairs.row])
                 self.made += len(pairs.row)
                 self.too_late += len(possible.row) - len(pairs.row)

@@ -19,6 +19,7 @@ from dovetail.arrays.timeline import (
     ABSENT,
     NO_TIME,
     Ints,
+    Mask,
     Timeline,
     arrival_order,
     timeline,
@@ -29,9 +30,18 @@ from dovetail.laws.arrival import before_all
 from dovetail.laws.stream_join import NEVER
 from dovetail.laws.table_join import look_up
 from dovetail.laws.versioning import LATEST, as_of, batch_versions
+from dovetail.operators.counts import Counts
 from dovetail.operators.job import Batch, Done, Job, picked, whole
-from dovetail.operators.table_join import Pool, TableStore, counts, emitted, keep
+from dovetail.operators.table_join import (
+    Pool,
+    TableStore,
+    count_ignored,
+    counts,
+    emitted,
+    keep,
+)
 from dovetail.physical.operators import StreamTableJoin
+from dovetail.plan.metrics import metric
 from dovetail.state.history import HistoryState
 from dovetail.state.queue import QueueState
 
@@ -52,10 +62,12 @@ def run(job: Job, law: StreamTableJoin) -> Done:
     asked = np.flatnonzero(events.source == stream)
     reference = {stream: events.row[asked]}
     pools: dict[int, Pool] = {}
+    past = np.zeros(len(asked), np.bool_)
     stores = {source: job.table_store(source) for source in sources if source != stream}
     null = any_null(events.keys, events.groups)[events.group[asked]]
     for source, store in stores.items():
-        found, pools[source] = _find(job, source, store, events, asked)
+        found, pools[source], gone = _find(job, source, store, events, asked)
+        past |= gone & (found == ABSENT)
         reference[source] = np.where(null, ABSENT, found)
     changes = look_up(law.tree, events, asked, reference)
     values = job.batches[stream].rows.select(job.sources[stream].value_columns).columns
@@ -66,21 +78,30 @@ def run(job: Job, law: StreamTableJoin) -> Done:
         for source, refs in zip(law.leaves, changes.reference, strict=True)
     ]
     result = emitted(job, events, changes, leaves)
+    ignored = Counts()
     for source, store in stores.items():
-        keep(job, source, store, events, counts(job, events, source))
+        taken = counts(job, events, source)
+        keep(job, source, store, events, taken)
+        count_ignored(ignored, job, source, events, taken)
         runs[names[source]] = store.runs
-    return Done(result, runs, numbered)
+    if past.any():
+        spec, lost = job.sources[stream], np.setdiff1d(asked[past], changes.event)
+        too_old = metric(spec.name, "too_old")
+        ignored.add_rows(too_old, spec, job.batches[stream].rows, events.row[lost])
+    return Done(result, runs, numbered, counts=ignored)
 
 
 def _find(
     job: Job, source: int, store: TableStore, events: Timeline, asked: Ints
-) -> tuple[Ints, Pool]:
-    """What each of the ``asked`` events finds in a table, and where the references lead."""
+) -> tuple[Ints, Pool, Mask]:
+    """What each of the ``asked`` events finds in a table, where the references lead, and which of
+    the events are older than the table's history.
+    """
     rows = job.batches[source].rows
     if not isinstance(store, HistoryState):
         located = store.locate(events.hash, events.keys)
         refs = versions(events, source, located.present)[1][asked]
-        return refs, Pool(rows, located, events.groups)
+        return refs, Pool(rows, located, events.groups), np.zeros(len(asked), np.bool_)
     retention_us = job.sources[source].versioned_us
     assert retention_us is not None
     group, arrival, time = (a[asked] for a in (events.group, events.arrival, events.event_time_us))
@@ -97,7 +118,7 @@ def _find(
     new = np.where(events.deleted[fresh], ABSENT, len(asked) + events.row[fresh])
     stood = np.where(newer, fresh_time, located.event_time_us) <= time
     refs = np.where(stood, np.where(newer, new, old), ABSENT)
-    return refs, Pool(rows, located, len(asked))
+    return refs, Pool(rows, located, len(asked)), past
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,9 @@ def run(job: Job, law: Subscribe) -> Done:
         left_preserved=preserved(law.how)[0],
     )
     rows = _table(job, changes, said, (former, present))
-    changes.keep(job, store)
-    return Done(rows if len(rows) else None, {job.operator.names[0]: store.runs})
+    ignored = changes.keep(job, store)
+    stores = {job.operator.names[0]: store.runs}
+    return Done(rows if len(rows) else None, stores, counts=ignored)
 
 
 def _table(

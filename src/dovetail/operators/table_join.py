@@ -23,9 +23,11 @@ from dovetail.arrays.timeline import (
 from dovetail.columns import EVENT_TIME
 from dovetail.laws.table_join import Changes, Stored, join_tables, net_changes
 from dovetail.laws.versioning import LATEST, batch_versions, newest, within_retention
+from dovetail.operators.counts import Counts
 from dovetail.operators.job import Done, Job, output, picked
 from dovetail.physical.fragment import Operator
 from dovetail.physical.operators import TableJoin
+from dovetail.plan.metrics import metric
 from dovetail.state.history import HistoryState
 from dovetail.state.run_state import Located
 from dovetail.state.table_state import TableState
@@ -69,9 +71,12 @@ def run(job: Job, law: TableJoin) -> Done:
         for source, refs in zip(law.leaves, changes.reference, strict=True)
     ]
     result = emitted(job, events, changes, leaves)
+    ignored = Counts()
     for source in sources:
         keep(job, source, stores[source], events, counted[source])
-    return Done(result, {n: s.runs for n, s in zip(operator.names, stores, strict=True)})
+        count_ignored(ignored, job, source, events, counted[source], current.get(source))
+    stored_runs = {n: s.runs for n, s in zip(operator.names, stores, strict=True)}
+    return Done(result, stored_runs, counts=ignored)
 
 
 def latest(store: TableStore, events: Timeline) -> Located:
@@ -87,6 +92,31 @@ def counts(job: Job, events: Timeline, source: int) -> Mask:
     if retention_us is None or job.sources[source].in_order:
         return events.source == source  # type: ignore[no-any-return]
     return within_retention(events, source, job.clocks_of(source, events), retention_us)
+
+
+def count_ignored(
+    counts: Counts,
+    job: Job,
+    source: int,
+    events: Timeline,
+    taken: Mask,
+    current: Mask | None = None,
+) -> None:
+    """Count the records of a versioned table that are not ``taken``, for its history has gone past
+    them; and those that are not ``current``, where only each key's latest version is of use.
+
+    Rows that a condition leaves out travel as tombstones, so tombstones of such a view are not
+    counted.
+    """
+    spec, rows = job.sources[source], job.batches[source].rows
+    if spec.versioned_us is None:
+        return
+    own = events.source == source
+    if spec.loose:
+        own &= ~events.deleted
+    counts.add_rows(metric(spec.name, "too_old"), spec, rows, events.row[own & ~taken])
+    if current is not None:
+        counts.add_rows(metric(spec.name, "late"), spec, rows, events.row[own & taken & ~current])
 
 
 def keep(job: Job, source: int, store: TableStore, events: Timeline, counted: Mask) -> None:

@@ -40,6 +40,6 @@ def run(job: Job, law: ToChanges) -> Done:
         position=job.manifest.position,
         cause=job.causes(changes.events).of(event),
     )
-    changes.keep(job, store)
+    ignored = changes.keep(job, store)
     stores = {job.operator.names[0]: store.runs}
-    return Done(made if len(event) else None, stores)
+    return Done(made if len(event) else None, stores, counts=ignored)

@@ -12,6 +12,7 @@ from dovetail.arguments import Rule
 from dovetail.columns import DELETED, EVENT_TIME, POSITION, VISIBLE, key_name, value_name
 from dovetail.physical.law import Law, Store, table_of
 from dovetail.physical.source import SourceSpec, unique
+from dovetail.plan.metrics import metric
 from dovetail.plan.spans import written
 from dovetail.plan.windows import Windows
 
@@ -240,9 +241,9 @@ def replaced(source: SourceSpec) -> str:
     """The metric of an input's rows that are older than the row of their key, which another log has
     brought.
     """
-    return f"{source.name}.replaced"
+    return metric(source.name, "replaced")
 
 
 def no_window(source: SourceSpec) -> str:
     """The metric of an input's rows that look in a window that is none or no longer kept."""
-    return f"{source.name}.no_window"
+    return metric(source.name, "no_window")

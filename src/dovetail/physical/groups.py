@@ -13,7 +13,8 @@ from dovetail.aggregates.collect import LastRow
 from dovetail.aggregates.multiset import Listing
 from dovetail.aggregates.user_defined import UserDefined
 from dovetail.columns import WINDOW_END, WINDOW_START
-from dovetail.physical.law import Accumulated, Law, Sources, Store, table_of
+from dovetail.physical.law import Accumulated, Law, Sources, Store, not_latest, table_of
+from dovetail.plan.metrics import metric
 from dovetail.plan.windows import Windows
 
 WINDOW_TYPE = pa.timestamp("us", "UTC")
@@ -52,8 +53,8 @@ class Retract(Law):
         return dict.fromkeys(super().stores(sources), kept)
 
     def counts(self, sources: Sources) -> list[str]:
-        """The rows with a null among the columns that they are grouped by."""
-        return [f"{sources[0].name}.null_group"]
+        """The rows that change no latest version, or have a null among what they are grouped by."""
+        return [*not_latest(sources), metric(sources[0].name, "null_group")]
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ class Aggregation(Law):
 
     def counts(self, sources: Sources) -> list[str]:
         """The records that came for a window when it was closed."""
-        return [] if self.windows is None else [f"{sources[0].name}.late"]
+        return [] if self.windows is None else [metric(sources[0].name, "late")]
 
 
 @dataclass(frozen=True)

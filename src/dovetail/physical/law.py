@@ -13,6 +13,7 @@ import pyarrow as pa
 from dovetail.aggregates.aggregate import Aggregate
 from dovetail.columns import EVENT_TIME, is_reserved
 from dovetail.physical.source import SourceSpec, unique
+from dovetail.plan.metrics import metric
 from dovetail.plan.nodes import Entry
 
 Sources: TypeAlias = Sequence[SourceSpec]
@@ -100,6 +101,17 @@ class Store:
         """The stores that are read with it."""
         lists = (name for result in self.results for name in result.lists)
         return (*((self.without,) if self.without else ()), *lists)
+
+
+def too_old(sources: Sequence[SourceSpec]) -> list[str]:
+    """The metrics of records that the histories of versioned tables have gone past."""
+    return [metric(s.name, "too_old") for s in sources if s.versioned_us is not None]
+
+
+def not_latest(sources: Sequence[SourceSpec]) -> list[str]:
+    """The metrics of records of versioned tables of which only the latest version is of use."""
+    late = [metric(s.name, "late") for s in sources if s.versioned_us is not None]
+    return [*too_old(sources), *late]
 
 
 def table_of(sources: Sources, number: int, *, key: int | None = None) -> Store:

@@ -45,6 +45,12 @@ class Reading:
         return any(view.letters is not None for view in views[self.reported :])
 
     @property
+    def counts(self) -> list[str]:
+        """The metrics of rows that are left out as they are packed, and that it reports."""
+        counts = self.port.source.counts
+        return counts if self.fails else counts[:1]
+
+    @property
     def failure(self) -> str:
         """What a row has that is left out because something fails on it."""
         assert self.port.input is not None

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from dovetail.laws.stream_join import Unmatched, Window
 from dovetail.laws.table_join import How, Join, Leaf, Tree, leaves, preserved
-from dovetail.physical.law import Law, Sources, Store, table_of
+from dovetail.physical.law import Law, Sources, Store, not_latest, table_of, too_old
 from dovetail.plan import (
     joins,
     nodes,
@@ -29,6 +29,7 @@ from dovetail.plan.deduplicated import Deduplicated
 from dovetail.plan.expired import Expired
 from dovetail.plan.exploded import Exploded
 from dovetail.plan.filled import Filled
+from dovetail.plan.metrics import metric
 from dovetail.plan.nodes import Entry, Node
 from dovetail.plan.spans import written
 from dovetail.plan.views import View
@@ -50,6 +51,10 @@ class TableJoin(Law):
     def leaves(self) -> tuple[int, ...]:
         """The source of each leaf."""
         return tuple(leaves(self.tree))
+
+    def counts(self, sources: Sources) -> list[str]:
+        """The records that change no latest version."""
+        return not_latest(sources)
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,11 @@ class StreamTableJoin(Law):
             holds = f"records that wait, for {written(self.grace_us)}"
             kept[stream] = replace(kept[stream], holds=holds, kind="queue", span_us=0)
         return kept
+
+    def counts(self, sources: Sources) -> list[str]:
+        """The tables' records that histories have gone past, and the stream's that look there."""
+        old = too_old(sources)
+        return [metric(sources[self.leaves[0]].name, "too_old"), *old] if old else []
 
     def goes_by(self, entry: Entry) -> bool:
         """By the stream's, where its records wait; by that of versioned tables."""
@@ -143,12 +153,28 @@ class StreamJoin(Law):
         """Where both sides' records wait, which of those that are due comes first."""
         return self.how == "outer" and self.unmatched == "on_close"
 
-    def counts(self, sources: Sources) -> list[str]:
-        """The pairs that are not made, since one of the rows has been emitted without a match."""
+    @property
+    def lossy(self) -> list[int]:
+        """The sources whose records, when they come late, may reach no result."""
+        kept = {
+            source for source, keeps in zip(self.sides, preserved(self.how), strict=True) if keeps
+        }
+        return sorted({*self.sides} - kept)
+
+    def too_late(self, sources: Sources) -> str | None:
+        """The metric of pairs that are not made, since one of the rows has been emitted without a
+        match.
+        """
         if self.how == "inner" or self.unmatched != "on_close":
-            return []
+            return None
         left, right = (sources[side].name for side in self.sides)
-        return [f"{left}-{right}.too_late"]
+        return metric(f"{left}-{right}", "too_late")
+
+    def counts(self, sources: Sources) -> list[str]:
+        """The late records, and the pairs that are not made."""
+        late = [metric(sources[source].name, "late") for source in self.lossy]
+        pairs = self.too_late(sources)
+        return late if pairs is None else [*late, pairs]
 
 
 def waiting(side: int) -> str:
@@ -175,6 +201,10 @@ class HistoryJoin(Law):
         """The sides."""
         return self.sides
 
+    def counts(self, sources: Sources) -> list[str]:
+        """The records that the tables' histories have gone past."""
+        return too_old(sources)
+
 
 @dataclass(frozen=True)
 class Subscribe(Law):
@@ -197,6 +227,10 @@ class Subscribe(Law):
             fields=tuple(source.fields(source.key_columns) + source.fields(source.foreign_columns)),
         )
         return dict.fromkeys(super().stores(sources), kept)
+
+    def counts(self, sources: Sources) -> list[str]:
+        """The records that change no latest version."""
+        return not_latest(sources)
 
 
 @dataclass(frozen=True)
@@ -261,6 +295,10 @@ class ForeignKeyJoin(Law):
         if preserved(self.how)[1]:
             kept[self.REFERENCES] = Store(f"how many rows of {left.name} refer to each")
         return kept
+
+    def counts(self, sources: Sources) -> list[str]:
+        """The right records that change no latest version."""
+        return not_latest(sources[1:])
 
 
 @dataclass(frozen=True)
@@ -327,7 +365,7 @@ class Deduplicate(Law):
 
     def counts(self, sources: Sources) -> list[str]:
         """The records that are late, and those that repeat another."""
-        return [f"{sources[0].name}.late", f"{sources[0].name}.repeated"]
+        return [metric(sources[0].name, "late"), metric(sources[0].name, "repeated")]
 
 
 @dataclass(frozen=True)
@@ -352,7 +390,7 @@ class Expire(Law):
 
     def counts(self, sources: Sources) -> list[str]:
         """The rows that had expired as they came."""
-        return [f"{sources[0].name}.late"]
+        return [metric(sources[0].name, "late")]
 
 
 @dataclass(frozen=True)
@@ -367,6 +405,10 @@ class ToChanges(Law):
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """A row's, and which it is."""
         return [*super().values(sources, leaf), pa.string()]
+
+    def counts(self, sources: Sources) -> list[str]:
+        """The records that change no latest version."""
+        return not_latest(sources)
 
 
 @dataclass(frozen=True)
@@ -398,8 +440,11 @@ class Explode(Law):
     def counts(self, sources: Sources) -> list[str]:
         """The elements that cannot be known by themselves: nulls, and those that come again."""
         if self.position:
-            return []
-        return [f"{sources[0].name}.null_element", f"{sources[0].name}.repeated"]
+            return not_latest(sources)
+        return [
+            *not_latest(sources),
+            *[metric(sources[0].name, "null_element"), metric(sources[0].name, "repeated")],
+        ]
 
 
 @dataclass(frozen=True)
@@ -426,7 +471,7 @@ class Fill(Law):
 
     def counts(self, sources: Sources) -> list[str]:
         """The values that were not sent and that no row before has."""
-        return [f"{sources[0].name}.unsent"]
+        return [metric(sources[0].name, "unsent")]
 
 
 def expiry(name: str) -> str:

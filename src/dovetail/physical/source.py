@@ -24,6 +24,7 @@ from dovetail.columns import (
     SEQUENCE,
     WINDOW_START,
 )
+from dovetail.plan.metrics import Kind, metric
 from dovetail.plan.spans import written
 
 ROW_COLUMNS = (HASH, EVENT_TIME, DELETED)
@@ -95,6 +96,12 @@ class SourceSpec:
         if self.versioned_us is not None:
             return f"every version per key for {written(self.versioned_us)}"
         return "last row per key"
+
+    @property
+    def counts(self) -> list[str]:
+        """The metrics of rows that are left out as they are packed."""
+        kinds: tuple[Kind, ...] = ("dropped", "failed") if self.fallible else ("dropped",)
+        return [metric(self.name, kind) for kind in kinds]
 
     @property
     def title(self) -> str:

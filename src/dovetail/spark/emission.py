@@ -74,10 +74,7 @@ class Blobs(Emission):
         for number, rows in enumerate(_parts(done.changes)):
             yield whole(self.output.rows(rows), bucket, replace(tag, number=number)).to_pandas()
         if self.counts:
-            yield whole(None, bucket, replace(tag, counts=self._counted(done))).to_pandas()
-
-    def _counted(self, done: Processed) -> list[int]:
-        return [done.counts[name] for name in self.counts]
+            yield whole(None, bucket, tag.counting(done.counts, self.counts)).to_pandas()
 
 
 @dataclass
@@ -106,8 +103,7 @@ class ToBuckets(Emission):
             yield message.to_pandas()
             piece += 1
         # The last piece has no rows; it brings the time, and what the bucket has counted.
-        counted = [done.counts[name] for name in self.counts]
-        tag = replace(tag, number=piece, counts=counted)
+        tag = replace(tag, number=piece).counting(done.counts, self.counts)
         yield packed(None, self.labels, tag).to_pandas()
 
 

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from dovetail.columns import FAILED, LEFT_OUT, PASSING
+from dovetail.columns import FAILED, LEFT_OUT, LETTER, PASSING
 from dovetail.engine.blame import blamed
 from dovetail.engine.flow import Flow
 from dovetail.engine.idle import Idle
@@ -46,6 +46,7 @@ from dovetail.physical.line import Reading, Step
 from dovetail.physical.operators import InOrder
 from dovetail.physical.output import Output, changelog_columns, output_of
 from dovetail.plan.arrow import arrow_schema, in_timezone
+from dovetail.plan.metrics import metric
 from dovetail.plan.nodes import Entry, Node, Source, changelog_schema
 from dovetail.plan.views import View
 from dovetail.refusals import refuse_stopped
@@ -154,8 +155,11 @@ class Frames(Flow[DataFrame, DataFrame]):
         if FAILED not in read.frame.columns:
             return read
         failed = F.col(FAILED)
-        metric = self._metric(f"{readings[0].port.source.name}.failed")
-        frame = read.frame.observe(metric, F.count_if(failed.isNotNull()).alias("records"))
+        frame = read.frame.observe(
+            self._metric(metric(readings[0].port.source.name, "failed")),
+            F.count_if(failed.isNotNull()).alias("records"),
+            F.min(failed[LETTER]).alias("example"),
+        )
         if step.letters is None and LEFT_OUT not in frame.columns:
             frame = frame.where(failed.isNull()).drop(FAILED)
         return replace(read, frame=frame)
@@ -184,10 +188,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         title = step.readings[0].port.source.title if step.readings else step.stage.fragment.title
         made = frame.mapInArrow(packing(packings, title, place), PACKED_COLUMNS)
         for reading in step.readings:
-            source = reading.port.source
-            counted = ("dropped", "failed") if reading.fails else ("dropped",)
-            metrics = [f"{source.name}.{count}" for count in counted]
-            made = self._observed(made, metrics, reading.reader, reading.number)
+            made = self._observed(made, reading.counts, reading.reader, reading.number)
         return made
 
     def _of(self, reading: Reading, wire: Wire, letters: int | None) -> Iterator[Packing]:
@@ -267,9 +268,13 @@ class Frames(Flow[DataFrame, DataFrame]):
         fragment, output = step.stage.fragment, output_of(step.stage)
         law, schema = fragment.last.law, _in_session_timezone(packed, output)
         if isinstance(law, DeltaJoin):
-            metric = self._metric(f"{law.name}.lookups")
             return delta_join.joined(
-                packed, step, output, schema, partitions=self.partitions, metric=metric
+                packed,
+                step,
+                output,
+                schema,
+                partitions=self.partitions,
+                metric=self._metric(metric(law.name, "lookups")),
             )
         assert isinstance(law, InOrder)
         rows = merging(step, law, lambda tables: _flat(tables, schema))
@@ -299,10 +304,10 @@ class Frames(Flow[DataFrame, DataFrame]):
     ) -> DataFrame:
         """Rows of ``PACKED``, with what is counted in those for a reader as observed metrics."""
         own = (F.col("reader") == reader) & (F.col("source") == number)
-        for place, metric in enumerate(metrics):
-            count = F.when(own, F.col("counts")[place])
+        for place, name in enumerate(metrics):
+            count, example = (F.when(own, F.col(c)[place]) for c in ("counts", "examples"))
             total = F.coalesce(F.sum(count), F.lit(0)).alias("records")
-            rows = rows.observe(self._metric(metric), total)
+            rows = rows.observe(self._metric(name), total, F.min(example).alias("example"))
         return rows
 
 

@@ -50,6 +50,7 @@ from dovetail.physical.inputs import Input
 from dovetail.physical.look_up import store_look_up
 from dovetail.physical.source import SourceSpec
 from dovetail.plan.look_up import LookUp
+from dovetail.plan.metrics import metric as metric_name
 from dovetail.plan.nodes import Entry, Source
 from dovetail.plan.views import Made, View, column_of, said, views_of
 from dovetail.sessions import attempted
@@ -101,7 +102,7 @@ class Wire:
             hash_ = F.when(_any_null(keys), F.xxhash64(read.timestamp)).otherwise(hash_)
         places = [self._place(("hash", input_.key, spread), hash_), self.time()]
         if read.deleted is not None:
-            places.append(self._place("deleted", F.coalesce(read.deleted, F.lit(False))))
+            places.append(self._place("deleted", read.deleted))
         places += [self._canonical(field) for field in input_.key_fields]
         failed = []
         if input_.foreign:
@@ -166,8 +167,9 @@ class Wire:
 
 @dataclass(frozen=True)
 class Read:
-    """A frame, its event time, which of its rows are tombstones, and what puts them in order;
-    ``carried``: the names of further columns, which stay as they are.
+    """A frame, its event time, which of its rows are tombstones (null for one that only a condition
+    makes a tombstone), and what puts them in order; ``carried``: the names of further columns,
+    which stay as they are.
     """
 
     frame: DataFrame
@@ -259,11 +261,12 @@ def _from_outside(source: Source, *, unread: bool) -> Read:
     assert source.timestamp is not None
     positions = [p for p in (source.sequence, source.log_partition) if p is not None]
     carried = (FILE_METADATA,) if source.files else ()
+    deleted = None if source.deleted is None else F.coalesce(source.deleted, F.lit(False))
     if not unread:
-        return Read(source.frame, source.timestamp, source.deleted, positions, carried)
+        return Read(source.frame, source.timestamp, deleted, positions, carried)
     assert source.with_unread is not None
-    assert source.deleted is not None  # every record says it
-    deleted = source.deleted | F.col(UNREAD).isNotNull()  # nothing is computed of it
+    assert deleted is not None  # every record says it
+    deleted = deleted | F.col(UNREAD).isNotNull()  # nothing is computed of it
     return Read(source.with_unread, source.timestamp, deleted, positions, carried)
 
 
@@ -306,7 +309,10 @@ def viewed(view: View, read: Read, *, reports: bool = False) -> Read:
     if condition is not None:
         met = F.coalesce(F.when(~gone, column_of(condition)), F.lit(False))
         kept = reduce(Column.__or__, _there(beside), met)
-        frame = _without(frame, ~kept) if view.stream else frame.withColumn(DELETED, ~met)
+        if view.stream:
+            frame = _without(frame, ~kept)
+        else:
+            frame = frame.withColumn(DELETED, F.when(met, F.lit(False)).when(gone, F.lit(True)))
     made, keys = [*map(_fitted, columns, view.row)], len(view.key)
     made = [*made[:keys], *(F.when(~gone, column) for column in made[keys:])]
     for there in _there(beside):
@@ -342,7 +348,7 @@ def looked_up(view: LookUp, read: Read, *, metric: Metric | None = None) -> Read
     """
     law = store_look_up(view)
     frame, numbers, beside = _plain(read, law.needed)
-    name = None if metric is None else metric(f"{view.label or view.name}.lookups")
+    name = None if metric is None else metric(metric_name(view.label or view.name, "lookups"))
     made = answered(frame, view, law, beside, name)
     positions = [F.col(number) for number in numbers]
     deleted = None if read.deleted is None else F.col(DELETED)
@@ -355,7 +361,7 @@ def _plain(read: Read, names: Sequence[str]) -> tuple[DataFrame, list[str], list
     """
     numbers = [*map(position_name, range(len(read.positions)))]
     beside = _beside(read.frame)
-    gone = F.lit(False) if read.deleted is None else F.coalesce(read.deleted, F.lit(False))
+    gone = F.lit(False) if read.deleted is None else read.deleted
     places = [column.alias(name) for column, name in zip(read.positions, numbers, strict=True)]
     frame = read.frame.select(
         *(F.col(quoted(name)) for name in names),
@@ -430,7 +436,7 @@ def with_foreign_key(
     key = attempted(frame.sparkSession, [column_of(item) for item in items])
     failed = F.col(name).isNull()
     if deleted is not None:
-        there = ~F.coalesce(deleted, F.lit(False))
+        there = ~F.coalesce(deleted, F.lit(True))
         key, failed = F.when(there, key), failed & there
     held = [F.col(f"{name}._{number}") for number in range(len(items))]
     return frame.withColumn(name, key), held, failed

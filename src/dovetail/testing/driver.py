@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias
@@ -39,7 +38,14 @@ from dovetail.results import AResult
 from dovetail.spark.local import Evaluator
 from dovetail.state.ipc import from_ipc, to_ipc
 from dovetail.testing.changes import Change, TextTable, microseconds_of
-from dovetail.testing.inputs import Rows, Timestamp, arrow_rows, by_hand, columns_of
+from dovetail.testing.inputs import (
+    Rows,
+    Timestamp,
+    arrow_rows,
+    by_hand,
+    columns_of,
+    hashable,
+)
 from dovetail.topology import ATopology, AWindowedTable, Topology
 
 Fed: TypeAlias = "tuple[list[tuple[Source, pa.Table]], int, int | None]"
@@ -68,15 +74,8 @@ class Driver(HintedDriver):
     key and value columns; of the frames nothing is read, and ``timestamp=``, ``deleted=`` and
     ``sequence=`` of their readers do not apply.
 
-    ``dropped`` counts the rows that no join can use: those with a null in their key, but for
-    streams whose records appear without a match, and a stream's records without a value.
-    ``counts`` has others that had no use, by the metric that a query observes them by:
-    ``<stream>.late``, for how many windows records came that were closed; ``<left>.no_window``,
-    rows that look in a window that is none or is no longer kept; ``<table>.null_group``, rows with
-    a null among the columns that a table is grouped by; ``<left>-<right>.too_late``, pairs of
-    streams' records of which one had come out unmatched; ``<name>.failed``, rows on which an
-    expression in ``on=`` fails, or one of a call with ``errors="dead_letter"``; ``<name>.dropped``,
-    records that a look-up leaves out because there is nothing to ask for.
+    ``dropped`` counts the rows that no join can use, ``counts`` all others that reach no result, by
+    the metric of docs/operations.md, and ``examples`` has the first of each.
     """
 
     @validated
@@ -116,12 +115,21 @@ class Driver(HintedDriver):
         self._unread: list[list[Change]] = [[] for _ in plans]
         self._inside_batch = self._ended = False
         self._sequence = self._now_us = self._batches = 0
-        self.dropped = 0
 
     @property
     def counts(self) -> dict[str, int]:
         """How many rows had no use, by metric."""
-        return dict(sum((buckets.counts for buckets in self._root.buckets), self._root.failed))
+        return {name: number for name, number in self._root.counted.number.items() if number}
+
+    @property
+    def examples(self) -> dict[str, str]:
+        """Of each metric the first row that it counts, in words."""
+        return self._root.counted.examples
+
+    @property
+    def dropped(self) -> int:
+        """How many rows no join can use, of all tables and streams together."""
+        return self._root.dropped
 
     @validated
     def pipe(
@@ -184,7 +192,7 @@ class Driver(HintedDriver):
                     "Give pipe(..., timestamp=...), one for all rows or one each",
                 )
         taken = arrow_rows(source, self._sources[source], given, times, gone, self._sequence)
-        self.dropped += self._root.accept(source, taken)
+        self._root.accept(source, taken)
         self._fed.append((source, taken))
         self._sequence += len(given)
         return []
@@ -200,13 +208,13 @@ class Driver(HintedDriver):
     @contextmanager
     def _batch(self, beat_us: int | None = None) -> Iterator[list[Change]]:
         changes: list[Change] = []
-        dropped, self._inside_batch = self.dropped, True
+        self._inside_batch = True
         try:
             with self._root.whole():
                 yield changes
                 changes += self._run(beat_us)
         except BaseException:
-            self.dropped, self._fed = dropped, []
+            self._fed = []
             raise
         finally:
             self._inside_batch = False
@@ -483,17 +491,10 @@ class _View(Driver):
             self._run(beat_us)
         last: dict[Hashable, Change] = {}
         for change in self._unread[0]:
-            parts = tuple(map(_hashable, change.key.values()))
+            parts = tuple(map(hashable, change.key.values()))
             key = parts if len(parts) > 1 else parts[0]
             # Of a history the last one is the latest.
             late = change.timestamp_us < last.get(key, change).timestamp_us
             if self._node.current or not late:
                 last[key] = change
         return {k: {**c.values} for k, c in last.items() if c.values is not None}
-
-
-def _hashable(part: Any) -> Hashable:
-    """A key's part as a dictionary has it: arrays and structs as tuples, one NaN."""
-    if isinstance(part, (list, dict)):
-        return tuple(map(_hashable, part.values() if isinstance(part, dict) else part))
-    return math.nan if isinstance(part, float) and math.isnan(part) else part

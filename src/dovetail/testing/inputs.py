@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
 from typing import Annotated, Any, TypeAlias
@@ -150,3 +151,10 @@ def _array(source: Source, name: str, rows: Sequence[Row], type_: pa.DataType) -
             f"column {name!r} is of type {type_}: {error}",
             "Give a value of that type",
         ) from error
+
+
+def hashable(part: Any) -> Hashable:
+    """A key's part as a dictionary has it: arrays and structs as tuples, one NaN."""
+    if isinstance(part, (list, dict)):
+        return tuple(map(hashable, part.values() if isinstance(part, dict) else part))
+    return math.nan if isinstance(part, float) and math.isnan(part) else part

@@ -1,0 +1,67 @@
+"""What an operator counts: the rows that have no use, with the first of each kind in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.timeline import Ints
+from dovetail.columns import EVENT_TIME
+from dovetail.physical.source import SourceSpec
+
+_SHOWN_MAX = 80
+
+
+@dataclass
+class Counts:
+    """``number``: how many rows had no use, by metric; ``examples``: the first of each, in words:
+    its key and its time.
+    """
+
+    number: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+
+    def add(self, metric: str, number: int, example: str | None = None) -> None:
+        """Count so many rows."""
+        self.number[metric] += number
+        if example is not None:
+            self.examples.setdefault(metric, example)
+
+    def add_rows(self, metric: str, source: SourceSpec, rows: pa.Table, row: Ints) -> None:
+        """Count these of a source's rows, by their numbers; one may come several times."""
+        first = rows.slice(int(row.min()), 1) if len(row) else None
+        self.add(metric, len(row), None if first is None else example_of(first, source))
+
+    def update(self, other: Counts) -> None:
+        """Count what others have counted after it."""
+        self.number.update(other.number)
+        self.examples = {**other.examples, **self.examples}
+
+    def copy(self) -> Counts:
+        """What has been counted so far."""
+        return Counts(self.number.copy(), {**self.examples})
+
+
+def example_of(rows: pa.Table, source: SourceSpec) -> str:
+    """The first of some rows of a source in words.
+
+    >>> source = SourceSpec("t", pa.schema([(n, pa.int64()) for n in ("_h", "_t", "_d", "id")]), 1)
+    >>> example_of(pa.table({"_event_time": [1], "id": [7]}), source)
+    'id=7 at 1970-01-01T00:00:00.000001Z'
+    """
+    names = [field.name for field in source.fields(source.key_columns)]
+    columns = [rows.schema.get_field_index(name) for name in names]
+    time_us = rows.column(EVENT_TIME)[0].as_py()
+    at = "no time" if time_us is None else f"{np.datetime64(time_us, 'us')}Z"
+    return f"{shown(rows, columns, names)} at {at}"
+
+
+def shown(rows: pa.Table, columns: Sequence[int], names: Sequence[str]) -> str:
+    """The first row's values of some columns, under their users' names."""
+    values = (repr(rows.column(number)[0].as_py()) for number in columns)
+    own = names or [rows.schema.names[number] for number in columns]
+    return ", ".join(f"{n}={v[:_SHOWN_MAX]}" for n, v in zip(own, values, strict=True))
