@@ -10,13 +10,15 @@ from dataclasses import replace
 
 import pytest
 from bench import forced
-from fuzz import faults, judges, shrink, sql, topologies
+from fuzz import calls, faults, judges, shrink, sql, topologies
+from fuzz import spark as on_spark
 from fuzz.case import CASES, Case
 
 from dovetail.engine import pack
 
 FAMILIES = [*judges.WEIGHTS]
-DRAWN = int(os.environ.get("DOVETAIL_CASES", "200")) // 5
+DRAWN = int(os.environ.get("DOVETAIL_CASES", "200")) // 8
+DRAWN_FOR_CALLS = 500
 SEED = int(os.environ.get("DOVETAIL_SEED", "77"))
 
 
@@ -47,6 +49,34 @@ def test_random_cases(family: str) -> None:
 @pytest.mark.parametrize("fault", faults.FAULTS, ids=lambda fault: fault.name)
 def test_every_fault_can_be_put_in(fault: faults.Fault) -> None:
     compile(faults.mutated(fault), fault.module, "exec")
+
+
+def test_every_module_has_a_fault() -> None:
+    """Of what runs on rows: operators, the engine, the laws and the state."""
+    modules = {
+        f"{folder}.{path.stem}"
+        for folder in ("operators", "engine", "laws", "state")
+        for path in (faults.SOURCE / folder).glob("*.py")
+        if path.stem != "__init__"
+    }
+    assert {fault.module for fault in faults.FAULTS} >= modules - faults.FAULTLESS.keys()
+    assert not faults.FAULTLESS.keys() & {fault.module for fault in faults.FAULTS}
+    assert faults.FAULTLESS.keys() <= modules
+
+
+def test_every_public_call_is_drawn() -> None:
+    """Measured on cases of one seed, which are built, not run; but for those that are excused."""
+    with calls.recorded() as used:
+        for family in FAMILIES:
+            for number in range(DRAWN_FOR_CALLS if family == "graph" else DRAWN_FOR_CALLS // 4):
+                judges.build(judges.drawn(5, number, only=family, largest=40))
+        used.update(
+            call for number in range(60) for call in on_spark.calls_of(on_spark.drawn(5, number))
+        )
+    undrawn = calls.known() - used
+    assert sorted(one for one in undrawn if not calls.excused(one)) == []
+    stale = {one for one in calls.UNDRAWN if not any(u.startswith(one) for u in undrawn)}
+    assert sorted(stale) == []
 
 
 def test_a_case_shrinks() -> None:

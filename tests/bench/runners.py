@@ -54,8 +54,11 @@ def driver(
     buckets: int = 1,
     key_hash: Hash | None = None,
     build: Any = None,
+    session: SparkSession | None = None,
 ) -> Answers:
-    """The public in-process driver; ``build``: in place of the family's."""
+    """The public in-process driver; ``build``: in place of the family's; ``session``: evaluates
+    expressions.
+    """
     inputs = {
         name: testing.stream(name, key=source.key, schema=source.columns)
         if source.stream
@@ -64,13 +67,12 @@ def driver(
     }
     topology = (build or family.build)(join, inputs)
     unit, number = family.unit_us(join), 0
-    running = testing.Driver(topology, emit=emit, buckets=buckets, key_hash=key_hash)
+    options: dict[str, Any] = {"emit": emit, "key_hash": key_hash, "spark": session}
+    running = testing.Driver(topology, buckets=buckets, **options)
     answers = []
     for batch in batches:
         if restart:
-            running = testing.Driver.restore(
-                topology, running.snapshot(), emit=emit, key_hash=key_hash
-            )
+            running = testing.Driver.restore(topology, running.snapshot(), **options)
         with running.batch() as changes:
             for record in (record for record in batch if record.table in inputs):
                 row, time = family.row(join, record, number), record.time * unit

@@ -40,7 +40,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=5.0, help="how long new cases are begun")
     parser.add_argument("--seed", type=int, default=None, help="by default a fresh one, printed")
     parser.add_argument("--case", type=int, help="only this case of the seed")
-    parser.add_argument("--family", help="graph, tree, matrix, foreign, windows or expiring only")
+    parser.add_argument("--family", help="one of judges.WEIGHTS or judges.ON_SPARK only")
     parser.add_argument("--events", type=int, help="stop after so many records, too")
     parser.add_argument("--largest", type=int, default=40_000, help="records of a case at most")
     parser.add_argument("--in-process", action="store_true", help="without Spark and Kafka Streams")

@@ -15,14 +15,16 @@ from bench import kafka_streams, runners
 from bench.families import foreign_keys, streams, tables, views, windows
 from bench.family import Family
 from bench.forced import HASHES, forced
+from bench.models import windows as window_models
 from bench.models.foreign_keys import HOWS, ForeignKeyJoin
 from bench.models.gathering import Windows
 from bench.models.tables import names
 from bench.models.views import Pipeline
-from bench.models.windows import Joined, View, inputs_of
+from bench.models.windows import Joined, View
 from bench.records import Record, by_key, cut, per_batch
 
-from fuzz import changelogs
+from dovetail import testing
+from fuzz import changelogs, sessions
 from fuzz.case import Case
 
 KEYS: list[Sequence[str]] = [
@@ -78,6 +80,24 @@ def records(case: Case) -> list[Record]:
     ]
 
 
+def inputs_of(family: Family, join: Any) -> dict[str, Any]:
+    """A family's inputs in process, by name."""
+    return {
+        name: testing.stream(name, key=source.key, schema=source.columns)
+        if source.stream
+        else testing.table(name, key=source.key, schema=source.columns, versioned=source.versioned)
+        for name, source in family.sources(join).items()
+    }
+
+
+def topology_of(case: Case) -> tuple[Any, dict[str, Any]]:
+    """The topology in process, and its inputs by name."""
+    known = FAMILIES[case.family]
+    join = known.read(case.topology)
+    inputs = inputs_of(known.family, join)
+    return known.family.build(join, inputs), inputs
+
+
 def difference(case: Case) -> str | None:
     """What is wrong with what dovetail makes of a case, None for nothing."""
     family = FAMILIES[case.family].family
@@ -95,10 +115,11 @@ def difference(case: Case) -> str | None:
             restart=bool(case.restarts),
             buckets=case.buckets,
             key_hash=HASHES[case.hash],
+            session=sessions.session() if case.family == "computed" else None,
         )
     for number, (found, wanted) in enumerate(zip(answers, expected, strict=True)):
         if not _same(case, found, wanted):
-            return f"micro-batch {number}: {_first(found, wanted)}"
+            return f"micro-batch {number}: {first(found, wanted)}"
     return None
 
 
@@ -108,10 +129,18 @@ def _same(case: Case, found: list[Any], wanted: list[Any]) -> bool:
     """
     if case.buckets == 1 and case.emit == "change" and "slice_bytes" not in case.limits:
         return found == wanted
-    return by_key(found) == by_key(wanted)
+    ours, theirs = by_key(found), by_key(wanted)
+    keyed = case.family in ("views", "computed") and {"key_by", "fails_key"} & {
+        *case.topology["steps"]
+    }
+    for answers in (ours, theirs):
+        answers.setdefault(None, [])
+        for key in answers if keyed else [None]:  # whose records may come from several buckets
+            answers[key].sort(key=repr)
+    return ours == theirs
 
 
-def _first(found: Sequence[Any], wanted: Sequence[Any]) -> str:
+def first(found: Sequence[Any], wanted: Sequence[Any]) -> str:
     more = [one for one in found if one not in wanted]
     less = [one for one in wanted if one not in found]
     return f"too much {more[:3]}, missing {less[:3]}, of {len(found)} and {len(wanted)}"
@@ -255,6 +284,85 @@ def _read_joined(given: Any) -> Any:
     return Joined(**(given | sides))
 
 
+# Views.
+
+STEPS_OF = {
+    "stream": [
+        *["where", "swap", "columns", "key_by", "to_table", "look_up", "look_up_left"],
+        *["deduplicate", "look_up_cached"],
+    ],
+    "table": [
+        *["where", "swap", "columns", "to_stream", "to_changes", "told", "materialize", "count"]
+    ],
+}
+"""The steps that a stream's and a table's rows may take without a session of Spark."""
+COMPUTED = {
+    "stream": ["computed", "fails", "fails_where", "fails_select", "fails_key"],
+    "table": ["computed", "fails", "fails_where", "fails_select", "rekey", "fails_rekey"],
+}
+"""Those that need one."""
+ENDS = ("count", "to_changes", "told", "fails_rekey", "fails_key")
+
+
+def _draw_views(random_: random.Random, count: int) -> tuple[Any, list[Record]]:
+    return _draw_pipeline(random_, count, STEPS_OF)
+
+
+def _draw_computed(random_: random.Random, count: int) -> tuple[Any, list[Record]]:
+    """Some steps, of which one at least is computed."""
+    steps = {kind: [*STEPS_OF[kind], *4 * COMPUTED[kind]] for kind in STEPS_OF}
+    computed = {step for kind in COMPUTED.values() for step in kind}
+    while True:
+        given, found = _draw_pipeline(random_, min(count, 12), steps)
+        if computed & {*given["steps"]}:
+            return given, found
+
+
+def _draw_pipeline(
+    random_: random.Random, count: int, known: dict[str, list[str]]
+) -> tuple[Any, list[Record]]:
+    """Some steps; of those that remember rows at most one of each."""
+    inputs = random_.choice(["S", "SR", "T", "T", "A", "L", "P"])
+    kind = "table" if inputs in ("T", "L", "P") else "stream"
+    begins = {"A": ["explode"], "L": ["explode", "positions"], "P": ["former"]}.get(inputs)
+    steps = [random_.choice(begins)] if begins else []
+    for _ in range(random_.choice([1, 1, 2, 3, 4])):
+        if begins or (steps and steps[-1] in ENDS):
+            break
+        step = random_.choice(known[kind])
+        if step in steps and step not in ("where", "swap", "columns", "computed"):
+            continue
+        if (step == "rekey" and "count" in steps) or (step == "count" and "rekey" in steps):
+            continue
+        if step == "to_stream" and "to_table" in steps:
+            continue
+        kind = {"to_table": "table", "to_stream": "stream"}.get(step, kind)
+        steps.append(f"{step} {random_.choice([0, 1, 3, 20])}" if step == "deduplicate" else step)
+    keys = random_.choice(KEYS)
+    values = random_.choice(["ab", "abA", "aABb"])
+    found = []
+    for record in _plain(random_, count, inputs, keys):
+        if record.key is None and inputs == "T" and "to_stream" in steps:
+            continue
+        value = None if record.deleted else _value(random_, inputs, values)
+        found.append(record._replace(value=value))
+    return {"inputs": [*inputs], "steps": steps or ["swap"]}, found
+
+
+def _value(random_: random.Random, inputs: str, values: str) -> Any:
+    """A record's value: of inputs with arrays, of those that leave values out, of others."""
+    if inputs == "P":
+        return (random_.choice("ab_"), random_.choice("ab_"))
+    if inputs in ("A", "L"):
+        return (random_.choice([None, (), ("a",), ("b", "a"), ("a", "b", "a")]),)
+    text = random_.choice([*values, None]) if random_.random() < 0.9 else ""
+    return (text, random_.choice([True, True, False, None]))
+
+
+def _read_views(given: Any) -> Pipeline:
+    return Pipeline(tuple(given["inputs"]), tuple(given["steps"]))
+
+
 # Tables whose rows expire.
 
 
@@ -270,6 +378,8 @@ def _draw_expiring(random_: random.Random, count: int) -> tuple[Any, list[Record
 
 
 FAMILIES = {
+    "views": Drawn(views, _draw_views, _read_views, lambda view: False),
+    "computed": Drawn(views, _draw_computed, _read_views, lambda view: False),
     "expiring": Drawn(
         views,
         _draw_expiring,
@@ -282,6 +392,9 @@ FAMILIES = {
         foreign_keys, _draw_foreign, lambda given: ForeignKeyJoin(**given), lambda join: True
     ),
     "windows": Drawn(
-        windows, _draw_windows, _read_view, lambda view: inputs_of(view.topology)[0] != "S"
+        windows,
+        _draw_windows,
+        _read_view,
+        lambda view: window_models.inputs_of(view.topology)[0] != "S",
     ),
 }

@@ -178,6 +178,11 @@ def _records(
 # Judging.
 
 
+def topology_of(case: Case) -> tuple[Any, Any]:
+    """The topology in process, and its inputs."""
+    return topologies.build(case.topology)
+
+
 def difference(case: Case) -> str | None:
     """What is wrong with what dovetail makes of a case, None for nothing."""
     tables = inputs(case)

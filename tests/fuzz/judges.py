@@ -7,11 +7,25 @@ import re
 import traceback
 from collections.abc import Callable
 
-from fuzz import families, graphs
+from fuzz import deltas, families, graphs, waits
 from fuzz.case import Case
 
-WEIGHTS = {"graph": 10, "tree": 2, "matrix": 5, "foreign": 2, "windows": 6, "expiring": 2}
-
+WEIGHTS = {
+    "graph": 8,
+    "tree": 1,
+    "matrix": 4,
+    "foreign": 2,
+    "windows": 5,
+    "expiring": 2,
+    "views": 4,
+    "aligned": 3,
+    "idle": 3,
+    "delta": 3,
+}
+ON_SPARK = ("computed",)
+"""Families whose expressions a session evaluates; drawn by ``--family`` alone."""
+MODULES = {"graph": graphs, "aligned": waits, "idle": waits, "delta": deltas}
+"""Those that draw and judge; ``families`` does the others."""
 
 LARGEST = 40_000
 
@@ -22,7 +36,14 @@ def drawn(seed: int, number: int, *, only: str | None = None, largest: int = LAR
     """
     random_ = random.Random(f"{seed} {number}")
     family = random_.choices([*WEIGHTS], [*WEIGHTS.values()])[0] if only is None else only
-    return graphs.drawn(random_, largest) if family == "graph" else families.drawn(random_, family)
+    if family == "graph":
+        return graphs.drawn(random_, largest)
+    return MODULES.get(family, families).drawn(random_, family)
+
+
+def build(case: Case) -> None:
+    """Make a case's topology."""
+    MODULES.get(case.family, families).topology_of(case)
 
 
 def difference(case: Case) -> str | None:
@@ -30,7 +51,7 @@ def difference(case: Case) -> str | None:
     and then fails on is wrong, whatever the error.
     """
     try:
-        return (graphs if case.family == "graph" else families).difference(case)
+        return MODULES.get(case.family, families).difference(case)
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"

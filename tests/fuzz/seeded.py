@@ -33,7 +33,10 @@ def drawn(seed: int, number: int) -> Case:
         times = {record[2]: record for record in rows}
         first = {(record[0], repr(record[1])): record for record in times.values()}
         operators = sum(node["op"] not in ("table", "stream") for node in case.topology)
-        fits = len(first) >= 3 and count < len(case.records) and operators > number % 2
+        static = any(node.get("static") for node in case.topology)
+        fits = (
+            not static and len(first) >= 3 and count < len(case.records) and operators > number % 2
+        )
         if fits and not topologies.aligned(case.topology):
             rest = case.records[count:]
             batches = [len(first), len(rest)]

@@ -12,21 +12,20 @@ import random
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import small_session
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import dovetail as dt
 from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
-from fuzz import columns, graphs, topologies
+from fuzz import calls, columns, graphs, topologies
 from fuzz.case import Case
 from fuzz.runs import Answers, Change, inputs
+from fuzz.sessions import session
 
 EVERY = 150
 """One case in so many runs on Spark, too."""
@@ -48,7 +47,7 @@ def drawn(seed: int, number: int) -> Case:
     while count:
         batches.append(count if len(batches) == 2 else random_.randint(1 + count // 3, count))
         count -= batches[-1]
-    return replace(
+    case = replace(
         case,
         batches=batches,
         buckets=random_.choice([1, 2, 8]),
@@ -57,6 +56,29 @@ def drawn(seed: int, number: int) -> Case:
         limits={"files": 1 if _goes_by_time(case) else random_.choice([1, 2, 5])},
         restarts=[1] if len(batches) > 1 and random_.random() < 0.5 else [],
     )
+    return _with_static(case) if random_.random() < 0.6 else case
+
+
+def _with_static(case: Case) -> Case:
+    """The case with its first table as a static one, where there is another input: of each key the
+    first row, before all other records.
+    """
+    inputs_ = [n for n, node in enumerate(case.topology) if node["op"] in ("table", "stream")]
+    if not ordered_by_files(case) or len(inputs_) < 2:
+        return case
+    number, rows, others = inputs_[0], dict[str, Any](), []
+    for record in case.records:
+        if record[0] != number:
+            others.append(record)
+        elif not record[4] and None not in record[1]:
+            rows.setdefault(repr(record[1]), [*record[:2], 0, *record[3:]])
+    if not others:
+        return case
+    nodes = [
+        node | {"static": True} if n == number else node for n, node in enumerate(case.topology)
+    ]
+    records = [*rows.values(), *others]
+    return replace(case, topology=nodes, records=records, batches=[len(records)], restarts=[])
 
 
 def _goes_by_time(case: Case) -> bool:
@@ -66,36 +88,6 @@ def _goes_by_time(case: Case) -> bool:
         or node.get("grace", topologies.LONG_US) < topologies.LONG_US
         for node in case.topology
     )
-
-
-@cache
-def _session() -> SparkSession:
-    """The session; what its processes say on the way goes nowhere."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        return _made_session()
-    finally:
-        os.dup2(kept, 2)
-
-
-def _made_session() -> SparkSession:
-    session = (
-        small_session.builder()
-        .appName("dovetail fuzz")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.python.authenticate.socketTimeout", "120s")  # a busy machine
-        .config("spark.sql.files.openCostInBytes", "1")
-        .config(
-            "spark.sql.streaming.stateStore.providerClass",
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-        )
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    return session
 
 
 def difference(case: Case) -> str | None:
@@ -145,7 +137,7 @@ def streamed(
         (folder / f"s{number}").mkdir()
     topology = _over(case, tables, folder, files)
     frames = {
-        n: _session().createDataFrame(_stored(t)).coalesce(1) for n, t in (initial or {}).items()
+        n: session().createDataFrame(_stored(t)).coalesce(1) for n, t in (initial or {}).items()
     }
     start = first
     for number, length in enumerate(case.batches):
@@ -173,25 +165,48 @@ def _static(case: Case, tables: Mapping[int, pa.Table], folder: Path) -> list[Ch
 
 def _over(case: Case, tables: Mapping[int, pa.Table], folder: Path, files: int | None) -> Any:
     """The topology over these files, as a stream of so many files a micro-batch."""
-    session, given = _session(), {}
+    given: dict[int, Any] = {}
     for number, table in tables.items():
-        node, name = case.topology[number], f"s{number}"
-        reader: Any = session.read if files is None else session.readStream
+        name = f"s{number}"
+        reader: Any = session().read if files is None else session().readStream
         if files is not None:
             reader = reader.option("maxFilesPerTrigger", files)
+        kind, call, options = reading(case, number)
+        if call == "from_static":
+            frame = session().createDataFrame(_stored(table)).drop("t", "d", "s")
+            given[number] = dt.Table.from_static(frame, **options)
+            continue
         frame = reader.schema(from_arrow_schema(_stored(table).schema)).parquet(str(folder / name))
-        options: dict[str, Any] = {"timestamp": "t", "deleted": "d", "name": name}
-        options["key"] = [key for key, _ in node["key"]]
         if ordered_by_files(case):
             frame = frame.drop("s")
-        else:
-            options |= {"sequence": "s", "shared_log": True}
-        if node["op"] == "stream":
-            given[number] = dt.Stream.from_changelog(frame, **options)
-        else:
-            options |= topologies.versioned(node)
-            given[number] = dt.Table.from_changelog(frame, **options)
+        given[number] = getattr(kind, call)(frame, **options)
     return topologies.over(case.topology, given)
+
+
+def reading(case: Case, number: int) -> tuple[type[Any], str, dict[str, Any]]:
+    """How an input is read: the class, its method, and the options."""
+    node, name = case.topology[number], f"s{number}"
+    options: dict[str, Any] = {"name": name, "key": [key for key, _ in node["key"]]}
+    if node.get("static"):
+        return dt.Table, "from_static", options
+    options |= {"timestamp": "t", "deleted": "d"}
+    if not ordered_by_files(case):
+        options |= {"sequence": "s", "shared_log": True}
+    kind: type[Any] = dt.Stream if node["op"] == "stream" else dt.Table
+    return (
+        kind,
+        "from_changelog",
+        options | (topologies.versioned(node) if kind is dt.Table else {}),
+    )
+
+
+def calls_of(case: Case) -> Iterator[str]:
+    """The calls that read a case's inputs."""
+    for number, node in enumerate(case.topology):
+        if node["op"] in ("table", "stream"):
+            kind, call, options = reading(case, number)
+            name = f"{kind.__name__}.{call}"
+            yield from calls.given(name, getattr(kind, call), options)
 
 
 def _stored(table: pa.Table) -> pa.Table:

@@ -197,6 +197,11 @@ def _aggregate(function: str, column: str | None, types: Mapping[str, str]) -> s
         return f"sum({column})::bigint"
     if function == "count_distinct":
         return f"count(distinct {column})"
+    if function == "own_sum":
+        return f"coalesce(sum({column}), 0)::bigint"
+    if function.startswith(("first", "last")):
+        word, _, known = function.partition("_")
+        return f"{word}({column} order by _a)" + (f" filter ({column} is not null)" * bool(known))
     if " " in function:
         word, n, shown = function.split()
         order = f"{column} {'desc' if word == 'top' else 'asc'}, {shown} asc nulls first"

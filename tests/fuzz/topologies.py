@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 import dovetail as dt
 from dovetail import testing
 from fuzz.columns import KEYS, TYPES, VALUES
@@ -100,7 +103,10 @@ def _result(function: str, type_: str | None) -> str:
         return "mean"
     if function == "count_distinct":
         return "long"
-    return str(type_) if function in ("min", "max") else "list"
+    if function == "own_sum":
+        return "long"
+    ends = ("first", "first_known", "last", "last_known")
+    return str(type_) if function in ("min", "max", *ends) else "list"
 
 
 # Building.
@@ -144,6 +150,8 @@ def _selection(number: int, node: Node) -> dict[str, str]:
 def _join(number: int, node: Node, made: list[Any], **options: Any) -> Any:
     if node.get("align"):
         options["align"] = ALIGN
+    if node.get("name"):
+        options["name"] = node["name"]
     left, right = made[node["left"]], made[node["right"]]
     if "on" not in options:
         keys = (side.plan.base_key.names for side in (left, right))
@@ -170,6 +178,24 @@ def _asked(number: int, node: Node, made: list[Any]) -> Any:
     return _join(number, node, made, window_of=node["window_of"])
 
 
+def _sums(left: Any, right: Any) -> dict[str, Any]:
+    return {"sum": pc.add(left["sum"], right["sum"])}
+
+
+def _own_sum(column: str | None) -> dt.AggregateCall:
+    """The sum of whole numbers, nulls as nothing, by functions of its own."""
+    made = dt.aggregate(
+        init=lambda count: {"sum": pa.array([0] * count, pa.int64())},
+        add=lambda state, value: _sums(state, {"sum": pc.fill_null(value, 0)}),
+        merge=_sums,
+        retract=lambda left, right: {"sum": pc.subtract(left["sum"], right["sum"])},
+        finish=lambda state: state["sum"],
+        state={"sum": pa.int64()},
+        returns=pa.int64(),
+    )
+    return made(column)
+
+
 def _aggregates(number: int, node: Node) -> dict[str, Any]:
     return {
         f"c{number}_{i}": _call(function, column)
@@ -178,7 +204,14 @@ def _aggregates(number: int, node: Node) -> dict[str, Any]:
 
 
 def _call(function: str, column: str | None) -> dt.AggregateCall:
-    """``top 2 c``, ``lowest 2 c``: what c is in the rows with the highest values of the column."""
+    """``top 2 c``, ``lowest 2 c``: what c is in the rows with the highest values of the column;
+    ``first_known``: of those that are not null; ``own_sum``: by functions of its own.
+    """
+    if function == "own_sum":
+        return _own_sum(column)
+    if function in ("first_known", "last_known"):
+        end: dt.AggregateCall = getattr(dt, function[:-6])(column, ignore_nulls=True)
+        return end
     word, *words = function.split()
     if words:
         n, shown = words
@@ -202,7 +235,11 @@ def _window(number: int, node: Node, made: list[Any]) -> Any:
 
 
 def _as_table(number: int, node: Node, made: list[Any]) -> Any:
-    return made[node["of"]].to_table(windows="on_close" if node["emit"] == "final" else "on_change")
+    of, windows = made[node["of"]], "on_close" if node["emit"] == "final" else "on_change"
+    if not node.get("streamed"):
+        return of.to_table(windows=windows)
+    key, values = ([field.name for field in part] for part in (of.plan.key, of.plan.values))
+    return of.to_stream(key=key, select=[*key, *values], windows=windows).to_table()
 
 
 def _where(number: int, node: Node, made: list[Any]) -> Any:
@@ -252,11 +289,14 @@ def drawn(random_: random.Random) -> list[Node]:
         known = shapes(nodes)
         fresh = random_.choice(theme)(random_, nodes, known)
         if fresh is not None:
+            if "columns" in fresh and random_.random() < 0.1:
+                fresh["name"] = f"join {len(nodes)}"
             nodes.append(fresh)
             operators -= 1
     known = shapes(nodes)
     if known[-1].kind == "windowed":
-        nodes.append({"op": "as_table", "of": len(nodes) - 1, "emit": "change"})
+        node: Node = {"op": "as_table", "of": len(nodes) - 1, "emit": "change"}
+        nodes.append(node | ({"streamed": True} if random_.random() < 0.5 else {}))
     return pruned(nodes)
 
 
@@ -381,13 +421,22 @@ AGGREGATES = {
     "count_distinct": tuple(TYPES),
     "top": tuple(TYPES),
     "lowest": tuple(TYPES),
+    "own_sum": ("long",),
+    **dict.fromkeys(("first", "first_known", "last", "last_known"), tuple(TYPES)),
 }
+IN_ORDER = ("first", "first_known", "last", "last_known")
+"""Aggregates of a stream's records in the order of their arrival."""
 
 
-def _draw_aggregates(random_: random.Random, of: Shape) -> list[list[Any]]:
+def _draw_aggregates(
+    random_: random.Random, of: Shape, *, ordered: bool = False
+) -> list[list[Any]]:
+    """``ordered``: whether the query knows in which order the rows come."""
     found: list[list[Any]] = [["count", None]]
     for _ in range(random_.randint(0, 4)):
-        function = random_.choice([*AGGREGATES, "min", "max"])
+        function = random_.choice([*AGGREGATES, "min", "max", *(ordered * IN_ORDER)])
+        if function in IN_ORDER and not ordered:
+            continue
         columns = [name for name, type_ in of.columns if type_ in AGGREGATES[function]]
         if function in ("top", "lowest"):
             # DuckDB has no order of zeros of either sign.
@@ -409,7 +458,7 @@ def _draw_group(random_: random.Random, nodes: list[Node], known: list[Shape]) -
     by = random_.sample(columns, random_.choice([1, 1, min(2, len(columns))]))
     if random_.random() < 0.7:  # few groups
         by = [name for name, type_ in known[of].columns if type_ == "bool"][:1] or by
-    aggregates = _draw_aggregates(random_, known[of])
+    aggregates = _draw_aggregates(random_, known[of], ordered=nodes[of]["op"] == "stream")
     return {"op": "group", "of": of, "by": by, "aggregates": aggregates}
 
 
@@ -503,7 +552,8 @@ def _draw_as_table(random_: random.Random, nodes: list[Node], known: list[Shape]
     of = random_.choice(windowed)
     final = nodes[of]["op"] == "window" and nodes[of]["kind"] != "session"
     final = final and nodes[nodes[of]["of"]]["op"] == "stream" and random_.random() < 0.3
-    return {"op": "as_table", "of": of, "emit": "final" if final else "change"}
+    node = {"op": "as_table", "of": of, "emit": "final" if final else "change"}
+    return node | ({"streamed": True} if random_.random() < 0.5 else {})
 
 
 def _draw_lookup(random_: random.Random, nodes: list[Node], known: list[Shape]) -> Node | None:

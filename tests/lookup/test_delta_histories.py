@@ -6,12 +6,25 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
-from in_process import TYPES, MemoryLookup, Row, TableOf, Tasks, World, joined, plan_of, shown
+from bench.delta_worlds import (
+    HOWS,
+    SHAPES,
+    TYPES,
+    MemoryLookup,
+    TableOf,
+    Tasks,
+    World,
+    expected,
+    joined,
+    left,
+    plan_of,
+    play,
+    right,
+    shown,
+)
 
 import dovetail as dt
 from dovetail import testing
@@ -20,63 +33,6 @@ from dovetail.operators import delta_join
 FORCED = dt.delta(strategy="force")
 
 HISTORIES = -(-int(os.environ.get("DOVETAIL_CASES", "200")) // 50)
-HOWS = ("inner", "left", "right", "outer")
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Two tables, what is joined, and how the columns of the result are named."""
-
-    left: Callable[[], TableOf]
-    right: Callable[[], TableOf]
-    on: Mapping[str, str]
-    form: str
-    hows: tuple[str, ...] = HOWS
-
-
-def left(key: list[str], changes: str) -> Callable[[], TableOf]:
-    columns = {"i": "long", "x": "long", "a": "string"}
-    return lambda: TableOf("left", columns, key, changes, [["x"], ["x", "a"]])
-
-
-def right(key: list[str], changes: str) -> Callable[[], TableOf]:
-    columns = {"j": "long", "y": "long", "b": "string"}
-    return lambda: TableOf("right", columns, key, changes, [["y"], ["y", "b"]])
-
-
-SHAPES = {
-    "many to many, rows that stay": Shape(
-        left(["i"], "insert"), right(["j"], "insert"), {"x": "y"}, "pair"
-    ),
-    "many to many by two columns": Shape(
-        left(["i"], "insert"), right(["j"], "insert"), {"x": "y", "a": "b"}, "pair"
-    ),
-    "the join key in both keys, the left deletes": Shape(
-        left(["x", "i"], "all"), right(["y", "j"], "upsert"), {"x": "y"}, "pair"
-    ),
-    "the join key in both keys, the right deletes": Shape(
-        left(["x", "i"], "upsert"), right(["j", "y"], "all"), {"x": "y"}, "pair"
-    ),
-    "rows that stay with rows that come and go": Shape(
-        left(["i"], "insert"), right(["y", "j"], "all"), {"x": "y"}, "pair"
-    ),
-    "the left key with many right rows": Shape(
-        left(["x"], "all"), right(["y", "j"], "upsert"), {"x": "y"}, "pair"
-    ),
-    "a foreign key that changes": Shape(
-        left(["i"], "all"), right(["y"], "all"), {"x": "y"}, "left", ("inner", "left")
-    ),
-    "a foreign key that stays": Shape(
-        left(["i"], "insert"), right(["y"], "all"), {"x": "y"}, "left"
-    ),
-    "a foreign key in the key": Shape(
-        left(["i", "x"], "all"), right(["y"], "all"), {"x": "y"}, "left"
-    ),
-    "by key": Shape(left(["x"], "all"), right(["y"], "all"), {"x": "y"}, "key"),
-    "by two columns of the key": Shape(
-        left(["x", "i"], "all"), right(["y", "j"], "all"), {"x": "y", "i": "j"}, "key"
-    ),
-}
 CASES = [(name, how) for name, shape in SHAPES.items() for how in shape.hows]
 
 
@@ -136,52 +92,9 @@ def test_a_row_that_two_look_ups_find_has_its_last_key(monkeypatch: pytest.Monke
     assert found in ([("b1", 1)], [("b2", 2)])
 
 
-def play(world: World, tasks: Tasks, rng: random.Random, *, writes: int = 1) -> None:
-    """Random writes, changelogs that lag, and up to ``writes`` before each answer of a store; then
-    rest.
-    """
-
-    def write_sometimes(_: str) -> None:
-        for _ in range(writes):
-            if rng.random() < 0.5:
-                world.random_write(rng)
-
-    world.asked = write_sometimes
-    for _ in range(rng.randrange(2, 9)):
-        for _ in range(rng.randrange(6)):
-            world.random_write(rng)
-        tasks.run(
-            {
-                name: world.publish(name, rng.choice([0, 1, 2, None]))
-                for name in rng.sample(sorted(world.tables), rng.randrange(len(world.tables) + 1))
-            }
-        )
-    world.asked = lambda _: None
-    tasks.run({name: world.publish(name) for name in world.tables})
-
-
 def rest(world: World, tasks: Tasks) -> None:
     """An empty batch changes nothing."""
     assert tasks.run({}) == []
-
-
-def expected(world: World, shape: Shape, how: str) -> list[Row]:
-    """The join, under the result's names."""
-    tables = (world.tables["left"], world.tables["right"])
-    rows = joined(*(list(t.rows.values()) for t in tables), shape.on, how)
-    made = []
-    for row in rows:
-        own = {name: row.get(name) for name in (*tables[0].columns, *tables[1].columns)}
-        keys = {name: own.pop(name) for name in tables[1].key}
-        if shape.form == "key":
-            own |= {x: own[x] if own[x] is not None else keys[y] for x, y in shape.on.items()}
-        elif shape.form == "pair":
-            own |= {f"right_{name}": value for name, value in keys.items()}
-        elif how in ("right", "outer"):
-            alone = all(own[name] is None for name in tables[0].key)
-            own |= {f"right_{name}": keys[name] if alone else None for name in keys}
-        made.append(own)
-    return sorted(made, key=shown)
 
 
 def test_the_cases_cover_every_form_and_kind() -> None:

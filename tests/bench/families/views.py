@@ -5,16 +5,17 @@ from __future__ import annotations
 import atexit
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import functions as F
 
-from bench.family import Row, Source, as_they_are, in_milliseconds, moved, own_key, value_of
+import dovetail as dt
+from bench.family import Row, Source, as_they_are, in_milliseconds, moved, own_key, span, value_of
 from bench.models import views
 from bench.models.views import Pipeline
 from bench.records import Answers, Batches, Record, Result
@@ -28,14 +29,10 @@ unit_us = in_milliseconds
 STEPS = (
     *("deduplicate", "expire", "where", "swap", "to_stream", "to_table", "key_by", "explode"),
     *("positions", "former"),
-    *("count", "look_up", "look_up_left", "to_changes"),
+    *("count", "look_up", "look_up_left", "to_changes", "columns", "materialize"),
+    *("rekey", "computed", "fails", "fails_where", "fails_select", "fails_key", "fails_rekey"),
+    *("look_up_cached", "told"),
 )
-_CALLS: dict[str, tuple[str, dict[str, Any]]] = {
-    "where": ("where", {"condition": "ok"}),
-    "explode": ("explode", {"column": "v"}),
-    "positions": ("explode", {"column": "v", "position": "n"}),
-    "former": ("keep_former", {"unsent": "u", "missing": "null"}),
-}
 ARRAYS = ("A", "L")
 _COLUMNS = {"k": pa.string(), "v": pa.string(), "ok": pa.bool_()}
 _ARRAYS = {"k": pa.string(), "v": pa.list_(pa.string())}
@@ -103,35 +100,69 @@ def sources(join: Pipeline) -> dict[str, Source]:
 
 
 def build(join: Pipeline, inputs: Mapping[str, Any]) -> Any:
-    import dovetail as dt
-
     first, *others = (inputs[name] for name in join.inputs)
-    made = first.union(*others) if others else first
+    made = first.union(*others, name="both") if others else first
     for step in join.steps:
-        if step in _CALLS:
-            name, arguments = _CALLS[step]
-            made = getattr(made, name)(**arguments)
-        elif step == "swap":
-            made = made.rename({"v": "w"}).select("ok", v="w")
-        elif step == "key_by":
-            made = made.key_by("v").rename({"k": "v", "v": "k"})
-        elif step.startswith("deduplicate"):
-            made = made.deduplicate(within=timedelta(milliseconds=int(step.split()[1])))
-        elif step.startswith("expire"):
-            made = made.expire(after=timedelta(milliseconds=int(step.split()[1])))
-        elif step.startswith("look_up"):
-            made = made.look_up(
-                dt.sqlite(_store(), "found", key="id", indexes=[dt.index("name")]),
-                columns={"id": pa.int64(), "name": pa.string(), "found": pa.string()},
-                on={"v": "name"},
-                how="left" if step == "look_up_left" else "inner",
-                select={"v": "found", "ok": "ok"},
-            )
-        elif step == "count":
-            made = made.group_by("v").agg(n=dt.count()).rename({"v": "k", "n": "v"})
-        else:
-            made = getattr(made, step)()
+        word, *numbers = step.split()
+        made = _STEPS[word](made, *numbers) if word in _STEPS else getattr(made, word)()
     return made
+
+
+def _look_up(made: Any, how: str, **options: Any) -> Any:
+    return made.look_up(
+        dt.sqlite(_store(), "found", key="id", indexes=[dt.index("name", name="by name")]),
+        columns={"id": pa.int64(), "name": pa.string(), "found": pa.string()},
+        on={"v": "name"},
+        how=how,
+        select={"v": "found", "ok": "ok"},
+        **options,
+    )
+
+
+def _keyed(made: Any) -> Any:
+    """With the former key as the value."""
+    return made.select("ok", v="k").rename({"w": "k"})
+
+
+def _fails(item: str) -> Any:
+    """The item, but for one value of which nothing can be made."""
+    return F.expr(f"if(v = 'b', raise_error('not b'), {item})")
+
+
+_STEPS: dict[str, Callable[..., Any]] = {
+    "where": lambda made: made.where("ok"),
+    "swap": lambda made: made.rename({"v": "w"}).select("ok", v="w"),
+    "columns": lambda made: (
+        made.with_columns(w="v", spare="ok").drop("v", "spare").rename({"w": "v"})
+    ),
+    "key_by": lambda made: made.key_by("v").rename({"k": "v", "v": "k"}),
+    "rekey": lambda made: made.rekey("v", duplicates="last").rename({"k": "v", "v": "k"}),
+    "deduplicate": lambda made, within: made.deduplicate(within=span(int(within))),
+    "expire": lambda made, after: made.expire(after=span(int(after))),
+    "explode": lambda made: made.explode("v"),
+    "positions": lambda made: made.explode("v", position="n"),
+    "former": lambda made: made.keep_former(unsent="u", missing="null"),
+    "count": lambda made: made.group_by("v").agg(n=dt.count()).rename({"v": "k", "n": "v"}),
+    "look_up": lambda made: _look_up(made, "inner"),
+    "look_up_left": lambda made: _look_up(made, "left"),
+    "look_up_cached": lambda made: _look_up(
+        made, "left", cache=dt.cache(max_age="1 hour", rows=2), name="cached"
+    ),
+    "told": lambda made: made.to_changes(column="what", kinds=("i", "b", "a", "d")).rename(
+        {"what": "kind"}
+    ),
+    "fails_select": lambda made: made.select("ok", v=_fails("v"), errors="dead_letter"),
+    "fails_key": lambda made: _keyed(made.key_by(w=_fails("v"), errors="dead_letter")),
+    "fails_rekey": lambda made: _keyed(
+        made.rekey(w=_fails("v"), duplicates="last", errors="dead_letter")
+    ),
+    "computed": lambda made: made.with_columns(v=F.concat("v", F.lit(""))).where(
+        "ok IS NOT NULL OR v <> ''"
+    ),
+    "fails": lambda made: made.with_columns(v=_fails("v"), errors="dead_letter"),
+    "fails_where": lambda made: made.where(_fails("ok"), errors="dead_letter"),
+}
+"""The steps that are not calls of their names without arguments."""
 
 
 @cache

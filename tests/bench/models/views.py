@@ -48,7 +48,10 @@ class Running:
         self._standing: list[dict[Any, Row]] = [{} for _ in pipeline.steps]
         self._rows: dict[Any, list[Any]] = {}
         self._last: dict[Any, list[Any] | None] = {}
-        self._counts: dict[Any, int] = {}
+        self._kept: dict[Any, list[Any] | None] = {}
+        self._counts: dict[Any, tuple[int, int]] = {}
+        self._groups: dict[Any, dict[Any, Any]] = {}
+        self.failed = 0
 
     def step(self, record: Record) -> list[Result]:
         stream = record.table in "SRA"
@@ -88,7 +91,58 @@ class Running:
     def _to_stream(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
         yield row
 
-    _swap = _to_stream
+    _swap = _columns = _to_stream
+
+    def _materialize(self, row: Row, present: set[Any], _: bool) -> Iterator[Row]:
+        """Real changes only."""
+        before, self._kept[row.key] = self._kept.get(row.key), row.value
+        if before != row.value:
+            yield row
+
+    def _computed(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
+        """Rows whose condition is known, or that have a value that is not empty."""
+        met = row.value is not None and (row.value[1] is not None or bool(row.value[0]))
+        chosen = None if row.value is None else [row.value[0], met]
+        for made in self._where(row._replace(value=chosen), present, stream):
+            yield made._replace(value=made.value and row.value)
+
+    def _fails(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
+        """A row of the value b is as if it had never come."""
+        if row.value is not None and row.value[0] == "b":
+            self.failed += 1
+        else:
+            yield row
+
+    _fails_select = _fails
+
+    def _fails_key(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
+        for whole in self._fails(row, present, stream):
+            yield from self._key_by(whole, present, stream)
+
+    def _fails_rekey(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
+        for whole in self._fails(row, present, stream):
+            yield from self._rekey(whole, present, stream)
+
+    def _fails_where(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
+        for whole in self._fails(row, present, stream):
+            yield from self._where(whole, present, stream)
+
+    def _rekey(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
+        """By the value; of several rows the last that came, and the one before when it goes."""
+        before, self._rows[row.key] = self._rows.get(row.key), row.value or []
+        old, new = before and before[0], row.value and row.value[0]
+        for group in [old] if old is not None and old != new else []:
+            self._groups[group].pop(row.key)
+            yield self._newest(group, row)
+        if new is not None:
+            group = self._groups.setdefault(new, {})
+            group.pop(row.key, None)
+            group[row.key] = row.value
+            yield self._newest(new, row)
+
+    def _newest(self, group: Any, row: Row) -> Row:
+        last = next(reversed(self._groups[group].items()), None)
+        return row._replace(key=group, value=last and [last[0], *last[1][1:]])
 
     def _to_table(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
         if row.key is not None:
@@ -189,21 +243,23 @@ class Running:
             for one in STORE.get(row.value[0], [None]):  # type: ignore[list-item]
                 yield row._replace(value=[one, *row.value[1:]])
 
+    _look_up_cached, _told = _look_up_left, _to_changes
+
     def _count(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
-        """How many rows of a table each value has."""
+        """How many rows of a table each value has, at the largest time of what changed it."""
         before, after = self._rows.get(row.key), row.value
         if after is None:
             self._rows.pop(row.key, None)
         else:
             self._rows[row.key] = after
         old, new = (None if one is None else one[0] for one in (before, after))
-        for group, by in ((old, -1), (new, 1)) if old != new else ():
+        for group, by in ((old, -1), (new, 1)) if old != new else ((new, 0),):
             if group is not None:
-                self._counts[group] = self._counts.get(group, 0) + by
-                count = self._counts[group]
-                yield Row(group, [str(count)] if count else None, row.time, row.clock)
-        if old == new and new is not None:
-            yield Row(new, [str(self._counts[new])], row.time, row.clock)
+                count, time = self._counts.get(group, (0, row.time))
+                count, time = self._counts[group] = count + by, max(time, row.time)
+                yield Row(group, [str(count)] if count else None, time, row.clock)
+                if not count:
+                    del self._counts[group]
 
 
 def each_record(pipeline: Pipeline, records: Sequence[Record]) -> Iterator[list[Result]]:

@@ -29,6 +29,7 @@ from dovetail.plan.delta_join import DeltaJoin
 from dovetail.plan.nodes import Derived, Entry
 
 Row = dict[str, Any]
+HOWS = ("inner", "left", "right", "outer")
 TYPES = {"long": pa.int64(), "double": pa.float64(), "string": pa.string()}
 
 
@@ -295,3 +296,102 @@ def joined(left: list[Row], right: list[Row], on: Mapping[str, str], how: str) -
     if how in ("right", "outer"):
         rows += [b for n, b in enumerate(right) if n not in met]
     return rows
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Two tables, what is joined, and how the columns of the result are named."""
+
+    left: Callable[[], TableOf]
+    right: Callable[[], TableOf]
+    on: Mapping[str, str]
+    form: str
+    hows: tuple[str, ...] = HOWS
+
+
+def left(key: list[str], changes: str) -> Callable[[], TableOf]:
+    columns = {"i": "long", "x": "long", "a": "string"}
+    return lambda: TableOf("left", columns, key, changes, [["x"], ["x", "a"]])
+
+
+def right(key: list[str], changes: str) -> Callable[[], TableOf]:
+    columns = {"j": "long", "y": "long", "b": "string"}
+    return lambda: TableOf("right", columns, key, changes, [["y"], ["y", "b"]])
+
+
+SHAPES = {
+    "many to many, rows that stay": Shape(
+        left(["i"], "insert"), right(["j"], "insert"), {"x": "y"}, "pair"
+    ),
+    "many to many by two columns": Shape(
+        left(["i"], "insert"), right(["j"], "insert"), {"x": "y", "a": "b"}, "pair"
+    ),
+    "the join key in both keys, the left deletes": Shape(
+        left(["x", "i"], "all"), right(["y", "j"], "upsert"), {"x": "y"}, "pair"
+    ),
+    "the join key in both keys, the right deletes": Shape(
+        left(["x", "i"], "upsert"), right(["j", "y"], "all"), {"x": "y"}, "pair"
+    ),
+    "rows that stay with rows that come and go": Shape(
+        left(["i"], "insert"), right(["y", "j"], "all"), {"x": "y"}, "pair"
+    ),
+    "the left key with many right rows": Shape(
+        left(["x"], "all"), right(["y", "j"], "upsert"), {"x": "y"}, "pair"
+    ),
+    "a foreign key that changes": Shape(
+        left(["i"], "all"), right(["y"], "all"), {"x": "y"}, "left", ("inner", "left")
+    ),
+    "a foreign key that stays": Shape(
+        left(["i"], "insert"), right(["y"], "all"), {"x": "y"}, "left"
+    ),
+    "a foreign key in the key": Shape(
+        left(["i", "x"], "all"), right(["y"], "all"), {"x": "y"}, "left"
+    ),
+    "by key": Shape(left(["x"], "all"), right(["y"], "all"), {"x": "y"}, "key"),
+    "by two columns of the key": Shape(
+        left(["x", "i"], "all"), right(["y", "j"], "all"), {"x": "y", "i": "j"}, "key"
+    ),
+}
+
+
+def play(world: World, tasks: Tasks, rng: random.Random, *, writes: int = 1) -> None:
+    """Random writes, changelogs that lag, and up to ``writes`` before each answer of a store; then
+    rest.
+    """
+
+    def write_sometimes(_: str) -> None:
+        for _ in range(writes):
+            if rng.random() < 0.5:
+                world.random_write(rng)
+
+    world.asked = write_sometimes
+    for _ in range(rng.randrange(2, 9)):
+        for _ in range(rng.randrange(6)):
+            world.random_write(rng)
+        tasks.run(
+            {
+                name: world.publish(name, rng.choice([0, 1, 2, None]))
+                for name in rng.sample(sorted(world.tables), rng.randrange(len(world.tables) + 1))
+            }
+        )
+    world.asked = lambda _: None
+    tasks.run({name: world.publish(name) for name in world.tables})
+
+
+def expected(world: World, shape: Shape, how: str) -> list[Row]:
+    """The join, under the result's names."""
+    tables = (world.tables["left"], world.tables["right"])
+    rows = joined(*(list(t.rows.values()) for t in tables), shape.on, how)
+    made = []
+    for row in rows:
+        own = {name: row.get(name) for name in (*tables[0].columns, *tables[1].columns)}
+        keys = {name: own.pop(name) for name in tables[1].key}
+        if shape.form == "key":
+            own |= {x: own[x] if own[x] is not None else keys[y] for x, y in shape.on.items()}
+        elif shape.form == "pair":
+            own |= {f"right_{name}": value for name, value in keys.items()}
+        elif how in ("right", "outer"):
+            alone = all(own[name] is None for name in tables[0].key)
+            own |= {f"right_{name}": keys[name] if alone else None for name in keys}
+        made.append(own)
+    return sorted(made, key=shown)

@@ -1,0 +1,190 @@
+"""The public calls that make topologies, with their options, and those that drawn cases use.
+
+A call is ``Table.join``, an option of it ``Table.join(align=)``; where an option's values are named
+in its signature, ``Table.join(how='left')``. Those are told from the public classes and functions
+themselves, so a call that is added is here, too.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from types import SimpleNamespace, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from unittest import mock
+
+import dovetail as dt
+
+CLASSES = (
+    dt.Table,
+    dt.Stream,
+    dt.WindowedTable,
+    dt.GroupedTable,
+    dt.GroupedStream,
+    dt.WindowedStream,
+)
+
+
+def public() -> dict[str, Callable[..., Any]]:
+    """All functions and methods by name."""
+    functions = {
+        f"dt.{name}": getattr(dt, name)
+        for name in dt.__all__
+        if inspect.isfunction(getattr(dt, name))
+    }
+    methods = {
+        f"{class_.__name__}.{name}": member
+        for class_ in CLASSES
+        for name, member in inspect.getmembers(class_, callable)
+        if not name.startswith("_")
+    }
+    return functions | methods
+
+
+def known() -> set[str]:
+    """All calls and options."""
+    return {one for name, function in public().items() for one in _options(name, function)}
+
+
+def _options(name: str, function: Callable[..., Any]) -> Iterator[str]:
+    yield name
+    kinds = _annotations(function)
+    for parameter in _parameters(function):
+        values = [*_literals(kinds.get(parameter.name))]
+        others = [value for value in values if value != parameter.default]
+        yield from (f"{name}({parameter.name}={value!r})" for value in others)
+        optional = parameter.default is not parameter.empty
+        if optional and not others:
+            yield f"{name}({parameter.name}=)"
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    return [
+        parameter
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.name not in ("self", "cls")
+    ]
+
+
+def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
+    plain = inspect.unwrap(getattr(function, "__func__", function))
+    own = {name: kind for name, kind in plain.__annotations__.items() if name != "return"}
+    stub: Any = SimpleNamespace(__annotations__=own)
+    return get_type_hints(stub, plain.__globals__, include_extras=True)
+
+
+def _literals(kind: Any) -> Iterator[Any]:
+    if get_origin(kind) is Literal:
+        yield from get_args(kind)
+    elif get_origin(kind) is Annotated:
+        yield from _literals(get_args(kind)[0])
+    elif get_origin(kind) in (Union, UnionType):
+        for part in get_args(kind):
+            yield from _literals(part)
+
+
+def given(name: str, function: Callable[..., Any], arguments: dict[str, Any]) -> Iterator[str]:
+    """What a call with these arguments uses."""
+    yield name
+    for parameter in _parameters(function):
+        value = arguments.get(parameter.name, parameter.default)
+        optional = parameter.default is not parameter.empty
+        if parameter.name in arguments and (not optional or value is not parameter.default):
+            yield f"{name}({parameter.name}=)"
+            if isinstance(value, str):
+                yield f"{name}({parameter.name}={value!r})"
+
+
+@contextmanager
+def recorded() -> Iterator[set[str]]:
+    """The calls and options that are used from outside of the package while this is open."""
+    found: set[str] = set()
+    with ExitStack() as stack:
+        for name, function in public().items():
+            owner: Any = dt
+            first, _, last = name.rpartition(".")
+            if first != "dt":
+                owner = getattr(dt, first)
+            wrapper: Any = _recording(name, function, found)
+            if inspect.ismethod(function):  # of the class
+                wrapper = staticmethod(wrapper)
+            stack.enter_context(mock.patch.object(owner, last, wrapper))
+        yield found
+
+
+def _recording(name: str, function: Callable[..., Any], found: set[str]) -> Callable[..., Any]:
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind_partial(*args, **kwargs).arguments
+        found.update(given(name, function, bound))
+        return function(*args, **kwargs)
+
+    return call
+
+
+_OUTSIDE = "needs a system outside of the process; tests/io, tests/lookup and tests/connect have it"
+_RUNS = "runs a topology or looks at a run; fuzz.spark, seeded and upgraded draw how"
+_SAYS = "makes no rows"
+
+_COMPUTES = ("select", "where", "with_columns")
+
+UNDRAWN: dict[str, str] = {
+    **dict.fromkeys(
+        (
+            *("Table.from_topic", "Stream.from_topic", "Table.from_delta", "dt.read_topic"),
+            *("dt.avro", "dt.debezium", "dt.json", "dt.protobuf", "dt.registry"),
+            *("dt.dbapi", "dt.postgres", "dt.delta_files"),
+            *("dt.to_delta", "dt.to_postgres", "dt.to_topic", "dt.to_parquet"),
+        ),
+        _OUTSIDE,
+    ),
+    **dict.fromkeys(
+        (
+            *("Table.changelog", "Stream.changelog", "Table.write_stream", "Stream.write_stream"),
+            *("Table.dead_letters", "Stream.dead_letters", "dt.run", "dt.upgrade", "dt.rewind"),
+            *("dt.repartition", "dt.read_state", "dt.lookup_state"),
+            *("dt.to_console", "dt.to_memory", "dt.to_foreach_batch"),
+        ),
+        _RUNS,
+    ),
+    **dict.fromkeys(
+        (
+            *("Table.explain", "Stream.explain", "WindowedTable.explain", "dt.explain"),
+            *("dt.configure", "dt.doctor", "dt.settings"),
+        ),
+        _SAYS,
+    ),
+    "Table.from_records": "formats are read by tests/io, and by no law of a topology",
+    "Stream.from_records": "formats are read by tests/io, and by no law of a topology",
+    "Stream.from_changelog(versioned=)": "is for tables",
+    "Table.from_changelog(log_partition=)": "partitions are drawn as the driver's own",
+    "Stream.from_changelog(log_partition=)": "partitions are drawn as the driver's own",
+    "Stream.join(how='right')": "is refused",
+    "WindowedTable.join(how='right')": "is refused",
+    "Table.join(errors='dead_letter')": "is a view of the joined rows, as select= of views is",
+    "Stream.join(errors='dead_letter')": "is a view of the joined rows, as select= of views is",
+    "Stream.look_up(errors='dead_letter')": "is a view of the joined rows, as select= of views is",
+    "dt.approx_count_distinct": "is an estimate, which tests/aggregates hold to its error",
+    "dt.delta(strategy='none')": "is a join without look-ups, which graphs draw",
+    "dt.sqlite(where=)": "is drawn by tests/lookup/test_delta_histories",
+    "dt.sqlite(retries=)": "is for a store that fails",
+    "dt.sqlite(timeout_s=)": "is for a store that fails",
+    **dict.fromkeys(
+        (
+            *("Table.rekey", "Table.union", "Stream.key_by(errors='dead_letter')"),
+            *(f"{c}.{m}(errors='dead_letter')" for c in ("Table", "Stream") for m in _COMPUTES),
+        ),
+        "needs a session of Spark: fuzz --family computed",
+    ),
+    "dt.index(unique=)": "says what a store has, and is checked by tests/lookup",
+}
+"""What no drawn case uses, and why not. A call stands for its options, too."""
+
+
+def excused(call: str) -> bool:
+    """Whether a call or an option is among ``UNDRAWN``."""
+    return call in UNDRAWN or call.partition("(")[0] in UNDRAWN
