@@ -50,9 +50,10 @@ LAYERS = {
     "topology": {"arguments", "columns", "hints", "plan", "physical", "io", "spark"},
     "table_sources": {"arguments", "columns", "errors", "io", "lake", "plan", "topology"},
     "look_ups": {"arguments", "laws", "lookup", "plan", "topology"},
+    "table_rows": {"arguments", "lookup", "plan", "table_sources"},
     "dsl": {
         *("arguments", "columns", "errors", "lake", "laws", "lookup", "plan", "physical", "io"),
-        *("hints", "look_ups", "table_sources", "topology"),
+        *("hints", "look_ups", "table_rows", "topology"),
     },
     "results": {"arguments", "errors", "io", "physical", "plan", "spark", "topology"},
     "testing": {*BUCKETS, "hints", "spark", "topology", "dsl", "results"},

@@ -365,3 +365,143 @@ def trade_wider(database: Any, draw: random.Random) -> None:
     for key in range(200, 205):
         database.run(f"INSERT INTO rows VALUES ({key}, {database.value(draw)}, {key})")
     database.run("UPDATE rows SET extra = 1 WHERE id < 6", "DELETE FROM rows WHERE id = 203")
+
+
+LARGE = (
+    "t text, b bytea, j jsonb, ta text[], ia int[], la bigint[], ua uuid[], da date[], ba bytea[], "
+    "h hstore"
+)
+LARGE_COLUMNS = (
+    "id long, n int, t string, b binary, j string, ta array<string>, ia array<int>, "
+    "la array<long>, ua array<string>, da array<date>, ba array<binary>, h map<string,string>"
+)
+LARGE_VALUES = """
+    (SELECT string_agg(md5(g::text), '') FROM generate_series(1, 400) g) AS t,
+    (SELECT string_agg(sha256(g::text::bytea), '') FROM generate_series(1, 400) g) AS b,
+    to_jsonb((SELECT string_agg(md5(g::text), '') FROM generate_series(1, 400) g)) AS j,
+    (SELECT array_agg(md5(g::text)) FROM generate_series(1, 400) g) AS ta,
+    (SELECT array_agg((random() * 1e9)::int) FROM generate_series(1, 4000)) AS ia,
+    (SELECT array_agg((random() * 1e18)::bigint) FROM generate_series(1, 4000)) AS la,
+    (SELECT array_agg(md5(g::text)::uuid) FROM generate_series(1, 1000) g) AS ua,
+    (SELECT array_agg(current_date + (random() * 9000)::int) FROM generate_series(1, 4000)) AS da,
+    (SELECT array_agg(sha256(g::text::bytea)) FROM generate_series(1, 400) g) AS ba,
+    hstore('k', (SELECT string_agg(md5(g::text), '') FROM generate_series(1, 400) g)) AS h
+"""
+
+
+def test_large_values_that_have_not_changed(
+    on_postgres: Callable[[str], Postgres],
+    kafka_spark: SparkSession,
+    kafka_servers: str,
+    tmp_path: Path,
+) -> None:
+    """Their placeholders are found in each column; with ``unsent="keep"`` rows are the table's."""
+    database = on_postgres("large")
+    database.run(
+        "CREATE EXTENSION hstore",
+        "DROP TABLE rows",
+        f"CREATE TABLE rows (id bigint PRIMARY KEY, n int, {LARGE})",
+        "INSERT INTO rows SELECT g, 1, large.* FROM generate_series(1, 3) g, "
+        f"(SELECT {LARGE_VALUES}) large",
+    )
+    options = {"hstore_handling_mode": "map"}
+    feed = Feed(kafka_spark, kafka_servers, database, tmp_path / "connect", **options)
+    with started(feed):
+        database.run(
+            "UPDATE rows SET n = 2 WHERE id = 1",
+            "UPDATE rows SET n = 2, t = 'short', ia = NULL WHERE id = 2",
+            "DELETE FROM rows WHERE id = 3",
+            "UPDATE rows SET n = 3 WHERE id = 2",
+        )
+        feed.drain()
+    for column in LARGE_COLUMNS.split(", ")[2:]:
+        columns = f"id long, n int, {column}"
+        letters = feed.table(columns, malformed="dead_letter").dead_letters().collect()
+        name = column.split()[0]
+        assert letters, column
+        assert all(
+            name in one["_problem"] and "REPLICA IDENTITY" in one["_problem"] for one in letters
+        )
+    shown = "id, n, t, b, j::text, ta, ia, la, ua::text[], da, ba, h::text"
+    (first, second) = feed.rows(LARGE_COLUMNS, unsent="keep")
+    for found, wanted in zip(
+        (first, second), database.rows(f"SELECT {shown} FROM rows"), strict=True
+    ):
+        assert [*found[:10]] == [*wanted[:10]]
+        assert [bytes(one) for one in found[10]] == wanted[10]
+        assert f'"k"=>"{found[11]["k"]}"' == wanted[11]
+
+
+INFINITE = (
+    "id bigint PRIMARY KEY, moment timestamptz, wall timestamp, milli timestamp(3), day date, "
+    "moments timestamptz[], walls timestamp[], days date[]"
+)
+
+
+def test_infinity(
+    on_postgres: Callable[[str], Postgres],
+    kafka_spark: SparkSession,
+    kafka_servers: str,
+    tmp_path: Path,
+) -> None:
+    """It is the same value from a snapshot, from the log, with and without schemas."""
+    database = on_postgres("infinite")
+    row = (
+        "'{0}', '{0}', '{0}', '{0}', '{{infinity,-infinity,2024-05-01}}', "
+        "'{{infinity,-infinity,2024-05-01}}', '{{infinity,-infinity,2024-05-01}}'"
+    )
+    first = [f"INSERT INTO rows VALUES ({n}, {row.format(n * '-' + 'infinity')})" for n in (0, 1)]
+    database.run("DROP TABLE rows", f"CREATE TABLE rows ({INFINITE})", *first)
+    feed = Feed(kafka_spark, kafka_servers, database, tmp_path / "connect")
+    with started(feed):
+        database.run(
+            "INSERT INTO rows SELECT id + 2, moment, wall, milli, day, moments, walls, days "
+            "FROM rows"
+        )
+        feed.drain()
+    columns = (
+        "id long, moment timestamp, wall timestamp_ntz, milli timestamp_ntz, day date, "
+        "moments array<timestamp>, walls array<timestamp_ntz>, days array<date>"
+    )
+    stamp = "MicroTimestamp"
+    encodings = {"wall": stamp, "milli": "Timestamp", "walls": stamp}
+    rows = feed.rows(columns, encodings=encodings)
+    last, least = datetime(9999, 12, 30, 23, 59, 59, 999999), datetime(1, 1, 3)  # noqa: DTZ001
+    middle = datetime(2024, 5, 1)  # noqa: DTZ001
+    for number, found in enumerate(rows):
+        end = least if number % 2 else last
+        moments = [one.astimezone(timezone.utc).replace(tzinfo=None) for one in found[5]]
+        assert found[1].replace(tzinfo=None) == end
+        assert found[2:5] == (end, end, end.date())
+        assert moments == [last, least, middle]
+        assert found[6] == [last, least, middle]
+        assert found[7] == [last.date(), least.date(), middle.date()]
+
+
+def test_a_second_snapshot_lets_rows_leave(
+    on_postgres: Callable[[str], Postgres],
+    kafka_spark: SparkSession,
+    kafka_servers: str,
+    tmp_path: Path,
+) -> None:
+    """A connector that has lost its place reads the tables again; rows deleted since then leave."""
+    database = on_postgres("again")
+    database.run("DROP TABLE rows", "CREATE TABLE rows (id bigint PRIMARY KEY, note text)")
+    database.run("INSERT INTO rows VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd')")
+    columns = "id long, note string"
+    feed = Feed(kafka_spark, kafka_servers, database, tmp_path / "first")
+    with started(feed):
+        database.run("UPDATE rows SET note = 'e' WHERE id = 4")
+        feed.drain()
+    database.forget()
+    database.run("DELETE FROM rows WHERE id IN (2, 4)", "INSERT INTO rows VALUES (5, 'f')")
+    feed.worker = debezium.Worker(tmp_path / "second", kafka_servers, database.connector())
+    with started(feed):
+        database.run("UPDATE rows SET note = 'g' WHERE id = 1")
+        feed.drain()
+    stays = {row[0] for row in feed.rows(columns)}
+    assert stays == {1, 2, 3, 4, 5}
+    metadata = {"snapshot": "source.snapshot", "read_ms": "ts_ms"}
+    present = feed.table(columns, metadata=metadata).retire(snapshot="snapshot", at="read_ms")
+    found = present.changelog(emit="batch").collect()
+    assert sorted((row.id, row.note) for row in found) == database.rows("SELECT * FROM rows")

@@ -1,7 +1,4 @@
-"""Stages in this process: one after the other, their buckets' blobs in memory.
-
-What runs is what Spark's workers run, on the same bytes; only the way between the stages is short.
-"""
+"""Stages in this process, one after the other, on the bytes that Spark's workers would have."""
 
 from __future__ import annotations
 
@@ -53,9 +50,10 @@ from dovetail.physical.output import held_columns
 from dovetail.physical.stage import Port, Stage
 from dovetail.plan.arrow import arrow_schema
 from dovetail.plan.look_up import LookUp
+from dovetail.plan.made import array_of
 from dovetail.plan.metrics import metric
 from dovetail.plan.nodes import Source
-from dovetail.plan.views import View, array_of, views_of
+from dovetail.plan.views import View, views_of
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import SegmentCache
 
@@ -246,8 +244,8 @@ class Local:
                 rows = rows.filter(met)
             else:
                 left_out = pc.if_else(gone.fill_null(False), True, pa.scalar(None, pa.bool_()))
-                number = rows.schema.get_field_index(DELETED)
-                rows = rows.set_column(number, DELETED, pc.if_else(met, False, left_out))
+                place = rows.schema.get_field_index(DELETED)
+                rows = rows.set_column(place, DELETED, pc.if_else(met, False, left_out))
         made = pa.table([array_of(rows, i) for i in view.columns], names=view.row.names)
         if view.exploded is not None:
             lists = made.column(view.exploded).combine_chunks()

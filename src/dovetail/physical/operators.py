@@ -1,38 +1,21 @@
 """What each join's operator does: its law's parameters, as plain data that travels to the workers.
-``law_of`` makes it of the node that it runs.
+``dispatch.law_of`` makes it of the node that it runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import singledispatch
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
 from dovetail.laws.stream_join import Unmatched, Window
-from dovetail.laws.table_join import How, Join, Leaf, Tree, leaves, preserved
+from dovetail.laws.table_join import How, Tree, leaves, preserved
 from dovetail.physical.law import Law, Sources, Store, not_latest, table_of, too_old
-from dovetail.plan import (
-    joins,
-    nodes,
-    stream_join,
-    stream_table_join,
-    table_join,
-    to_changes,
-    union,
-)
-from dovetail.plan.arrow import arrow_schema
-from dovetail.plan.deduplicated import Deduplicated
-from dovetail.plan.expired import Expired
-from dovetail.plan.exploded import Exploded
-from dovetail.plan.filled import Filled
 from dovetail.plan.metrics import metric
-from dovetail.plan.nodes import Entry, Node
+from dovetail.plan.nodes import Entry
 from dovetail.plan.spans import written
-from dovetail.plan.views import View
 
 
 @dataclass(frozen=True)
@@ -477,86 +460,3 @@ class Fill(Law):
 def expiry(name: str) -> str:
     """The store that says when the rows of a table expire."""
     return f"{name}: expiry"
-
-
-@singledispatch
-def law_of(node: Node, entries: Sequence[Entry]) -> Law:
-    """The law of a node that is one operator on its stage's ``entries``: tables by key, by
-    default.
-    """
-    return TableJoin(_tree(node, entries))
-
-
-@law_of.register
-def _(node: table_join.HistoryJoin, entries: Sequence[Entry]) -> Law:
-    return HistoryJoin(_sides(node, entries), node.how)
-
-
-@law_of.register
-def _(node: joins.Materialized, entries: Sequence[Entry]) -> Law:
-    return TableJoin(_tree(node.node, entries), distinct=True)
-
-
-@law_of.register
-def _(node: View, entries: Sequence[Entry]) -> Law:
-    return Union() if node.stream else TableJoin(_tree(node, entries))
-
-
-@law_of.register(union.Union)
-def _(*_: object) -> Law:
-    return Union()
-
-
-@law_of.register
-def _(node: Deduplicated, _: Sequence[Entry]) -> Law:
-    return Deduplicate(node.within_us)
-
-
-@law_of.register
-def _(node: Expired, _: Sequence[Entry]) -> Law:
-    return Expire(node.after_us)
-
-
-@law_of.register
-def _(node: Exploded, _: Sequence[Entry]) -> Law:
-    (element,) = arrow_schema(StructType([node.element]))
-    number = node.node.values.names.index(node.column)
-    return Explode(number, element.type, node.position is not None)
-
-
-@law_of.register
-def _(node: Filled, _: Sequence[Entry]) -> Law:
-    names = tuple(node.node.values.names)
-    return Fill(
-        f"keep_former of {node.name}", names, names.index(node.unsent), node.missing == "fail"
-    )
-
-
-@law_of.register
-def _(node: to_changes.ToChanges, _: Sequence[Entry]) -> Law:
-    return ToChanges(node.kinds)
-
-
-@law_of.register
-def _(node: stream_table_join.StreamTableJoin, entries: Sequence[Entry]) -> Law:
-    return StreamTableJoin(_tree(node, entries), node.grace_us)
-
-
-@law_of.register
-def _(node: stream_join.StreamJoin, entries: Sequence[Entry]) -> Law:
-    window = Window(**asdict(node.within))
-    return StreamJoin(_sides(node, entries), node.how, window, node.unmatched)
-
-
-def _sides(node: nodes.Join, entries: Sequence[Entry]) -> tuple[int, int]:
-    return _source(node.left, entries), _source(node.right, entries)
-
-
-def _tree(node: Node, entries: Sequence[Entry]) -> Tree:
-    if not isinstance(node, nodes.Join):
-        return Leaf(_source(node, entries))
-    return Join(_tree(node.left, entries), _tree(node.right, entries), node.how)
-
-
-def _source(node: Node, entries: Sequence[Entry]) -> int:
-    return next(number for number, entry in enumerate(entries) if entry == node)

@@ -20,6 +20,7 @@ from dovetail.errors import PlanError
 from dovetail.physical import chains
 from dovetail.physical import operators as ops
 from dovetail.physical.delta_join import Settle, eventual, settled
+from dovetail.physical.dispatch import law_of
 from dovetail.physical.fragment import Emit, Fragment, Operator
 from dovetail.physical.groups import Retract
 from dovetail.physical.inputs import (
@@ -155,7 +156,7 @@ class _Planner:
         """
         entries = list(dict.fromkeys(node.entries))
         inputs = [Input(entry, node.read_by(entry)) for entry in entries]
-        law = ops.law_of(node, entries)
+        law = law_of(node, entries)
         if emit == "batch" and not law.nets:
             chains.refuse_batch(node)
         align_us = node.longest_align_us

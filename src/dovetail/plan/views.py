@@ -7,8 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -26,6 +24,7 @@ from dovetail.errors import PlanError
 from dovetail.plan.checks import known_field, refuse_duplicates, refuse_key_type, refuse_names
 from dovetail.plan.expressions import refuse_random
 from dovetail.plan.joins import as_changes, as_entry, refuse_corrected
+from dovetail.plan.made import Constant, FieldOf, Made, said
 from dovetail.plan.nodes import Derived, Describe, Entry, Join, Node, Selected, Source
 from dovetail.plan.select import SIDES, computed_field, row_columns, session_for
 
@@ -37,43 +36,6 @@ Condition: TypeAlias = Annotated[
 Errors: TypeAlias = Literal["fail", "dead_letter"]
 """What a row does on which an expression fails: ``"fail"`` stops the query; ``"dead_letter"``
 leaves the row out, counts it in the observed metric ``<name>.failed``, and makes it a dead letter.
-"""
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A text, the same in each row."""
-
-    value: str
-
-    def column(self) -> Column:
-        """It as Spark computes it."""
-        return F.lit(self.value)
-
-    def array(self, rows: pa.Table) -> pa.Array:
-        """It of some rows."""
-        return pa.array([self.value] * len(rows), pa.string())
-
-
-@dataclass(frozen=True)
-class FieldOf:
-    """A field of a column that is a struct."""
-
-    struct: str
-    field: str
-
-    def column(self) -> Column:
-        """It as Spark computes it."""
-        return F.col(quoted(self.struct)).getField(self.field)
-
-    def array(self, rows: pa.Table) -> pa.Array:
-        """It of some rows."""
-        return pc.struct_field(rows.column(self.struct).combine_chunks(), [self.field])
-
-
-Made: TypeAlias = str | Column | Constant | FieldOf
-"""What a column of a view is: a column by its name, an expression over the row, or what needs no
-Spark session.
 """
 
 
@@ -417,24 +379,6 @@ def fields_of(name: str, node: Node, struct: str) -> View:
     assert isinstance(row, StructType)
     values = [(field, FieldOf(struct, field.name)) for field in row]
     return _view(name, source, _key_of(source), values)
-
-
-def column_of(item: Made) -> Column:
-    """A column as Spark computes it."""
-    if isinstance(item, str):
-        return F.col(quoted(item))
-    return item if isinstance(item, Column) else item.column()
-
-
-def array_of(rows: pa.Table, item: Made) -> pa.ChunkedArray | pa.Array:
-    """A column that needs no Spark session, of some rows."""
-    assert not isinstance(item, Column), "an expression"
-    return rows.column(item) if isinstance(item, str) else item.array(rows)
-
-
-def said(item: Made) -> str:
-    """A column or an expression in words."""
-    return item if isinstance(item, str) else str(column_of(item))[len("Column<'") : -len("'>")]
 
 
 def _in_text(name: str, text: str) -> bool:

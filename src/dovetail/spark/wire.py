@@ -50,9 +50,10 @@ from dovetail.physical.inputs import Input
 from dovetail.physical.look_up import store_look_up
 from dovetail.physical.source import SourceSpec
 from dovetail.plan.look_up import LookUp
+from dovetail.plan.made import Made, column_of, said
 from dovetail.plan.metrics import metric as metric_name
 from dovetail.plan.nodes import Entry, Source
-from dovetail.plan.views import Made, View, column_of, said, views_of
+from dovetail.plan.views import View, views_of
 from dovetail.sessions import attempted
 from dovetail.spark.look_up import answered
 
