@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from dovetail.arguments import ColumnName, ColumnNames, Path, Positive, Rule, Text, validated
 from dovetail.columns import DELETED, PROBLEM, TIMESTAMP
+from dovetail.errors import PlanError
 from dovetail.hints import Hinted, HintedWindows
 from dovetail.io.formats import ReadFormat, format_of
 from dovetail.io.kafka import Servers, Starting, Topic, topic_records
@@ -25,9 +26,11 @@ from dovetail.io.records import (
     readable,
     sound_source,
 )
+from dovetail.io.unsent import UNSENT
 from dovetail.physical.explain import explain
 from dovetail.physical.fragment import Buckets, Emit
 from dovetail.plan import views
+from dovetail.plan.filled import filled
 from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.plan.reading import Given, Session, source_of
 from dovetail.plan.spans import Span
@@ -305,6 +308,12 @@ class Topology(Planned):
         )
         keys, rows = records.rows()
         label = name or f"{kind}[{', '.join(keys)}]"
+        if records.value.keeps and cls._stream:
+            raise PlanError(
+                title,
+                "unsent='keep' is for tables: a stream's records replace none",
+                "Read it as a table, and its changes by to_stream()",
+            )
         rows, with_unread = readable(records, rows, label, malformed)
         if sequence is None and records.ordered:
             sequence, log_partition = OFFSET, PARTITION
@@ -327,7 +336,7 @@ class Topology(Planned):
             with_unread=with_unread,
         )
         source = replace(source, grows=records.value.grows)
-        return cls(source)
+        return cls(filled(source, UNSENT, "fail") if records.value.keeps else source)
 
     @validated
     def where(self, condition: Condition, *, errors: Errors = "fail") -> Self:

@@ -183,3 +183,42 @@ def test_infinity_is_a_documented_instant(spark: SparkSession) -> None:
         dt.debezium("id long, c timestamp", encodings={"c": "MicroTimestamp"}), key_columns="id",
     )  # fmt: skip
     assert near[-1].replace(tzinfo=timezone.utc) == LAST - timedelta(microseconds=1)
+
+
+def test_what_was_not_sent_keeps_its_former_value(spark: SparkSession) -> None:
+    long = {"id": 1, "note": "long", "tags": ["a"], "city": "Rome"}
+    events = [
+        event("r", None, long),
+        event("c", None, {**long, "id": 2}),
+        event("u", None, {**long, "note": TEXT, "city": "Oslo"}),
+        event("u", None, {**long, "note": "short", "tags": [TEXT], "city": None}),
+        event("u", None, {**long, "note": None, "tags": [TEXT]}),
+        event("u", None, {**long, "note": TEXT, "tags": None}),
+        event("d", {"id": 2}, None),
+        event("d", {"id": 1}, None),
+    ]
+    value = dt.debezium(
+        "id long, note string, tags array<string>, city string",
+        metadata={"op": "op"}, unsent="keep",
+    )  # fmt: skip
+    options = {"value": value, "key_columns": "id", "name": "t"}
+    frame = records(spark, events)
+    table = dt.Table.from_records(frame, malformed="dead_letter", **options)
+    assert table.schema.names[:5] == ["id", "note", "tags", "city", "op"]
+    found = table.changelog(buckets=1).orderBy("_position").collect()
+    assert [tuple(row)[:6] for row in found if row.id == 1] == [
+        (1, "long", ["a"], "Rome", "r", "upsert"),
+        (1, "long", ["a"], "Oslo", "u", "upsert"),
+        (1, "short", ["a"], None, "u", "upsert"),
+        (1, None, ["a"], "Rome", "u", "upsert"),
+        (1, None, None, "Rome", "u", "upsert"),
+        (1, None, None, None, None, "delete"),
+    ]
+    assert [row._change for row in found if row.id == 2] == ["upsert", "delete"]
+    unknown = records(spark, [event("u", None, {**long, "note": TEXT})])
+    with pytest.raises(Exception, match="note"):
+        dt.Table.from_records(unknown, **options).changelog(buckets=1).collect()
+    with pytest.raises(dt.PlanError, match="unsent='keep'"):
+        dt.Stream.from_records(frame, **options)
+    with pytest.raises(dt.PlanError, match="is versioned"):
+        dt.Table.from_records(frame, versioned="1 day", **options)

@@ -80,7 +80,7 @@ _ZONED: Final = r"^[+-]?\d{4,}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d
 _ISO_DATE: Final = r"^([+-]?\d{4,}-\d\d-\d\d)(Z|[+-]\d\d:\d\d)?$"
 _ISO_TIME: Final = r"^(\d\d:\d\d:\d\d(\.\d+)?)Z?$"
 _INFINITY: Final = r"^(infinity$|\+(29424[67]|292278994)-|-5877611-06-21)"
-_MINUS_INFINITY: Final = r"^(-infinity$|-(290308|292275055)-|-5877611-06-22)"
+_MINUS_INFINITY: Final = r"^(-infinity$|-(290308|292275055)-|\+292269055-|-5877611-06-22)"
 """PostgreSQL's infinity as a text: its own, and the dates that Debezium makes of it."""
 _CODED: Final = (
     BinaryType,
@@ -97,8 +97,8 @@ _AMBIGUOUS: Final = (DayTimeIntervalType, DecimalType, TimestampNTZType, Timesta
 
 _Ranges: TypeAlias = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]
 _INFINITE_DAYS: Final[_Ranges] = (
-    ((-2147472693, -2147472693), ((1 << 31) - 1, (1 << 31) - 1)),
-    ((-2147472692, -2147472692), (-(1 << 31), -(1 << 31))),
+    ((-2147472693, -2147472693), (-622191234, -622191234), ((1 << 31) - 1, (1 << 31) - 1)),
+    ((-2147472692, -2147472692), (-625821272, -625821272), (-(1 << 31), -(1 << 31))),
 )
 """The numbers, from one to another, by which Debezium encodes ``infinity`` and ``-infinity`` of a
 date, in days. Both are overflows of PostgreSQL's driver, or the largest number and the smallest."""

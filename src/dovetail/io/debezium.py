@@ -14,7 +14,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, StructField, StructType
+from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from dovetail.arguments import Rule, validated
 from dovetail.errors import PlanError
@@ -41,7 +41,7 @@ from dovetail.io.formats import (
     struct_of,
 )
 from dovetail.io.json_objects import JsonObject, json_absent
-from dovetail.io.unsent import PLACEHOLDER, Placeholder
+from dovetail.io.unsent import PLACEHOLDER, UNSENT, Placeholder
 from dovetail.plan.checks import known_field
 
 Metadata: TypeAlias = Annotated[
@@ -66,6 +66,7 @@ GivenPlaceholder: TypeAlias = Annotated[
 ]
 Encodings: TypeAlias = Mapping[str, Encoding]
 Truncate: TypeAlias = Literal["fail", "ignore"]
+Unsent: TypeAlias = Literal["fail", "keep"]
 Tombstones: TypeAlias = Literal["ignore", "delete"]
 
 
@@ -83,6 +84,12 @@ class DebeziumFormat(Format):
     tombstones: Tombstones
     placeholder: Placeholder
     framed: bool = False
+    unsent: Unsent = "fail"
+
+    @property
+    def keeps(self) -> bool:
+        """Where ``unsent`` says so."""
+        return self.unsent == "keep"
 
     @property
     def grows(self) -> bool:
@@ -115,10 +122,14 @@ class DebeziumFormat(Format):
             known.append(Envelope.of(place, self.avro.schema))
         columns = self.schema or known[-1].types(place)
         added = [StructField(name, METADATA[path]) for name, path in self.metadata.items()]
+        if self.keeps:
+            added.append(StructField(UNSENT, ArrayType(StringType())))
         for name in place.keys:
             known_field(place.operator, "key_columns=", name, StructType([*columns.fields, *added]))
         keys = tuple(name for name in place.keys if name not in self.metadata)
-        wanted = Wanted(columns, keys, self.metadata, self.schema is not None, self.placeholder)
+        wanted = Wanted(
+            columns, keys, self.metadata, self.schema is not None, self.placeholder, self.keeps
+        )
         if self.avro is not None:
             problem: Callable[[Column], Column] = self.avro.problem(place, list(writers))
         else:
@@ -215,6 +226,7 @@ def debezium(
     tombstones: Tombstones = "ignore",
     placeholder: GivenPlaceholder = PLACEHOLDER,
     framed: bool = False,
+    unsent: Unsent = "fail",
 ) -> DebeziumFormat:
     """Debezium's change events as the format of a value: the row after a create, an update or the
     read of a snapshot replaces its key's, a delete deletes it. They are JSON, with or without their
@@ -247,7 +259,8 @@ def debezium(
 
     The event time is ``source.ts_us``, else ``source.ts_ms``, else the event's own. A large value
     that the database did not send (TOAST, without ``REPLICA IDENTITY FULL``) makes a record one
-    that cannot be read. ``placeholder``: what stands for it, as Debezium's setting
+    that cannot be read; with ``unsent="keep"`` the row keeps its former value, for which the query
+    stores the table's rows. ``placeholder``: what stands for it, as Debezium's setting
     ``unavailable.value.placeholder`` says, also with ``hex:`` in front. PostgreSQL's ``infinity``
     is 9999-12-30 23:59:59.999999 in UTC, ``-infinity`` 0001-01-03; ``to_postgres`` writes them
     back.
@@ -276,6 +289,8 @@ def debezium(
         truncate,
         tombstones,
         Placeholder(placeholder),
+        framed,
+        unsent,
     )
 
 

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 from dovetail.columns import DELETED, TIMESTAMP, quoted
 from dovetail.io.connect import ColumnEncoding, Raw, raw_type
 from dovetail.io.formats import Part, Reading, kept
-from dovetail.io.unsent import Placeholder
+from dovetail.io.unsent import UNSENT, Placeholder
 
 _STRING, _LONG = StringType(), LongType()
 METADATA: Final[Mapping[str, DataType]] = {
@@ -73,6 +73,8 @@ class Wanted:
     """Whether the user says what the columns are, not the records' schemas."""
     placeholder: Placeholder = field(default_factory=Placeholder)
     """What stands for a value that was not sent."""
+    keeps: bool = False
+    """Whether values that were not sent are no problem, but named."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -117,7 +119,7 @@ class Wanted:
         ]
         frame = frame.withColumn(into, F.when(raw.isNotNull(), F.struct(*rows)))
         made = F.col(into)
-        problems = list[Column]()
+        problems, unsent = list[Column](), list[Column]()
         for side, columns in sides.items():
             for f in columns:
                 given = Raw(raw[side][f.name], encodings[f.name], coded)
@@ -127,6 +129,9 @@ class Wanted:
                 unfit = _unfit(f, given, made[side][f.name])
                 if missing is None:
                     problems.append(unfit)
+                elif self.keeps and side == "after" and f.name not in self.keys:
+                    unsent.append(F.when(missing, f.name))
+                    problems.append(F.when(~F.coalesce(missing, F.lit(False)), unfit))
                 else:
                     problems += [F.when(missing, _unsent(f)), unfit]
         event = F.struct(
@@ -138,6 +143,9 @@ class Wanted:
                 *(_at(raw, path).alias(name) for name, path in self.metadata.items()),
             ).alias("metadata"),
             F.coalesce(F.lit(None).cast("string"), *problems).alias("problem"),
+            F.filter(F.array(*unsent), lambda name: name.isNotNull())
+            .cast("array<string>")
+            .alias("unsent"),
         )
         return frame.withColumn(into, F.when(raw.isNotNull(), event))
 
@@ -232,6 +240,8 @@ class Changes(Reading):
         event, wanted = F.col("_event"), self.wanted
         columns = [event["after"][name].alias(name) for name in wanted.columns.names]
         columns += [event["metadata"][name].alias(name) for name in wanted.metadata]
+        if wanted.keeps:
+            columns.append(event["unsent"].alias(UNSENT))
         gone = [
             (event["before"][f.name] if f.name in wanted.keys else F.lit(None))
             .cast(f.dataType)
@@ -272,5 +282,5 @@ def _unsent(column: StructField) -> Column:
     """Why a column has no value, where it was not sent."""
     return F.lit(
         f"column {quoted(column.name)} was not sent, since it is large and has not changed: set "
-        "the table's REPLICA IDENTITY to FULL, or leave the column out"
+        "the table's REPLICA IDENTITY to FULL, pass unsent='keep', or leave the column out"
     )

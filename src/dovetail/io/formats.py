@@ -138,6 +138,13 @@ class Format(ABC):
         """Whether its columns may be more when a query is built again."""
         return False
 
+    @property
+    def keeps(self) -> bool:
+        """Whether columns that a change leaves out keep their former values; their names are then
+        in a column ``_unsent``.
+        """
+        return False
+
     tells_null: ClassVar[bool] = True
     """Whether what it writes of nulls differs from a record without a value."""
 

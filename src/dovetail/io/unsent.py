@@ -34,6 +34,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
+UNSENT: Final = "_unsent"
+"""The column with the names of a row's columns that were not sent."""
 PLACEHOLDER: Final = "__debezium_unavailable_value"
 """Debezium's default for its setting ``unavailable.value.placeholder``."""
 _HEX: Final = "hex:"
