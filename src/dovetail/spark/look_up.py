@@ -66,13 +66,13 @@ def answered(
                     parts = [*(own.column(name) for name in keys)]
                     parts += [v.cast(type_) for v, type_ in zip(found, values, strict=True)]
                     parts += [own.column(name) for name in carried]
-                    yield from _with_counts(parts, plain)
+                    yield from _with_counts(parts, blank)
                 if there.any():
                     others = rows.filter(pa.array(there))
                     parts = [*(others.column(name) for name in keys)]
                     parts += [pa.nulls(len(others), type_) for type_ in values]
                     parts += [others.column(name) for name in carried]
-                    yield from _with_counts(parts, plain)
+                    yield from _with_counts(parts, blank)
         counts = [pa.array([count], pa.int64()) for count in answering.counts]
         nulls = [pa.nulls(1, type_) for type_ in blank.types[: len(names)]]
         yield pa.RecordBatch.from_arrays([*nulls, *counts], schema=blank)
@@ -93,11 +93,14 @@ def _there(rows: pa.Table, beside: Sequence[str]) -> Mask:
     return reduce(np.logical_or, masks, np.zeros(len(rows), np.bool_))
 
 
-def _with_counts(parts: Sequence[pa.Array], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Rows with the columns of the counts, which only one row has that is none."""
+def _with_counts(parts: Sequence[pa.Array], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Return rows of the schema, with nulls for the counts, which one row has that is none.
+
+    Columns come as Spark has them, perhaps with nested fields that are never null.
+    """
     blank = pa.nulls(len(parts[0]), pa.int64())
     columns = [*parts, *(blank for _ in COUNTS)]
-    return iter(pa.table(columns, names=list(names)).to_batches())
+    return iter(pa.table(columns, names=schema.names).cast(schema).to_batches())
 
 
 def _now_us() -> int:
