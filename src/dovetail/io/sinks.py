@@ -122,10 +122,11 @@ class ParquetSink:
 
     def is_gone(self, session: SparkSession, node: Node, *, alone: bool) -> bool:
         """Whether what a query has written is no longer there; ``alone``: whether this is its only
-        sink. Of several results old micro-batches may be deleted.
+        sink. Of several results old micro-batches may be deleted. A client of Spark Connect sees no
+        hidden files, such as Spark's list.
         """
-        files = files_of(session)
-        return not (files.has_files(f"{self.path}/{_LIST}") if alone else files.exists(self.path))
+        files, listed = files_of(session), alone and not is_remote(session)
+        return not (files.has_files(f"{self.path}/{_LIST}") if listed else files.exists(self.path))
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """The configured writer."""

@@ -72,7 +72,7 @@ def random_of(frame: DataFrame) -> str | None:
     if any(step.name == "Sample" for step in steps_of(frame)):
         return "sample()"
     if is_remote(frame.sparkSession):
-        found = _RANDOM.search(" ".join(_analysed_lines(frame)))
+        found = _RANDOM.search(_OF_ITS_OWN.sub("", " ".join(_analysed_lines(frame))))
         return None if found is None else _SEED.sub(r"\1()", found[0])
     return _random_within(_analysed(frame))
 
@@ -175,6 +175,8 @@ _RANDOM = re.compile(
     r"\([^()]*\)",
     re.IGNORECASE,
 )
+_OF_ITS_OWN = re.compile(r"spark_partition_id\(\) >= 0", re.IGNORECASE)
+"""A condition that is always true, by which readers of records keep Spark from reading twice."""
 _OF_FILES = re.compile(r"\binput_file_\w+\(", re.IGNORECASE)
 _FIELDS, _FIELDS_MAX = "spark.sql.debug.maxToStringFields", 1 << 20
 
