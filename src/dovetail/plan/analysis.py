@@ -116,12 +116,14 @@ class _Planned(Analysis):
 
 
 # A micro-batch that is run again reads the same files; aggregates are of what it reads.
+_OF_ITS_OWN = re.compile(r"spark_partition_id\(\) >= 0", re.IGNORECASE)
+"""A condition that is always true, by which readers of records keep Spark from reading twice."""
 _REPEATED = re.compile(r"InputFile\w+|Collect(List|Set)|First|Last|AnyValue|Mode|ListAgg")
 
 
 def _random(expression: Any) -> str | None:
     """The text of what makes an expression of Spark's another one each time."""
-    if expression.deterministic():
+    if expression.deterministic() or _OF_ITS_OWN.fullmatch(str(expression.sql()).strip("()")):
         return None
     within = [child for child in _each(expression.children()) if not child.deterministic()]
     if within:
@@ -175,8 +177,6 @@ _RANDOM = re.compile(
     r"\([^()]*\)",
     re.IGNORECASE,
 )
-_OF_ITS_OWN = re.compile(r"spark_partition_id\(\) >= 0", re.IGNORECASE)
-"""A condition that is always true, by which readers of records keep Spark from reading twice."""
 _OF_FILES = re.compile(r"\binput_file_\w+\(", re.IGNORECASE)
 _FIELDS, _FIELDS_MAX = "spark.sql.debug.maxToStringFields", 1 << 20
 
