@@ -404,7 +404,9 @@ CALLS: dict[str, Call] = {
         metadata=line("None", "empty mapping", wrong=({"lsn": "lsn"},)),
         truncate=line(wrong=("drop",)),
         tombstones=line(wrong=("drop",)),
+        placeholder=line("text", "column", "span", wrong=("hex:no",)),
         framed=FLAG,
+        unsent=line(wrong=("drop",)),
     ),
     "read_topic": of_topic(dt.read_topic, TOPIC | {"key": TOPIC["value"]}),
     "Table.join": call(
@@ -446,7 +448,7 @@ CALLS: dict[str, Call] = {
         )
         for name in ("delta", "Delta.__init__")
     },
-    "Table.with_lookup": call(
+    "TableRows.with_lookup": call(
         lambda w: partial(w.orders.with_lookup, source=dt.sqlite("f.db", "orders", key="id")),
         source=line(wrong=(dt.sqlite("f.db", "orders", key="n"),), says="sqlite orders"),
         changes=line("None", wrong=("retract",)),
@@ -486,7 +488,7 @@ CALLS: dict[str, Call] = {
             says="a name that changelogs use|occurs twice",
         ),
     ),
-    "Table.rekey": call(
+    "TableRows.rekey": call(
         lambda w: partial(w.orders.rekey, key=F.lit(1)),
         columns=line("column"),
         duplicates=line(wrong=("first",)),
@@ -516,20 +518,20 @@ CALLS: dict[str, Call] = {
         column=line("text", "span", wrong=("id", "_change"), says="a name that changelogs use"),
         kinds=line(wrong=(["a", "b", "c"], [*"abca"], "ibad")),
     ),
-    "Table.expire": call(lambda w: w.orders.expire, after=SPAN),
-    "Table.explode": call(
+    "TableRows.expire": call(lambda w: w.orders.expire, after=SPAN),
+    "TableRows.explode": call(
         lambda w: partial(w.orders.with_columns(items=F.array("orders")).explode, column="items"),
         column=line(wrong=("nope", "orders")),
         position=line("text", "span", "None", wrong=("_change",), says="a name"),
     ),
-    "Table.keep_former": call(
+    "TableRows.keep_former": call(
         lambda w: partial(
             w.orders.with_columns(gone=F.array(F.lit("orders"))).keep_former, unsent="gone"
         ),
         unsent=line(wrong=("nope", "orders")),
         missing=line(wrong=("error",)),
     ),
-    "Table.retire": call(
+    "TableRows.retire": call(
         lambda w: partial(
             w.orders.with_columns(mark=F.lit("first"), n=F.lit(1).cast("long")).retire,
             snapshot="mark",

@@ -135,7 +135,7 @@ def changes_of(
     """
     for key in keys:
         known_field(operator, "key=", key, rows.schema)
-        if key == timestamp:
+        if isinstance(timestamp, str) and key == timestamp:
             problem = f"timestamp= names {key!r}, a column of key="
             raise PlanError(operator, problem, "Give an expression, such as F.col(...), there")
     refuse_duplicates(operator, columns or (), "Name it once in columns=")
@@ -154,7 +154,9 @@ def changes_of(
         rows = rows.withColumn(_NEXT_TIME, follows)
         leaves = F.coalesce(F.timestamp_micros(_NEXT_TIME), leaves)
     gone = kind.isin("delete", "update_preimage")
-    used = {COMMIT_TIME, _KIND, _VERSION, _NEXT_TIME, timestamp if columns is None else None}
+    used = {COMMIT_TIME, _KIND, _VERSION, _NEXT_TIME}
+    if columns is None and isinstance(timestamp, str):
+        used.add(timestamp)
     names = [name for name in rows.columns if name not in used]
     if columns is not None:
         names = [name for name in names if name in {*keys, *columns}]

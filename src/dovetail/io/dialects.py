@@ -108,7 +108,7 @@ def canal(schema: Schema) -> DialectFormat:
         if not isinstance(column.dataType, _OF_TEXTS):
             raise PlanError(
                 "canal",
-                f"column {column.name!r} of type {column.dataType.simpleString()} cannot be made "
+                f"schema= has column {column.name!r} of type {column.dataType.simpleString()} cannot be made "
                 "of a text",
                 "Declare it as string",
             )

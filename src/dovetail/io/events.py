@@ -249,6 +249,8 @@ class Changes(Reading):
             for f in wanted.columns
         ]
         gone += [event["metadata"][name].alias(name) for name in wanted.metadata]
+        if wanted.keeps:
+            gone.append(F.lit(None).cast("array<string>").alias(UNSENT))
         row = F.when(deleted, F.struct(*gone)).otherwise(F.struct(*columns))
         readable = F.when(F.col("value_problem").isNull(), row)
         return F.struct(readable.alias("row"), deleted.alias("deleted"))

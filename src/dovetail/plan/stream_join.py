@@ -48,7 +48,8 @@ def within(*, before: Span | None = None, after: Span | None = None, grace: Span
             "neither before= nor after= is given",
             "Give at least one, such as after='5 min'; before='0 s', after='0 s' joins equal times",
         )
-    before, after = before or "0 s", after or "0 s"
+    before = "0 s" if before is None else before
+    after = "0 s" if after is None else after
     before_us = microseconds("within", "before=", before, negative=True)
     after_us = microseconds("within", "after=", after, negative=True)
     grace_us = microseconds("within", "grace=", grace)

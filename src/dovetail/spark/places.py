@@ -23,6 +23,7 @@ from dovetail.files import files_of
 from dovetail.plan.fingerprint import origins_of
 from dovetail.plan.leaves import all_leaves
 from dovetail.plan.nodes import Node
+from dovetail.refusals import reaching
 from dovetail.sessions import is_remote
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def refuse_overlaps(run: Run) -> None:
                 "Choose a checkpoint beside what the query reads",
             )
     for sink, own in _folders(run):
-        folder = files.qualified(own)
+        with reaching(sink.title, "path=", own):
+            folder = files.qualified(own)
         others = [(f"the source of {title}", path) for title, path in sources]
         for what, path in (*others, ("the query's checkpoint", checkpoint)):
             if overlap(path, folder):
