@@ -108,8 +108,8 @@ def canal(schema: Schema) -> DialectFormat:
         if not isinstance(column.dataType, _OF_TEXTS):
             raise PlanError(
                 "canal",
-                f"schema= has column {column.name!r} of type {column.dataType.simpleString()} cannot be made "
-                "of a text",
+                f"schema= has column {column.name!r} of type {column.dataType.simpleString()}, "
+                "which cannot be made of a text",
                 "Declare it as string",
             )
     return DialectFormat(columns, _CANAL)
