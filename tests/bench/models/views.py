@@ -57,14 +57,14 @@ class Running:
         stream = record.table in "SRA"
         if record.table not in self._pipeline.inputs or (record.key is None and not stream):
             return []
-        if record.key is not None:
-            self._clock = max(self._clock, record.time)
         value = None if record.deleted else list(record.value)
+        if record.key is not None and not (not stream and self._left_out(value)):
+            self._clock = max(self._clock, record.time)
         rows = [Row(record.key, value, record.time, self._clock)]
         for number, words in enumerate(self._pipeline.steps):
             step, *numbers = words.split()
             if step == "expire":
-                # What a table's condition leaves out has come all the same.
+                # What brings no row moves time all the same, but for what a condition leaves out.
                 views = {*self._pipeline.steps[:number]} <= {"where", "swap"}
                 clock = self._clock if views and not stream else _BEFORE
                 rows = [*self._expire(rows, clock, number, int(numbers[0]))]
@@ -78,6 +78,11 @@ class Running:
             Result(row.key, None if row.value is None else (row.value[0],), row.time)
             for row in rows
         ]
+
+    def _left_out(self, value: list[Any] | None) -> bool:
+        """Whether a condition in front of ``expire`` leaves a row out."""
+        before, _, rest = " ".join(self._pipeline.steps).partition("expire")
+        return bool(rest) and "where" in before and value is not None and value[1] is not True
 
     def _where(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
         met = row.value is not None and row.value[1] is True
