@@ -469,7 +469,10 @@ def test_records_that_cannot_be_read_are_dead_letters_of_the_query(
             kind.from_records(
                 spark.readStream.option("maxFilesPerTrigger", 1).text(str(tmp_path / folder)),
                 key_columns="id",
-                value=dt.json("id long, amount string, items array<string>, at timestamp"),
+                value=dt.json(
+                    "id long, amount string, items array<string>, at timestamp",
+                    encodings={"at": "epoch_seconds"},
+                ),
                 timestamp="at",
                 malformed="dead_letter",
                 name=f"{kind.__name__}s",

@@ -40,7 +40,7 @@ EXPRESSIONS: dict[str, tuple[Any, ...]] = {
         set(COLUMNS),
     ),
     "no select": (lambda t: t.where("e > 0"), set(COLUMNS)),
-    "drop": (lambda t: t.drop("a"), set(COLUMNS)),
+    "drop": (lambda t: t.drop("a"), set(COLUMNS) - {"a"}),
 }
 
 

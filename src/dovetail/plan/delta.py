@@ -262,7 +262,8 @@ def _steps(side: Entry) -> Verdict:
             f"of {side.name} rows are chosen or computed, which a look-up does not go through",
             "Give the table its look-up source with where= there, and select after the join",
         )
-    step = None if side.frame is None else _offending_step(side)
+    # A static table has no look-ups: ``spark.seed`` says so.
+    step = None if side.frame is None or side.static else _offending_step(side)
     if step is not None:
         return Verdict(
             limit,
