@@ -40,13 +40,20 @@ EXPRESSIONS: dict[str, tuple[Any, ...]] = {
         set(COLUMNS),
     ),
     "no select": (lambda t: t.where("e > 0"), set(COLUMNS)),
-    "drop": (lambda t: t.drop("a"), set(COLUMNS) - {"a"}),
 }
 
 
 def of(make: Make, columns: dict[str, pa.DataType]) -> str:
     table = testing.table("t", key="id", schema={"id": NUMBER, **columns})
     return fingerprint(make(table).plan)
+
+
+def test_a_dropped_column_binds_nothing() -> None:
+    def make(table: dt.Table) -> dt.Table:
+        return table.drop("a")
+
+    assert of(make, COLUMNS) == of(make, {**COLUMNS, "a": pa.int16()})
+    assert of(make, COLUMNS) != of(make, {**COLUMNS, "b": pa.int16()})
 
 
 def judge(make: Make, read: set[str], named: set[str] | None = None) -> None:
