@@ -613,7 +613,7 @@ CALLS: dict[str, Call] = {
                 dt.to_delta(table="no name"),
                 dt.to_delta(table="a.b.c.d"),
             ),
-            says="write_topic: |to_topic: |to_parquet: |to_delta\\(",
+            says="write_topic: |to_topic: |to_parquet[:(]|to_delta\\(",
         ),
         checkpoint=line(
             "text",

@@ -47,7 +47,7 @@ LAYERS = {
         *("lookup", "plan"),
     },
     "snapshots": {*ARRAYS, "laws", "arguments", "refusals", "sessions", "lake", "upsert", "plan"},
-    "topology": {"arguments", "columns", "hints", "plan", "physical", "io", "spark"},
+    "topology": {"errors", "arguments", "columns", "hints", "plan", "physical", "io", "spark"},
     "table_sources": {"arguments", "columns", "errors", "io", "lake", "plan", "topology"},
     "look_ups": {"arguments", "laws", "lookup", "plan", "topology"},
     "table_rows": {"arguments", "lookup", "plan", "table_sources"},

@@ -245,7 +245,7 @@ def test_results_of_joins_from_what_is_stored(spark: SparkSession, tmp_path: Pat
         dt.read_state(spark, checkpoint, "enriched l", topology=whole).collect(), key=repr
     )
     with pytest.raises(dt.CheckpointError, match=r"a query with 2 results, .*, is none of them"):
-        dt.read_state(spark, checkpoint, topology=left.join(right, on="f"))
+        dt.read_state(spark, checkpoint, topology=left.join(right, on="f", select=["left.v"]))
     stored = dt.read_state(spark, checkpoint, "enriched l", columns=["k", "f"])
     assert sorted(stored.collect()) == sorted(inner.collect())
     problem = rf"no rows of '{whole.plan.name}'.*a join's result takes topology="

@@ -130,6 +130,7 @@ _OUTSIDE = "needs a system outside of the process; tests/io, tests/lookup and te
 _RUNS = "runs a topology or looks at a run; fuzz.spark, seeded and upgraded draw how"
 _SAYS = "makes no rows"
 
+_LEFT_OUT = ("drop", "dead_letter")
 _COMPUTES = ("select", "where", "with_columns")
 
 UNDRAWN: dict[str, str] = {
@@ -137,6 +138,7 @@ UNDRAWN: dict[str, str] = {
         (
             *("Table.from_topic", "Stream.from_topic", "Table.from_delta", "dt.read_topic"),
             *("dt.avro", "dt.debezium", "dt.json", "dt.protobuf", "dt.registry"),
+            *("dt.canal", "dt.maxwell"),
             *("dt.dbapi", "dt.postgres", "dt.delta_files"),
             *("dt.to_delta", "dt.to_postgres", "dt.to_topic", "dt.to_parquet"),
         ),
@@ -146,7 +148,7 @@ UNDRAWN: dict[str, str] = {
         (
             *("Table.changelog", "Stream.changelog", "Table.write_stream", "Stream.write_stream"),
             *("Table.dead_letters", "Stream.dead_letters", "dt.run", "dt.upgrade", "dt.rewind"),
-            *("dt.repartition", "dt.read_state", "dt.lookup_state"),
+            *("dt.repartition", "dt.read_state", "dt.read_current", "dt.lookup_state"),
             *("dt.to_console", "dt.to_memory", "dt.to_foreach_batch"),
         ),
         _RUNS,
@@ -158,6 +160,19 @@ UNDRAWN: dict[str, str] = {
         ),
         _SAYS,
     ),
+    **dict.fromkeys(
+        (
+            *(
+                f"{c}.from_changelog(malformed={m!r})"
+                for c in ("Table", "Stream")
+                for m in _LEFT_OUT
+            ),
+            *(f"{c}.from_changelog(max_ahead=)" for c in ("Table", "Stream")),
+        ),
+        "is decided where a frame is read; tests/io has it",
+    ),
+    "Table.from_static(duplicates='last')": "is decided where a frame is read; test_static has it",
+    "Table.retire": "is made of other calls, with expressions; tests/test_retire has it",
     "Table.from_records": "formats are read by tests/io, and by no law of a topology",
     "Stream.from_records": "formats are read by tests/io, and by no law of a topology",
     "Stream.from_changelog(versioned=)": "is for tables",

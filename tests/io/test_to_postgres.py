@@ -278,7 +278,7 @@ def test_all_types_are_kept_as_they_are(place: Place, way: str) -> None:
         "instant": (
             "timestamp",
             "timestamp with time zone",
-            [datetime(1, 1, 3, tzinfo=timezone.utc), START.replace(microsecond=1), None],
+            [datetime(1, 1, 4, tzinfo=timezone.utc), START.replace(microsecond=1), None],
         ),
         "local": (
             "timestamp_ntz",
@@ -334,7 +334,7 @@ def test_a_value_that_a_column_does_not_have_is_an_error(place: Place, way: str)
             f"DROP TABLE IF EXISTS t; CREATE TABLE t (id bigint PRIMARY KEY, v {type_}, {made})"
         )
         table = place.table(folder=type_)
-        failed(place, f"to_postgres('t'): {shown}", topology=table, checkpoint=type_)
+        failed(place, f"to_postgres('t'): {shown}", topology=table, checkpoint=f"of {type_}")
         assert place.rows() == []
     schema = "id long, v array<string>, at timestamp"
     place.sql("DROP TABLE t")

@@ -200,15 +200,13 @@ def sizes(lists: pa.Array) -> Ints:
     return numbers(pc.list_value_length(lists))
 
 
-def list_of(element: pa.DataType, *, nullable: bool = False) -> pa.DataType:
-    """The type of a list of values, as Spark has it; of such that are not null unless it says
-    ``nullable``.
-    """
-    return pa.list_(pa.field("element", element, nullable=nullable))
+def list_of(element: pa.DataType) -> pa.DataType:
+    """The type of a list of values, with its elements named as Spark names them."""
+    return pa.list_(pa.field("element", element))
 
 
-def lists_of(size: Ints, values: pa.Array, *, nullable: bool = False) -> pa.Array:
-    """Lists of these sizes, whose elements lie one after the other."""
+def lists_of(size: Ints, values: pa.Array) -> pa.Array:
+    """Build lists of these sizes from elements that lie one after the other."""
     end = np.cumsum(size)
     if len(end) and end[-1] > _LIST_END_MAX:
         raise AggregateError(
@@ -216,9 +214,7 @@ def lists_of(size: Ints, values: pa.Array, *, nullable: bool = False) -> pa.Arra
             "Emit once per batch instead of every change, or read fewer rows at a time",
         )
     offsets = np.append(0, end).astype(np.int32)
-    return pa.ListArray.from_arrays(
-        pa.array(offsets), values, type=list_of(values.type, nullable=nullable)
-    )
+    return pa.ListArray.from_arrays(pa.array(offsets), values, type=list_of(values.type))
 
 
 def _counts(place: Ints, change: Ints) -> tuple[Mask, Ints]:

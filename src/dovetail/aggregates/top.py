@@ -72,7 +72,7 @@ class Top(Listing):
     @property
     def result(self) -> pa.DataType:
         """A list of what is shown."""
-        return list_of(self.row, nullable=self.single)
+        return list_of(self.row)
 
     @property
     def retracts(self) -> bool:
@@ -168,7 +168,7 @@ class Top(Listing):
     def _lists(self, size: Ints, pool: pa.Array, row: Ints) -> pa.Array:
         """What is shown of these rows of the pool, in lists of these sizes."""
         shown = pc.struct_field(pool.take(pa.array(row)), 1)
-        return lists_of(size, shown, nullable=self.single)
+        return lists_of(size, shown)
 
     def _numbers(self, rows: pa.Array, group: Ints) -> Ints:
         """A number per group and distinct row in it, from 0, in their order."""

@@ -75,8 +75,11 @@ def refuse_overlaps(run: Run) -> None:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether of two folders, which may be patterns, one lies in the other, or both are the same.
-    What has a hidden folder above it, ``_name`` or ``.name``, is not seen by readers of the outer.
+    """Say whether one of two folders, which may be patterns, lies in the other, or is the same.
+
+    Readers of the outer folder do not see what has a hidden folder above it, ``_name`` or
+    ``.name``. A pattern reads no files above its own depth, so a folder that only its first names
+    match is none of those that it reads.
 
     >>> overlap("/data/orders", "/data/orders/out"), overlap("/data/orders", "/data/orders2")
     (True, False)
@@ -85,21 +88,18 @@ def overlap(one: str, other: str) -> bool:
     >>> overlap("/out", "/out/_checkpoint")
     False
     """
-    first, second = one.rstrip("/").split("/"), other.rstrip("/").split("/")
-    shared = min(len(first), len(second))
-    beyond = first[shared:] or second[shared:]
-    alike = all(_alike(*pair) for pair in zip(first[:shared], second[:shared], strict=True))
+    outer, inner = sorted((one.rstrip("/").split("/"), other.rstrip("/").split("/")), key=len)
+    beyond = inner[len(outer) :]
+    alike = all(
+        _matches(first, second) or (not beyond and _matches(second, first))
+        for first, second in zip(outer, inner, strict=False)
+    )
     return alike and not any(name.startswith(("_", ".")) for name in beyond)
 
 
-def _alike(one: str, other: str) -> bool:
-    patterns = [re.sub(r"\{.*\}", "*", name) for name in (one, other)]
-    first, second = patterns
-    return (
-        one == other
-        or bool(_PATTERN.search(first) and fnmatchcase(other, first))
-        or bool(_PATTERN.search(second) and fnmatchcase(one, second))
-    )
+def _matches(pattern: str, name: str) -> bool:
+    found = re.sub(r"\{.*\}", "*", pattern)
+    return pattern == name or bool(_PATTERN.search(found) and fnmatchcase(name, found))
 
 
 def _folders(run: Run) -> Iterator[tuple[Any, str]]:
