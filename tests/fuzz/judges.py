@@ -7,7 +7,7 @@ import re
 import traceback
 from collections.abc import Callable
 
-from fuzz import deltas, families, graphs, waits
+from fuzz import commits, counted, deltas, families, graphs, latest, waits
 from fuzz.case import Case
 
 WEIGHTS = {
@@ -21,10 +21,23 @@ WEIGHTS = {
     "aligned": 3,
     "idle": 3,
     "delta": 3,
+    "commits": 2,
+    "counted": 2,
+    "guarded": 2,
+    "latest": 2,
 }
 ON_SPARK = ("computed",)
 """Families whose expressions a session evaluates; drawn by ``--family`` alone."""
-MODULES = {"graph": graphs, "aligned": waits, "idle": waits, "delta": deltas}
+MODULES = {
+    "graph": graphs,
+    "aligned": waits,
+    "idle": waits,
+    "delta": deltas,
+    "commits": commits,
+    "counted": counted,
+    "guarded": counted,
+    "latest": latest,
+}
 """Those that draw and judge; ``families`` does the others."""
 
 LARGEST = 40_000

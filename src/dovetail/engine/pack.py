@@ -154,7 +154,8 @@ class Packer(Packing):
         needs_value = self.source.stream and not self.source.valueless
         if needs_value and DELETED in batch.schema.names:
             usable.append(pc.invert(batch.column(DELETED)))
-        needed = self.source.primary if self.source.null_keys else self._key_names
+        own = () if self.source.null_keys else self._key_names
+        needed = dict.fromkeys([*own, *self.source.primary])
         keys = (batch.column(name) for name in needed)
         usable += [key.is_valid() for key in keys if key.null_count]
         return reduce(pc.and_, usable) if usable else None

@@ -29,6 +29,7 @@ from dovetail.physical.source import SourceSpec, unique
 from dovetail.plan.arrow import arrow_schema
 from dovetail.plan.checks import signature
 from dovetail.plan.nodes import Derived, Entry, Node, Source
+from dovetail.plan.views import View
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,9 +188,10 @@ def source_spec(
     own_log = isinstance(base, Source) and base.log_partition is not None and not shared_log
     carries = arrival.carries(source)
     clocked = not carries
+    schema = wire_schema(input_)
     return SourceSpec(
         name=name,
-        schema=wire_schema(input_),
+        schema=schema,
         keys=len(input_.key),
         foreign=len(input_.foreign),
         fallible=any(not isinstance(item, str) for item, _ in input_.foreign),
@@ -198,6 +200,7 @@ def source_spec(
         stream=source.stream,
         valueless=valueless,
         null_keys=alone or source.null_keys,
+        primary=tuple(column for column in table_key(source) if column in schema.names),
         keeps_time=keeps_time,
         loose=source.loose,
         versioned_us=source.versioned_us,
@@ -211,6 +214,21 @@ def source_spec(
         logs=own_log and _has_logs(input_),
         limited=isinstance(base, Source) and base.limited,
     )
+
+
+def table_key(node: Node) -> tuple[str, ...]:
+    """Name the columns of a stream that are the key of the table whose changes it has.
+
+    Empty for other streams, and where the table itself may have nulls in its key.
+    """
+    if not node.stream:
+        return () if node.null_keys else tuple(node.key.names)
+    if not isinstance(node, View):
+        return ()
+    key = table_key(node.node)
+    made = node.columns or node.key.names  # a look-up leaves the key as it is
+    columns = zip(node.row.names, made, strict=False)
+    return tuple(name for name, item in columns if isinstance(item, str) and item in key)
 
 
 def _has_logs(input_: Input) -> bool:

@@ -262,7 +262,7 @@ class _Planner:
         if entry.stream:
             input_ = Input(entry, node.by, used=node.used)
             numbered = is_numbered((input_,), self.arrival, feeds)
-            read = source_spec(input_, entry.name, self.arrival, numbered=numbered, valueless=True)
+            read = source_spec(input_, entry.name, self.arrival, numbered=numbered)
             port = self._port(input_, read, emit)
         else:
             by = tuple((name, entry.fields[name].dataType) for name in node.by)

@@ -121,7 +121,6 @@ def windowed(
                 alone=input_.source.stream
                 and input_.used is None
                 and computed.keeps(input_.source),
-                valueless=input_.used is not None and input_.source.stream,
             )
             for number, (input_, name) in enumerate(zip(inputs, unique_names(inputs), strict=True))
         ),
@@ -287,7 +286,6 @@ class _Builder:
             keys=len(node.by),
             sequence=True,
             stream=True,
-            valueless=True,
         )
         feed = read.feed([*node.by, *used], rehashed=False)
         columns = _named(node.key.names, node.values.names)

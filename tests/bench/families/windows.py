@@ -318,13 +318,17 @@ def flushed(join: View, records: Sequence[Record]) -> list[Record]:
 
 
 def asked(join: View, records: Sequence[Record]) -> dict[str, Any]:
+    """What Kafka Streams is asked: there records without a value count in windows. So those that
+    are dropped here go to it without a key, for which it drops them.
+    """
     ((_, windows),) = join.windows
     case: dict[str, Any] = {
         "op": f"windowed_agg_count_{windows.kind}",
         "size_ms": windows.size,
         "grace_ms": windows.grace,
         "events": [
-            {"side": r.table, "key": r.key, "value": r.value, "ts": r.time} for r in records
+            {"side": r.table, "key": None if r.deleted else r.key, "value": r.value, "ts": r.time}
+            for r in records
         ],
     }
     if windows.kind == "hopping":

@@ -80,7 +80,7 @@ class GroupedStream:
         self.groups: dict[Any, Group] = {}
 
     def take(self, record: Record) -> list[Change]:
-        group, value = record.value
+        group, value = (None, None) if record.deleted else record.value
         if group is None:
             return []
         self.groups.setdefault(group, Group()).add(record._replace(value=value))
@@ -125,7 +125,7 @@ class WindowedTable:
         self.records: dict[Any, list[Record]] = {}
 
     def take(self, record: Record) -> list[Change]:
-        if record.key is None:
+        if record.key is None or record.deleted:
             return []
         self.clock = max(self.clock, record.time)
         return self.entered(self.rows.setdefault(record.key, {}), record)

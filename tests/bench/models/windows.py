@@ -9,7 +9,7 @@ later. The name of an input says what it is:
 - ``T``: a table; ``S``, ``U``: a stream and a table whose value is the pair (start, value): in
   which window of their key they look.
 
-A stream's record that is ``deleted`` has no value; it counts.
+A stream's record that is ``deleted`` has no value; it is dropped.
 
 The laws.
 
