@@ -38,6 +38,7 @@ from dovetail.io.formats import (
     Reading,
     Schema,
     json_text,
+    not_json,
     struct_of,
 )
 from dovetail.io.json_objects import JsonObject, json_absent
@@ -133,7 +134,8 @@ class DebeziumFormat(Format):
         if self.avro is not None:
             problem: Callable[[Column], Column] = self.avro.problem(place, list(writers))
         else:
-            said = F.lit("not one JSON object with the fields of a change event")
+            words = "not one JSON object with the fields of a change event"
+            said = not_json(F.col("value"), words, framed=self.framed)
             object_ = self._object(wanted)
             problem = lambda parsed: F.coalesce(object_.problem(parsed), said)  # noqa: E731
         return Changes(

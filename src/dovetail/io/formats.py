@@ -256,7 +256,9 @@ class JsonFormat(Format):
             self.schema,
             object_.parsed,
             row,
-            lambda parsed: F.coalesce(object_.problem(parsed), F.lit(said)),
+            lambda parsed: F.coalesce(
+                object_.problem(parsed), not_json(F.col(place.part), said, framed=self.framed)
+            ),
             absent=lambda _: json_absent(text, wrapped=bare),
         )
 
@@ -300,6 +302,18 @@ def json(
     if columns is not None:
         checked_encodings("json", given, columns)
     return JsonFormat(columns, framed, given)
+
+
+def not_json(column: Column, said: str, *, framed: bool) -> Column:
+    """Say what bytes are that are ``said`` not to be JSON: JSON behind a registry's framing, where
+    they are not read as ``framed``.
+    """
+    if framed:
+        return F.lit(said)
+    frame = F.hex(F.substring(column, 1, 1)) == "00"
+    object_ = F.substring(column, FRAME_LENGTH + 1, 1).cast("string") == "{"
+    hint = f"{said}: it is in a schema registry's framing, which framed=True passes over"
+    return F.when(frame & object_, hint).otherwise(said)
 
 
 def json_text(column: Column, *, framed: bool) -> Column:
