@@ -1,0 +1,56 @@
+"""The current rows of a changelog in Parquet files."""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import dovetail as dt
+
+START = datetime(2024, 1, 1, tzinfo=timezone.utc)
+
+
+def test_a_changelog_is_read_as_its_table(spark: SparkSession, tmp_path: Path) -> None:
+    """Several micro-batches, of which each changes and deletes rows of the ones before."""
+    draw, rows, number = random.Random(1), {}, 0
+    for part in range(3):
+        changes = []
+        for _ in range(30):
+            number += 1
+            key = (draw.choice("ab"), draw.randrange(6))
+            value = None if draw.random() < 0.3 else number
+            changes.append((*key, value, START + timedelta(seconds=number)))
+            rows[key] = value
+        frame = spark.createDataFrame(changes, "word string, `a.b` int, v int, at timestamp")
+        frame.coalesce(1).write.mode("append").parquet(str(tmp_path / "in" / str(part)))
+    reader = spark.readStream.schema(frame.schema).option("maxFilesPerTrigger", 1)
+    table = dt.Table.from_changelog(
+        reader.parquet(str(tmp_path / "in" / "*")),
+        key=["word", "a.b"],
+        timestamp="at",
+        deleted=F.col("v").isNull(),
+        name="t",
+    )
+    out = str(tmp_path / "out")
+    query = table.write_stream(
+        dt.to_parquet(out), checkpoint=str(tmp_path / "checkpoint"), buckets=3, availableNow=True
+    )
+    query.awaitTermination()
+    current = dt.read_current(spark, out)
+    assert current.columns == ["word", "a.b", "v", "_timestamp"]
+    found = {(row["word"], row["a.b"]): row["v"] for row in current.collect()}
+    assert found == {key: value for key, value in rows.items() if value is not None}
+    assert dt.read_current(spark, out, key=["word", "a.b"]).count() == len(found)
+
+
+def test_what_is_no_changelog_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(3).write.parquet(str(tmp_path / "plain"))
+    with pytest.raises(dt.PlanError, match="has no changelog, its files have no column '_change'"):
+        dt.read_current(spark, str(tmp_path / "plain"))
+    with pytest.raises(dt.DovetailError, match=r"path=.*none' cannot be read.*to_parquet"):
+        dt.read_current(spark, str(tmp_path / "none"))
