@@ -14,7 +14,8 @@ from dovetail.physical.law import Law
 from dovetail.spark.session import DAEMON
 
 SRC = Path(__file__).parents[1] / "src"
-LINES_MAX = 500
+LINES_MAX = 450
+"""Of a module, without its docstrings."""
 
 FILES = sorted(SRC.rglob("*.py"))
 ARRAYS = {"errors", "columns", "arrays"}
@@ -122,8 +123,14 @@ def test_the_lower_layers_know_nothing_of_spark(module: str) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_a_module_is_explained_and_short(path: Path) -> None:
-    assert ast.get_docstring(MODULES[name_of(path)])
-    assert len(path.read_text("utf-8").splitlines()) <= LINES_MAX
+    module = MODULES[name_of(path)]
+    assert ast.get_docstring(module)
+    explained = sum(
+        (node.end_lineno or node.lineno) - node.lineno + 1
+        for node in ast.walk(module)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    )
+    assert len(path.read_text("utf-8").splitlines()) - explained <= LINES_MAX
 
 
 def rooms_of(law: type[Law]) -> Iterator[str]:

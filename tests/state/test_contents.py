@@ -14,8 +14,9 @@ from bench.forced import HASHES, forced
 
 import dovetail as dt
 from dovetail import testing
+from dovetail.arrays.timeline import NO_TIME
 from dovetail.engine import contents
-from dovetail.physical.law import Kind
+from dovetail.physical.law import Kind, Store
 from dovetail.state import manifest as manifests
 from dovetail.state.runs import Runs
 from dovetail.state.segment import SegmentCache
@@ -342,3 +343,20 @@ def test_windows_that_are_open_have_their_rows() -> None:
                 if key[1] + 15 * SECOND > latest
             }
             assert there == opened
+
+
+@pytest.mark.parametrize(
+    ("kind", "times_us", "horizon_us"),
+    [
+        ("rows", (50, 80), 40),
+        ("rows", (50, None), NO_TIME),  # the other input may still bring its first, old record
+        ("records", (50, 80), 70),
+        ("records", (50, None), 40),
+        ("rows", (None, None), NO_TIME),
+    ],
+)
+def test_rows_are_of_use_as_long_as_for_their_operator(
+    kind: Kind, times_us: tuple[int | None, ...], horizon_us: int
+) -> None:
+    store = Store("rows of windows", kind=kind, clocks=(0, 1), span_us=10)
+    assert contents.horizon_us(store, manifests.Manifest("", 1, times_us)) == horizon_us

@@ -43,12 +43,13 @@ def schema_of(store: Store) -> pa.Schema:
 
 def horizon_us(store: Store, manifest: Manifest) -> int:
     """The time behind which a bucket's rows of a store are no longer of use, or have been taken."""
-    times = [manifest.stream_time_us[clock] for clock in store.clocks]
-    known = [time for time in times if time is not None]
-    if store.span_us is None or not known:
+    if store.span_us is None or not store.clocks:
         return NO_TIME
+    times = [manifest.stream_time_us[clock] for clock in store.clocks]
+    # As an operator has it: before the first record of an input its time is the earliest.
+    known = [NO_TIME if time is None else time for time in times]
     latest = max(known) if store.kind in ("records", "queue") else min(known)
-    return latest - store.span_us
+    return NO_TIME if latest == NO_TIME else latest - store.span_us
 
 
 def rows(
