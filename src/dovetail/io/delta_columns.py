@@ -1,4 +1,4 @@
-"""What Delta can store: the names and the types of columns, nested ones too."""
+"""The names and types of columns, nested ones too, that Delta can store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dovetail.errors import PlanError
 from dovetail.plan.checks import known_field, refuse_duplicates
 
 _CHARACTERS = " ,;{}()\n\t="
-"""Parquet's own, which the name of a column may have only with column mapping."""
+"""The characters that Parquet reserves. A column's name may have them only with column mapping."""
 _PLAIN = (
     *(BinaryType, BooleanType, DateType, NumericType, StringType),
     *(TimestampNTZType, TimestampType, VariantType),
@@ -35,8 +35,10 @@ _NESTED = (ArrayType, MapType, StructType, VariantType)
 def refuse_unstorable(
     title: str, schema: StructType, partition_by: Sequence[str], *, mapped: bool
 ) -> None:
-    """Raise ``PlanError`` where Delta has no place for a column. ``mapped``: whether the table has
-    column mapping, and so columns of any name.
+    """Raise ``PlanError`` for a column that Delta cannot store, or a wrong column in
+    ``partition_by``.
+
+    ``mapped``: whether the table has column mapping, which allows columns of any name.
     """
     for path, field in _fields(schema):
         _refuse_name(title, path, field.name, mapped=mapped)
@@ -81,7 +83,7 @@ def _refuse_type(title: str, path: str, type_: DataType) -> None:
 
 
 def _types(type_: DataType) -> Iterator[DataType]:
-    """A type, and those of its elements; those of a struct's fields are its fields' own."""
+    """Yield a type and the types within it, down to structs, whose fields are not entered."""
     yield type_
     if isinstance(type_, ArrayType):
         yield from _types(type_.elementType)
@@ -91,7 +93,9 @@ def _types(type_: DataType) -> Iterator[DataType]:
 
 
 def _structs(path: str, type_: DataType) -> Iterator[tuple[str, StructType]]:
-    """The structs in a type, each with the path of its column."""
+    """Yield the structs in a type at any depth, each with its dotted path; the outermost path is
+    given.
+    """
     for part in _types(type_):
         if isinstance(part, StructType):
             yield path, part
@@ -100,7 +104,7 @@ def _structs(path: str, type_: DataType) -> Iterator[tuple[str, StructType]]:
 
 
 def _fields(schema: StructType) -> Iterator[tuple[str, StructField]]:
-    """All fields at any depth, each with its path."""
+    """Yield all fields at any depth, each with its dotted path."""
     for path, struct in _structs("", schema):
         for field in struct:
             yield f"{path}.{field.name}" if path else field.name, field
