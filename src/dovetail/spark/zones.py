@@ -21,14 +21,14 @@ _AWARE = "org.apache.spark.sql.catalyst.expressions.TimeZoneAwareExpression"
 
 
 def setting(session: SparkSession, zone: str) -> dict[str, str]:
-    """The setting of a query that does not run in the session's time zone."""
+    """Return the setting of a query that does not run in the session's time zone; else nothing."""
     return {} if session.conf.get(SETTING) == zone else {SETTING: zone}
 
 
 def zone_of(run: Run, bound: Mapping[str, Any] | None) -> str:
-    """The time zone of a query: what it computes itself is computed in the one it began with.
+    """Return the time zone of a query: the one in which its checkpoint began.
 
-    Raises ``CheckpointError`` for a frame whose own expressions are bound to another one.
+    Raises ``CheckpointError`` for a frame whose own expressions are bound to another zone.
     """
     now = str(run.session.conf.get(SETTING))
     zone = now if bound is None else str(bound.get(TIMEZONE, now))
@@ -48,7 +48,7 @@ def zone_of(run: Run, bound: Mapping[str, Any] | None) -> str:
 
 
 def _zoned(frame: DataFrame) -> Iterator[tuple[str, str]]:
-    """The expressions of a frame that depend on the time zone, with theirs."""
+    """Yield the expressions of a frame that depend on a time zone, each with its zone."""
     given: Any = frame
     plan = given._jdf.queryExecution().analyzed()  # noqa: SLF001 -- no public face
     aware = plan.getClass().getClassLoader().loadClass(_AWARE)
@@ -74,7 +74,7 @@ def _within(expressions: list[Any], aware: Any) -> Iterator[tuple[str, str]]:
 
 
 def _says_zone(expression: Any) -> bool:
-    """Whether a reader or writer of text has a time zone of its own."""
+    """Say whether a reader or writer of text has a time zone of its own."""
     return any(expression.options().contains(name) for name in ("timeZone", "timezone"))
 
 
