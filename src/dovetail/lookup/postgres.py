@@ -157,7 +157,10 @@ class PostgresReader:
         return Found(table, np.flatnonzero(fine)[number], ~fine)
 
     def _columns(self, keys: pa.Schema) -> dict[str, StoreColumn]:
-        """The store's columns as they are now, none of them to be refused."""
+        """Return the store's present columns by name, checked against the keys and the schema.
+
+        Raises ``DataError`` for a column that is missing, or that does not fit its declared type.
+        """
         title, name = self._source.title, self._identifier().as_string(self._connection)
         found = self._connection.execute(COLUMNS, [name]).fetchall()
         columns = {row[0]: StoreColumn(*row) for row in found}
@@ -170,9 +173,13 @@ class PostgresReader:
         return columns
 
     def _identifier(self) -> Any:
+        """Return the table's name, quoted, with its schema if given."""
         return self._psycopg.sql.Identifier(*self._source.table.split("."))
 
     def _statement(self, by: Sequence[str], columns: Mapping[str, StoreColumn]) -> Any:
+        """Return the query that joins the keys, sent as one array for each of ``by``, with the
+        table.
+        """
         sql = self._psycopg.sql
         join, identifier = sql.SQL(", ").join, sql.Identifier
         names = [identifier(f"k{number}") for number in range(len(by))]
@@ -196,6 +203,9 @@ class PostgresReader:
         )
 
     def _parameters(self, keys: pa.Table, columns: Mapping[str, StoreColumn]) -> list[Any]:
+        """Return the parameters of the query: the keys, a list for each column, then the filters'
+        constants.
+        """
         travelling = (
             column.cast(carrier(columns[name]).arrow or column.type)
             for name, column in zip(keys.schema.names, keys.columns, strict=True)

@@ -415,6 +415,9 @@ def _extreme(context: _Context) -> _Resolved:
 
 
 def _top(context: _Context) -> _Resolved:
+    """Return the type and the kernel of ``top``. The columns shown need an order, which breaks
+    ties.
+    """
     context.refuse_without_order()
     taken, (_, *shown) = context.call.taken, context.fields
     assert taken is not None
@@ -454,6 +457,7 @@ def _collect_list(context: _Context) -> _Resolved:
 
 
 def _last_row(context: _Context) -> _Resolved:
+    """Return the type and the kernel of ``last_row``. The columns need exact equality."""
     for number, field in enumerate(context.fields):
         if has_no_equality(field.dataType):
             raise context.unfit(

@@ -218,6 +218,9 @@ class _Description:
         )
 
     def _source(self, source: Source, needed: Collection[str] | None) -> dict[str, Any]:
+        """Return the description of a source; its values are limited to ``needed``, unless that is
+        None.
+        """
         values = source.values
         if needed is not None:
             names = sorted(name for name in values.names if name in needed)
@@ -238,6 +241,7 @@ class _Description:
         return described
 
     def _join(self, node: Join, whole: bool) -> dict[str, Any]:
+        """Return the description of a join. ``whole``: True to include its selection."""
         described: dict[str, Any] = {
             "join": node.how,
             "of": node.kind,

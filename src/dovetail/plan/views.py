@@ -90,6 +90,7 @@ class View(Entry):
 
     @property
     def _made(self) -> str:
+        """The view's operation in words."""
         if self.condition is not None:
             return f"where {said(self.condition)}"
         if self.exploded is not None:

@@ -255,6 +255,7 @@ def differences(then: Any, now: Any, where: str = "") -> Iterator[str]:
 
 
 def _describe(node: SnapshotNode, used: Mapping[SnapshotSource, frozenset[str]]) -> Any:
+    """Return the description of a node. ``used``: the columns of each source that matter."""
     if isinstance(node, SnapshotSource):
         return {
             "table": node.table_id,
