@@ -100,7 +100,7 @@ def align(
         waited = queue.take(upto_us)
         due_us = _due(source, batch, known[number], before.read_us[number])
         if source.loose:
-            # What a condition leaves out has no time that others could reach.
+            # A row that a condition leaves out has no time that other inputs could reach.
             due_us = np.minimum(due_us, read_us[number])
         passes = due_us <= upto_us
         ahead = np.flatnonzero(~passes)
@@ -118,9 +118,7 @@ def align(
 
 
 def _logs(known: Logs, pieces: Sequence[Piece], number: int, now_us: int) -> Logs:
-    """Return for each log of source ``number`` the largest timestamp read and when it was last
-    heard.
-    """
+    """Return for each log of a source the largest timestamp read and when it was last heard."""
     found = dict(known)
     for piece in pieces:
         if piece.source != number or piece.runs is None:
@@ -158,8 +156,7 @@ def _due(source: SourceSpec, batch: Batch, logs: Logs, read_us: int | None) -> I
 def _let_through(
     source: SourceSpec, waited: pa.Table, came: Batch, passing: Mask, due_us: Ints
 ) -> Batch:
-    """Return the rows that waited, in the order in which they were due, and those that need not
-    wait.
+    """Return the rows that waited, in the order of their due times, then those that need not wait.
 
     ``passing``: bool[rows that came]; ``due_us``: int64[rows that came].
     """

@@ -44,14 +44,13 @@ class Arrived:
     high_us: int
     """The largest stream time of the rows."""
     runs: pa.Table | None = None
-    """As in ``pieces.Piece``."""
+    """See ``pieces.Piece.runs``."""
     stairs: pa.Table | None = None
-    """As in ``pieces.Piece``."""
+    """See ``pieces.Piece.stairs``."""
 
 
 def arranged(source: SourceSpec, rows: pa.Table, counted: Mask | None) -> tuple[pa.Table, Arrived]:
-    """Return the rows of one input partition with the columns of ``wire_schema``, and their
-    arrival.
+    """Return an input partition's rows with the columns of ``wire_schema``, and their arrival.
 
     ``rows``: at least one row of ``travel_schema``, in the order of reading; ``counted``:
     bool[rows], those that advance stream time, None for all.
@@ -137,8 +136,8 @@ def _logs(source: SourceSpec, rows: pa.Table) -> tuple[Ints, Ints]:
             differs = pc.not_equal(column[1:], column[:-1]).fill_null(True)
             begins[1:] |= differs.to_numpy(zero_copy_only=False).astype(np.bool_)
     if source.log_partition:
-        # What lies between two of a log's rows another task may have read, such as a file that
-        # Spark has not put beside its neighbours.
+        # Another task may have read the rows between two rows of a log, such as a file that Spark
+        # has not put beside its neighbours.
         gap = np.diff(rows.column(SEQUENCE).to_numpy())
         gap[begins[1:]] = 0
         wide = np.flatnonzero(gap > 1)
@@ -147,8 +146,9 @@ def _logs(source: SourceSpec, rows: pa.Table) -> tuple[Ints, Ints]:
 
 
 def _runs(source: SourceSpec, rows: pa.Table, first: Ints, last: Ints, high_us: Ints) -> pa.Table:
-    """Return the runs (``RUNS``). ``first``, ``last``: their first and last rows; ``high_us``:
-    int64[runs].
+    """Return the runs (``RUNS``).
+
+    ``first``, ``last``: their first and last rows; ``high_us``: int64[runs].
     """
     none = pa.array(np.zeros(len(first), np.int64))
     columns = dict.fromkeys(RUNS.names, none) | {FILE_PATH: pa.nulls(len(first), pa.string())}

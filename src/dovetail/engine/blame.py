@@ -1,5 +1,4 @@
-"""The error of a failed batch: it names the operator, the tables, the bucket and, if found, the
-key.
+"""The error of a failed batch: it names the operator, the tables, the bucket and perhaps the key.
 
 The key is found by trial. The operator runs again on half of the keys at a time, until one key is
 left on which it fails in the same way. Trials write to blobs that are thrown away. They cost about

@@ -164,10 +164,9 @@ class _Clock:
 
     @classmethod
     def of_table(cls, share: Share, number: int, rank: Ints, count: int) -> _Clock:
-        """Return the clock of input ``number``, whose rows have these ranks among ``count``
-        records.
+        """Return the clock of input ``number``; ``rank``: the ranks of its rows among all.
 
-        It is ``NO_TIME`` at records of other inputs.
+        ``count``: the number of records. The clock is ``NO_TIME`` at records of other inputs.
         """
         at_us = np.full(count, NO_TIME)
         at_us[rank] = share.clock_of(number, number)
@@ -201,9 +200,7 @@ def _caused(share: Share, emitted: pa.Table, order: Ints, clock: _Clock) -> pa.T
 
 
 def _numbered(rows: pa.Table, rank: Ints) -> pa.Table:
-    """Return an input's rows in order of arrival, with their ranks among all inputs as
-    ``_sequence``.
-    """
+    """Return an input's rows in order of arrival, with their ranks as ``_sequence``."""
     arranged = np.argsort(rank)
     brought = [name for name in _BROUGHT if name in rows.schema.names]
     rows = rows.drop_columns(brought)
@@ -246,8 +243,7 @@ def _fed(
     clock: _Clock,
     counts: Counts,
 ) -> pa.Table:
-    """Return the rows of an operator's source (``SourceSpec.wire_schema``) from those that feed
-    it.
+    """Return an operator's input (``SourceSpec.wire_schema``) from the rows that feed it.
 
     ``rows``: None if there are none. Rows that look in no window are counted.
     """
@@ -273,10 +269,9 @@ def _fed(
 
 
 def _without_window(start: pa.Array, clock_us: Ints, windows: Windows) -> Mask:
-    """Say for each start whether it is null, begins no window, or begins one no longer kept:
-    bool[n].
+    """Say for each start whether it is null, begins no window, or begins one no longer kept.
 
-    ``clock_us``: int64[n], the stream time as each row comes.
+    ``clock_us``: int64[n], the stream time as each row comes. Returns bool[n].
     """
     start_us = start.cast(pa.int64()).fill_null(0).to_numpy()
     kept = np.where(clock_us == NO_TIME, True, start_us >= clock_us - windows.retention_us)

@@ -38,8 +38,7 @@ class Flow(ABC, Generic[R, P]):
 
     @abstractmethod
     def partitioned(self, step: Step, inputs: list[P]) -> P:
-        """Run a stage whose changes are packed and partitioned by a hash that they name
-        themselves.
+        """Run a stage whose changes are packed and partitioned by a hash that they bring.
 
         Exactly one stage reads them.
         """

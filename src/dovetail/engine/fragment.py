@@ -40,16 +40,15 @@ SLICE_BYTES = 128 << 20
 
 @dataclass(frozen=True)
 class Processed:
-    """The result of a micro-batch. State has advanced once the last table of changes has been
-    taken.
+    """The result of a micro-batch.
+
+    State has advanced once the last table of changes has been taken.
     """
 
     changes: Iterable[pa.Table]
     """The changes (``Fragment.output_schema``) in order, in tables of at least one row."""
     again_us: int | None = None
-    """The wall-clock time by which the bucket must run again even if nothing comes; None for
-    never.
-    """
+    """The wall-clock time at which the bucket must run again at the latest; None for never."""
     time: Time | None = None
     """The heartbeat for the stages that read this one; None for none."""
     counts: Counts = field(default_factory=Counts)
@@ -148,8 +147,7 @@ def _worked(
     counts: Counts,
     bucket: int,
 ) -> Iterator[pa.Table]:
-    """Yield the changes of shares, one after the other, each on the state that the one before
-    left.
+    """Yield the changes of shares in turn, each computed on the state that the one before left.
 
     ``after``: the manifest at the end but for the operators' stores; ``held``: its other stores.
     """
@@ -185,8 +183,9 @@ def _place(share: Share, bucket: int, error: Exception) -> str:
 
 
 def _in_memory(pieces: Sequence[Piece], stock: Stock | None) -> Sequence[Piece]:
-    """Return the pieces with their rows in memory; with a ``stock``, only the columns that order
-    rows.
+    """Return the pieces with their rows in memory.
+
+    With a ``stock``, only the columns that order rows are.
     """
     number, found = 0, []
     for piece in pieces:

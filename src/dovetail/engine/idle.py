@@ -48,8 +48,9 @@ class Idle:
     """The inputs of a stage to which heartbeats come."""
 
     def run(self, now_us: int) -> tuple[int, int | None]:
-        """Return the run that planned a micro-batch: the latest that began at or before
-        ``now_us``.
+        """Return the run that planned a micro-batch: the latest begun at or before ``now_us``.
+
+        It is a start and a span, as in ``runs``. Without such a run, time never goes on.
         """
         begun = (run for run in reversed(self.runs) if run[0] <= now_us)
         return next(begun, (now_us, None))
@@ -90,7 +91,7 @@ def heard(known_us: Times, pieces: Sequence[Piece], now_us: int, hears: frozense
     times = [*known_us]
     for piece in pieces:
         if piece.high_time_us == NO_TIME and piece.source not in hears:
-            continue  # nothing but rows that are no records
+            continue  # it has only rows that are no records
         at_us = piece.heard_us if piece.source in hears else now_us
         times[piece.source] = max(at_us, times[piece.source] or NO_TIME)
     return tuple(now_us if time in (None, NO_TIME) else time for time in times)

@@ -1,6 +1,4 @@
-"""Stages in this process, one after the other, on the same bytes that Spark's workers would
-have.
-"""
+"""Stages in this process, one after the other, on the bytes that Spark's workers would have."""
 
 from __future__ import annotations
 
@@ -91,10 +89,9 @@ class Expressions(Protocol):
     """An evaluator of a topology's Spark expressions."""
 
     def foreign_key(self, input_: Input, rows: pa.Table) -> list[pa.Array]:
-        """Return the parts of the foreign key of an input's rows, then the rows on which it fails
-        as JSON.
+        """Return the parts of the foreign key of an input's rows, then the failing rows as JSON.
 
-        The last array is null for rows on which it does not fail.
+        The last array is null for rows on which the key does not fail.
         """
 
     def changelog(self, stage: Stage, changes: pa.Table) -> pa.Table:
@@ -212,8 +209,9 @@ class Local:
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """Undo everything if the block raises: state and counts are as before, and nothing is
-        accepted.
+        """Undo everything if the block raises.
+
+        Then state and counts are as before, and nothing is accepted.
         """
         failed, dropped, buckets = self.failed.copy(), self.dropped, self.buckets
         before = [(b.counts.copy(), [dict(one.blobs) for one in b.blobs]) for b in buckets]
@@ -275,9 +273,7 @@ class Local:
         return _beside(made, rows.drop_columns(view.node.row.names))
 
     def _looked_up(self, rows: pa.Table, view: LookUp, *, reports: bool) -> pa.Table:
-        """Return a stream's records beside the rows that a store has for them, with their other
-        columns.
-        """
+        """Return a stream's records, with their other columns, beside a store's rows for them."""
         law = store_look_up(view)
         answering = Answering(law, self._caches, lambda: time.time_ns() // 1000)
         live = pc.invert(rows.column(DELETED)).to_numpy()
@@ -299,8 +295,7 @@ class Local:
         return [one for one in self.results(batch, now_us, beat_us) if len(one.rows)]
 
     def results(self, batch: int, now_us: int, beat_us: int | None = None) -> Iterator[Rows]:
-        """Run one micro-batch on the accepted rows. Yield the rows of each result as they are
-        asked for.
+        """Run one micro-batch on the accepted rows. Yield the rows of its results on demand.
 
         ``batch``: its number; ``now_us``: its wall-clock time; ``beat_us``: a time up to which all
         inputs count as read, if any.
@@ -342,9 +337,7 @@ class Local:
         return [_piece(row) for row in rows], counted
 
     def _letters(self, reading: Reading, batches: Sequence[pa.RecordBatch]) -> None:
-        """Keep the rows on which the foreign key of an input fails, if dead letters are a
-        result.
-        """
+        """Keep the rows on which an input's foreign key fails, if dead letters are a result."""
         if not self.plan.dead_letters:
             return
         title, places = reading.stage.fragment.title, [1, -1]
@@ -474,8 +467,9 @@ class _MicroBatch(Flow[Made, Packed]):
     def _processed(
         self, step: Step, own: Iterable[tuple[int, Piece]], passing: list[Parcel]
     ) -> Iterator[tuple[int, pa.Table]]:
-        """Yield the changes of all buckets with their bucket. Add their heartbeats to
-        ``passing``.
+        """Yield the changes of all buckets with their bucket.
+
+        Add their heartbeats to ``passing``.
         """
         pieces: Pieces = []
         stage, idle = step.stage, self._local.idle

@@ -87,6 +87,7 @@ class _Known(TableState):
         return found
 
     def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
+        """Return the newest row of each key. A merge of the oldest tier drops old tombstones."""
         merged = newest_of_key(pieces, self.key_columns)
         if self.runs.runs[0].tier != merge.tier:
             return merged

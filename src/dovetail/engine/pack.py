@@ -55,9 +55,7 @@ class Packing(ABC):
     places: Sequence[int] | None
     """The numbers of the reader's columns in the incoming rows; None for all."""
     out: int | None
-    """The number of a column that is null in the reader's rows; None if all rows are the
-    reader's.
-    """
+    """The number of a column that is null in the reader's rows; None if it has all rows."""
 
     def chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows and columns of ``batch`` that are for this reader."""
@@ -131,8 +129,9 @@ class Packer(Packing):
         return _Buckets(self, partition)
 
     def sound(self, batch: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
-        """Return the rows whose foreign key did not fail, under their own names. Count the
-        others.
+        """Return the rows whose foreign key did not fail, under their own names.
+
+        Count the others.
         """
         if not self.source.fallible:
             return self._named(batch)
@@ -144,8 +143,9 @@ class Packer(Packing):
         return batch
 
     def of_use(self, batch: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
-        """Return the rows that a join can use, or that advance its stream time. Count those of no
-        use.
+        """Return the rows that a join can use, or that advance its stream time.
+
+        Count those of no use.
         """
         usable = self._usable(batch)
         if usable is None or usable.true_count == len(usable):
@@ -406,9 +406,7 @@ def whole(table: pa.Table | None, label: int, tag: Tag) -> pa.RecordBatch:
 
 
 def ended(reader: int, sources: int, labels: Sequence[int]) -> pa.RecordBatch:
-    """Return the rows of ``PACKED`` that tell these buckets of a stage that all its sources have
-    ended.
-    """
+    """Return the rows of ``PACKED`` by which these buckets hear that all sources have ended."""
     made = [packed(None, labels, _beating(reader, beat)) for beat in Piece.ends(sources)]
     return pa.Table.from_batches(made, PACKED).combine_chunks().to_batches()[0]
 
@@ -456,8 +454,9 @@ def _to_all(said: pa.Table | None, buckets: int) -> pa.Array:
 # | edges | 0 2 2 3 |
 # | streams | rows 0 and 1, null, row 2 |
 def split(table: pa.Table, buckets: int, by: str = HASH) -> pa.BinaryArray:
-    """Return one Arrow IPC stream for each bucket, null if it gets no rows. Rows keep their
-    order.
+    """Return one Arrow IPC stream for each bucket, null if it gets no rows.
+
+    Rows keep their order.
     """
     schema = table.schema
     bucket = bucket_of(table.column(by).to_numpy(), buckets)

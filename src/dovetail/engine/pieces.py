@@ -42,9 +42,7 @@ RUNS = pa.schema(
         (FILE_PATH, pa.string()),
     ]
 )
-"""Runs: their log with their first and last position there, or their file; their largest
-timestamp.
-"""
+"""Runs: their log and their ends there, or their file; then their largest timestamp."""
 STAIRS = pa.schema([(POSITION, pa.int64()), (STREAM_TIME, pa.int64())])
 """The steps of a source's stream time: from a position on it is ``_stream_time``."""
 
@@ -66,8 +64,9 @@ class Piece:
     runs: pa.Table | None = None
     """The piece's runs (``RUNS``); None if the piece is one run. All buckets hear them."""
     stairs: pa.Table | None = None
-    """The steps of the source's stream time (``STAIRS``), if another source asks. All buckets hear
-    them.
+    """The steps of the source's stream time (``STAIRS``), if another source asks.
+
+    All buckets hear them.
     """
     heard_us: int = NO_TIME
     """In a stage's heartbeat, the time since which nothing has come to it (``engine.idle``)."""
@@ -123,7 +122,7 @@ def _in_runs(
     """
     runs, first = _runs(source, heard)
     counts = np.array([0 if p.rows is None else p.rows.num_rows for p in heard], np.int64)
-    # Of files the positions are the ranks of their runs; other runs come in their order.
+    # Positions of files are the ranks of their runs. Other runs come in their order.
     rank = runs.first if source.files else np.arange(len(runs.log))
     if source.log_partition:
         log, position = (rows.column(name).to_numpy() for name in (LOG_PARTITION, SEQUENCE))
@@ -169,7 +168,7 @@ def _runs(source: SourceSpec, heard: Sequence[Piece]) -> tuple[LogRuns, Ints]:
     if not source.files:
         log, begins, ends = (table.column(n).to_numpy() for n in (LOG_PARTITION, FIRST, LAST))
         return LogRuns(log, begins, ends, high_us), first
-    # All files are one log, by age, then by name; of one file, by its blocks.
+    # All files are one log, ordered by age, then by name, then by block.
     keys = table.select([FILE_TIME, FILE_PATH, FILE_BLOCK])
     keys = keys.append_column(FIRST, pa.array(np.arange(len(keys))))
     place = np.empty(len(keys), np.int64)

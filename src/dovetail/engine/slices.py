@@ -4,16 +4,16 @@
 of its own, with the clocks of the last record that came. The laws' answers do not depend on such
 cuts. So the stage's do not either, even if clocks span keys or rows wait. And no key is too large.
 
-**By key**, if an answer depends on the whole micro-batch. Such answers are the last change of each
-key (``emit="batch"``), and those of a foreign-key join on a left row that moves within the batch. A
-slice is all rows of a range of key hashes, as if there were more buckets. Only the last slice moves
-the clocks on, so no slice drops what another may still ask for. A left row that moves from slice to
-slice is marked like one that moves from bucket to bucket.
+**By key**, if an answer depends on the whole micro-batch. One such answer is the last change of
+each key (``emit="batch"``). Another is that of a foreign-key join on a left row that moves within
+the batch. A slice is all rows of a range of key hashes, as if there were more buckets. Only the
+last slice moves the clocks on, so no slice drops what another may still ask for. A left row that
+moves from slice to slice is marked like one that moves from bucket to bucket.
 
 Operators whose rows wait in a queue are cut by arrival even so, for the queue is not kept by key.
 
-Only the rows at work are in memory. Of the others only the columns that order them are, and the
-rest is read where it lies (``engine.stock``).
+Only the rows at work are in memory. Of the other rows only the columns that order them are in
+memory. The rest is read where it lies (``engine.stock``).
 """
 
 from __future__ import annotations
@@ -115,8 +115,7 @@ class Slices:
     #
     # Rows with equal ``together`` go with the first of them.
     def _cut(self, order: Ints, together: Ints | None) -> list[list[Ints]]:
-        """Cut the rows of all sources, in this order, into slices. Return the rows by slice and
-        source.
+        """Cut the rows of all sources, in this order. Return the rows by slice and source.
 
         ``together``: int64[rows] in this order; neighbours with equal values stay in one slice.
         None cuts anywhere.
@@ -149,9 +148,7 @@ class Slices:
         return np.unique(place[1:][several])
 
     def _batch(self, source: int, which: Ints, moved: Ints | None) -> Batch:
-        """Return the rows ``which`` of a source, with messages of ``moved`` keys marked as
-        moved.
-        """
+        """Return the rows ``which`` of a source, and mark messages of ``moved`` keys as moved."""
         batch = self.share.batches[source]
         schema = self.share.sources[source].wire_schema
         rows = self.stock.fetch(_numbers(batch)[which], schema)

@@ -64,11 +64,11 @@ class Spool:
         """Append the rows in memory to the file, created on first use."""
         if self._file is None:
             local_files.own(self._directory)
-            self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115 -- the pieces'
+            self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115 -- kept open
         for number, payload in self._in_memory:
             piece = self.pieces[number]
             assert isinstance(piece.rows, pa.Table)
-            # A copy, for else the whole stays in memory with it.
+            # Copy these columns, because a view of them would keep the whole table in memory.
             ordering = from_ipc(to_ipc(ordering_of(piece.rows)))
             rows = Spooled(self._file, self._file.tell(), len(payload), ordering, piece.rows.nbytes)
             self._file.write(payload)

@@ -87,8 +87,9 @@ def foreign_key(
 
 
 def in_order(answering: Operator, name: str) -> Operator:
-    """Return the operator that puts the results of a foreign-key join in order; ``name``: its
-    input's.
+    """Return the operator that puts the results of a foreign-key join in order.
+
+    ``name``: the name of its input.
     """
     numbers = [pa.field(number, pa.int64()) for number in (PLACE, EPOCH)]
     results = SourceSpec(name=name, schema=pa.schema([*answering.output_schema, *numbers]), keys=0)

@@ -95,9 +95,7 @@ class DeltaJoin(Law):
         return [held[column].type for column in self.sides[leaf].values]
 
     def looks_up(self, sources: Sources) -> list[str]:
-        """Describe for each side the store, the index, the columns and the number of cached
-        rows.
-        """
+        """Describe for each side the store, the index, the columns and the size of the cache."""
         lines = []
         for source, side in zip(sources, self.sides, strict=True):
             held = source.fields(source.user_columns)

@@ -34,10 +34,9 @@ class Feed:
     operator: bool
     """True if the rows come from an operator."""
     columns: tuple[tuple[str, int], ...] | None
-    """For each column after ``ROW_COLUMNS`` and ``_foreign``: its name there and a shift in
-    microseconds.
+    """For each column after ``ROW_COLUMNS`` and ``_foreign``: its name there, and a shift.
 
-    None for rows that already have the columns of the source.
+    A shift is a number of microseconds. None for rows that already have the columns of the source.
     """
     rehashed: bool = True
     """True if ``_hash`` is computed anew from the source's own key; else the rows keep theirs."""
@@ -135,8 +134,9 @@ class Operator:
 
 @dataclass(frozen=True, kw_only=True)
 class Fragment:
-    """One or more operators in the order in which they run. The last one's output is the
-    fragment's.
+    """One or more operators in the order in which they run.
+
+    The last one's output is the fragment's.
     """
 
     topology: str
@@ -233,7 +233,7 @@ class Fragment:
 
     @property
     def _logs(self) -> Mapping[str, Store]:
-        """The stores that know from which log each key's row comes; empty if no log can bring older
+        """The stores that know from which log each key's row comes, if logs may bring older
         rows.
         """
         names = unique([source.name for source in self.sources])

@@ -28,9 +28,7 @@ class Retract(Law):
     """
 
     names: tuple[str, ...]
-    """The users' names of the columns behind the key: the grouping columns, then the aggregated
-    ones.
-    """
+    """The users' names of the columns behind the key: the grouping, then the aggregated ones."""
 
     room = "retract"
 
@@ -87,9 +85,7 @@ class Aggregation(Law):
     RECORDS: ClassVar[str] = "records"
 
     def key(self, sources: Sources) -> list[pa.Field]:
-        """Return the grouping columns, then the start and end of the window if there are
-        windows.
-        """
+        """Return the grouping columns, then the start and end of the window, if any."""
         own = super().key(sources)
         if self.windows is None:
             return own
@@ -119,9 +115,7 @@ class Aggregation(Law):
         ]
 
     def lists(self, column: int) -> tuple[str, str]:
-        """Return the names of the two stores of a column's long lists: their index and their
-        parts.
-        """
+        """Return the names of the stores of a column's long lists: the index, then the parts."""
         name = self.columns[column].name
         return f"{name}: index", f"{name}: parts"
 
@@ -132,9 +126,7 @@ class Aggregation(Law):
         return {"session": "sessions", "sliding": "sliding"}.get(kind or "", "aggregate")
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Describe the stores: accumulators, the parts of long lists, and the records of sliding
-        windows.
-        """
+        """Describe the stores: accumulators, parts of long lists, records of sliding windows."""
         window = "" if self.windows is None else " and window, until it is closed"
         kept = {self.GROUPS: self._groups(sources, f"accumulators per key{window}")}
         for column in self.listed:
@@ -175,9 +167,7 @@ class Aggregation(Law):
 
 @dataclass(frozen=True)
 class Final(Law):
-    """The last row of each window, emitted once stream time reaches the window's end +
-    ``wait_us``.
-    """
+    """The last row of each window, emitted once stream time is ``wait_us`` past its end."""
 
     wait_us: int
     after: bool

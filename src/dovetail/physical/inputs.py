@@ -135,9 +135,7 @@ class Arrival:
 
     @property
     def _time(self) -> tuple[str, ...]:
-        """The column in which stages say the stream time of their rows; empty if nothing
-        needs it.
-        """
+        """The column with the stream time of a stage's rows; empty if nothing needs it."""
         return (STREAM_TIME,) if self.expires or self.streams else ()
 
     def _order(self, source: Entry) -> tuple[str, ...]:
@@ -150,9 +148,7 @@ class Arrival:
         return (CLOCK, ORDER)
 
     def feeds(self, node: Node) -> tuple[str, ...]:
-        """Return the columns on causing records that the stage of ``node`` gives to stages that
-        read it.
-        """
+        """Return the columns on causing records that the stage of ``node`` gives to its readers."""
         entry = node if isinstance(node, Entry) else Derived(node)
         return (*((SEQUENCE,) if self.shared_log(entry) else ()), *self.carries(entry))
 
@@ -163,9 +159,7 @@ class Arrival:
 
 
 def _in_one_order(orders: Sequence[Sequence[Source]]) -> tuple[Source, ...]:
-    """Return all sources in an order that agrees with each list, or by first use if lists
-    disagree.
-    """
+    """Return all sources in an order that agrees with each list; by first use if lists disagree."""
     first_use = dict.fromkeys(chain.from_iterable(orders))
     sorter: TopologicalSorter[Source] = TopologicalSorter(dict.fromkeys(first_use, ()))
     for before, after in chain.from_iterable(map(pairwise, orders)):
@@ -261,9 +255,7 @@ def is_numbered(inputs: Sequence[Input], arrival: Arrival, feeds: Sequence[str])
 
 
 def refuse_partly_ordered(node: Node, inputs: Sequence[Input], *, aligned: bool) -> None:
-    """Raise ``PlanError`` for a shared log that only some inputs have, or that ``align=``
-    contradicts.
-    """
+    """Raise ``PlanError`` for a shared log that only some inputs have, or beside ``align=``."""
     logs = [i.source.name for i in inputs if i.source.ordered]
     if logs and aligned:
         raise PlanError(

@@ -57,17 +57,13 @@ class Store:
     columns: tuple[str, ...] = ()
     """The stored columns behind ``fields``, in their order; empty if they have the same names."""
     clocks: tuple[int, ...] = ()
-    """The numbers of the sources by whose stream time (the largest timestamp so far) rows
-    expire.
-    """
+    """The sources by whose stream time (the largest timestamp so far) rows expire."""
     span_us: int | None = None
     """The longest that a row is kept behind stream time; None for no limit."""
     time: str = EVENT_TIME
     """The column of times by which rows expire."""
     without: str = ""
-    """The name of the store that lists the ``_row`` numbers of rows that no longer count; or
-    empty.
-    """
+    """The name of the store that lists the ``_row`` numbers that no longer count; or empty."""
     results: tuple[Accumulated, ...] = ()
     """For accumulators, the result columns; they are the last of ``fields``."""
     hashed: bool = False
@@ -105,8 +101,9 @@ class Store:
         )
 
     def with_key(self, names: Sequence[str]) -> Store:
-        """Return a store of accumulators with its key columns renamed to ``names``; others
-        unchanged.
+        """Return a store of accumulators with its key columns renamed to ``names``.
+
+        Other stores are returned unchanged.
         """
         if not self.results:
             return self
@@ -204,8 +201,9 @@ class Law:
         return [field.type for field in source.fields(source.value_columns)]
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Describe the stores of a bucket, by name. By default each source has one, with its
-        rows.
+        """Describe the stores of a bucket, by name.
+
+        By default each source has one, with its rows.
         """
         names = unique([source.name for source in sources]) if self.stateful else []
         return {name: table_of(sources, number) for number, name in enumerate(names)}

@@ -44,9 +44,7 @@ class Reading:
     port: Port
     """The route by which rows reach the input."""
     reported: int = 0
-    """The number of views, counted from the innermost, whose dead letters another reading
-    reports.
-    """
+    """The number of views, from the innermost, whose dead letters another reading reports."""
     fails: bool = False
     """True if it reports the rows on which its expression fails. One stage of a node does."""
 
@@ -141,9 +139,7 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """One result of a plan: the changes of ``stage`` with ``views`` applied, the first one
-    innermost.
-    """
+    """One result of a plan: the changes of ``stage``, with ``views`` applied in order."""
 
     stage: Stage
     views: tuple[View, ...] = ()
@@ -249,7 +245,7 @@ def _steps(plan: Plan) -> tuple[Step, ...]:
     }
     letters = plan.addresses[-1] if plan.dead_letters else None
     sources = [origin for origin in readings if not isinstance(origin, Stage | Relay)]
-    # The first that reads a source, if several do.
+    # The first reader of each source, if there are several.
     keeping = {one.base: one for one in reversed(sources) if _keeps_unread(one.base)}
     beats = _beats(readings) if plan.idles else {}
     hearing = {(one.reader, one.number) for others in beats.values() for one in others}
@@ -277,7 +273,7 @@ def _steps(plan: Plan) -> tuple[Step, ...]:
             result,
             failing,
             unread,
-            # Beside flat rows heartbeats can only pass.
+            # Heartbeats cannot be among flat rows, so they travel like rows that pass.
             bool(passed or (onward and sent))
             or any(one.port.hash_column is None for one in own if sent),
             tuple(s for s, _ in comes),

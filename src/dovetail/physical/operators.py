@@ -1,5 +1,4 @@
-"""The laws of joins and of other operators by key: their parameters, as plain data for the
-workers.
+"""The laws of joins and of other operators by key: parameters, as plain data for the workers.
 
 ``dispatch.law_of`` makes a law of the plan node that it runs. *Stream time* is the largest
 timestamp of all records so far. A record is *late* when stream time is already past the limit for
@@ -79,15 +78,14 @@ class StreamTableJoin(Law):
         return kept
 
     def counts(self, sources: Sources) -> list[str]:
-        """List the metrics of records older than a history: those of tables, and those that look
-        there.
-        """
+        """List the metrics of records older than a history, both of tables and of the stream."""
         old = too_old(sources)
         return [metric(sources[self.leaves[0]].name, "too_old"), *old] if old else []
 
     def goes_by(self, entry: Entry) -> bool:
-        """Say whether others depend on its stream time: the stream with a grace period, versioned
-        tables.
+        """Say whether others depend on its stream time.
+
+        They depend on that of a stream with a grace period, and on those of versioned tables.
         """
         return self.grace_us is not None if entry.stream else super().goes_by(entry)
 
@@ -150,18 +148,14 @@ class StreamJoin(Law):
 
     @property
     def lossy(self) -> list[int]:
-        """The sources whose late records may reach no result: those of sides that are not
-        preserved.
-        """
+        """The sources of which no side is preserved; their late records may reach no result."""
         kept = {
             source for source, keeps in zip(self.sides, preserved(self.how), strict=True) if keeps
         }
         return sorted({*self.sides} - kept)
 
     def too_late(self, sources: Sources) -> str | None:
-        """Return the metric of pairs that are not made because a row was already emitted alone, or
-        None.
-        """
+        """Return the metric of pairs not made because a row was already emitted alone, or None."""
         if self.how == "inner" or self.unmatched != "on_close":
             return None
         left, right = (sources[side].name for side in self.sides)
@@ -180,9 +174,7 @@ def waiting(side: int) -> str:
 
 
 def marks(side: int) -> str:
-    """Return the name of the store that marks a side's records that found a match in a later
-    batch.
-    """
+    """Return the name of the store of a side's records that found a match in a later batch."""
     return f"{('left', 'right')[side]}: joined"
 
 
@@ -357,7 +349,7 @@ class Deduplicate(Law):
     room = "deduplicate"
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Describe the store of keys and times, kept as long as a record that is not late may be
+        """Describe the store of keys and times, kept while records that are not late may be
         near.
         """
         (source,), span_us = sources, 2 * self.within_us
@@ -392,8 +384,9 @@ class Expire(Law):
         return {name: rows, expiry(name): Store("when each row expires")}
 
     def goes_by(self, entry: Entry) -> bool:
-        """Say whether others go by its stream time. They always do: rows in every bucket expire by
-        it.
+        """Say whether others go by its stream time.
+
+        They always do: rows in every bucket expire by it.
         """
         return True
 
@@ -451,10 +444,10 @@ class Explode(Law):
         return types
 
     def counts(self, sources: Sources) -> list[str]:
-        """List the metrics of records that change no latest version, and of elements that cannot
-        be keys.
+        """List the metrics of records without effect, and of elements that cannot be keys.
 
-        Elements that cannot be keys are nulls and repetitions within their array.
+        Records without effect change no latest version. Elements that cannot be keys are nulls and
+        repetitions within their array.
         """
         if self.position:
             return not_latest(sources)

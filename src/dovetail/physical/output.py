@@ -113,8 +113,9 @@ def leaf_columns(stage: Stage, leaf: int) -> dict[str, str]:
 
 
 def held_key(node: Join, left: Mapping[str, str]) -> dict[str, str]:
-    """Map each key column of a join to its stage column. ``left``: those of its left side's
-    columns.
+    """Map each key column of a join to its stage column.
+
+    ``left``: those of its left side's columns.
     """
     if node.has_own_key:
         return {name: key_name(number) for number, name in enumerate(node.key.names)}
@@ -122,9 +123,7 @@ def held_key(node: Join, left: Mapping[str, str]) -> dict[str, str]:
 
 
 def _held(node: Node, first_leaf: int, stage: Stage) -> dict[str, str]:
-    """Map each column of ``node`` to its stage column; ``first_leaf`` is the leaf of its first
-    input.
-    """
+    """Map each column of ``node`` to its stage column; ``first_leaf``: that of its first input."""
     if not isinstance(node, Join):
         return leaf_columns(stage, first_leaf)
     middle = first_leaf + len(node.left.entries)

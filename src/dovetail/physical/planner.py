@@ -76,7 +76,8 @@ def plan_of(
         refuse_random_state(node)
     planner = _Planner(arrival or Arrival.of(*nodes), buckets, emit)
     resting = [_netted(*at_rest(node), emit) for node in nodes]
-    # Those that others read come after these, which say what the stage must emit of its rows.
+    # Larger nodes come first. So a node that another one reads is planned by its reader, which
+    # knows what the stage must emit.
     for computed, _ in sorted(resting, key=lambda one: -sum(1 for _ in one[0].walk())):
         planner.of(computed, emit, ())
     results = (Result(planner.of(computed, emit, ()), views) for computed, views in resting)
@@ -84,8 +85,7 @@ def plan_of(
 
 
 def _netted(node: Node, views: tuple[View, ...], emit: Emit) -> tuple[Node, tuple[View, ...]]:
-    """Return a result's node and views, with rows kept for a union of tables under
-    ``emit="batch"``.
+    """Return a result's node and views. A union of tables under ``emit="batch"`` stores its rows.
 
     A union keeps no rows by itself, so it could not tell the last change of a key.
     """
@@ -125,14 +125,13 @@ class _Planner:
     def _port(
         self, input_: Input, source: SourceSpec, emit: Emit, by: tuple[str, ...] = ()
     ) -> Port:
-        """Return the port of an input that is read by key, planning the stage behind it if there is
-        one.
-        """
+        """Return the port of an input that is read by key, planning the stage behind it if any."""
         base = input_.source.base
         if isinstance(base, Source):
             return Port(source, base, input_, by)
-        # What is left out of the changes must not depend on which of them are of one micro-batch.
-        # A union keeps no rows: what reads it nets them.
+        # Rows that a view leaves out must not depend on which changes share a micro-batch, so the
+        # view needs each change. A union keeps no rows, so its reader nets them: it keeps the last
+        # change of each key.
         exact = base.node.current and not base.node.eventual and not isinstance(base.node, Union)
         nets = exact and not leaves_out(input_.source)
         origin = self.of(
@@ -167,8 +166,7 @@ class _Planner:
 
     @singledispatchmethod
     def stage(self, node: Node, emit: Emit, feeds: tuple[str, ...]) -> Stage:
-        """Return a new stage for ``node``. Node types with several operators register their own
-        method.
+        """Return a new stage for ``node``. Nodes with several operators register their own method.
 
         By default the stage is one operator, with each input once in the order of first use. It
         covers tables by key, streams, and a stream with tables. ``feeds``: as in ``Fragment``.
@@ -206,7 +204,7 @@ class _Planner:
         fragment = self._fragment(
             node, fingerprint(node), operator, key_names=inputs[0].key, align_us=align_us
         )
-        # What a union reads may be netted, though it nets nothing itself.
+        # The inputs of a union may be netted, though the union itself nets nothing.
         read = self.emit if isinstance(node, Union) else emit
         ports = (self._port(*both, read) for both in zip(inputs, sources, strict=True))
         leaves = tuple(inputs[leaf] for leaf in law.leaves)
@@ -216,9 +214,7 @@ class _Planner:
 
     @stage.register
     def _foreign_key(self, node: ForeignKeyJoin, emit: Emit, feeds: tuple[str, ...]) -> Stage:
-        """Plan a foreign-key join: stages by primary key, by foreign key, then by primary key in
-        order.
-        """
+        """Plan a foreign-key join: by primary key, by foreign key, then by primary key in order."""
         foreign_key = tuple(zip(node.on, (f.dataType for f in node.right.key), strict=True))
         left = Input(node.left, tuple(node.left.key.names), foreign_key)
         right = Input(node.right, tuple(node.right.key.names))
@@ -237,7 +233,7 @@ class _Planner:
             feeds=between,
             buckets=self.buckets,
         )
-        # A row with a null in its key is one to which no row refers.
+        # No row refers to a row with a null in its key.
         answering = chains.foreign_key(
             left_source,
             between,

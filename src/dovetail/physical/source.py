@@ -56,9 +56,7 @@ class SourceSpec:
     null_keys: bool = False
     """True if records with a null in the key travel; else they are dropped."""
     keeps_time: bool = False
-    """True if records that no join can use travel all the same, because they advance stream
-    time.
-    """
+    """True if records that no join can use travel, too, because they advance stream time."""
     loose: bool = False
     """True if it may have spurious tombstones: deletes of keys that had no row."""
     versioned_us: int | None = None
@@ -66,15 +64,11 @@ class SourceSpec:
     in_order: bool = False
     """True if its times never go back (``operators.histories``)."""
     retention_us: int | None = None
-    """The longest that rows of a window are kept behind stream time; None if rows have no
-    windows.
-    """
+    """The longest that a window's rows are kept behind stream time; None without windows."""
     window: str = WINDOW_START
     """The column of the window's time by which ``retention_us`` goes."""
     subscribed: bool = False
-    """True for subscriptions by foreign key, which have ``_place``, ``_epoch`` and
-    ``_instruction``.
-    """
+    """True for subscriptions, which have ``_place``, ``_epoch`` and ``_instruction``."""
     retracted: bool = False
     """True for rows that enter and leave groups, which have ``_instruction``."""
     fallible: bool = False
@@ -145,9 +139,7 @@ class SourceSpec:
 
     @property
     def wire_schema(self) -> pa.Schema:
-        """The columns of the rows that reach a bucket: ``schema``, then int64 columns of
-        arrival.
-        """
+        """The columns of rows that reach a bucket: ``schema``, then int64 columns of arrival."""
         given = (
             (CLOCK, self.clocked),
             (ORDER, self.numbered and not self.log_partition),
@@ -157,9 +149,7 @@ class SourceSpec:
 
     @property
     def travel_schema(self) -> pa.Schema:
-        """The columns of rows on their way to pack, with the file and block that they are read
-        from.
-        """
+        """The columns of rows on their way to pack, with the file and block that they come from."""
         schema = self.schema_with(self._brought)
         if not self.files:
             return schema

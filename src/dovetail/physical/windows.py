@@ -91,9 +91,9 @@ def windowed(
             "select= computes, which goes with windows='on_change' only",
             "Name columns only, and compute in to_stream()",
         )
-    # A window's last row does not depend on where batches end. A fixed or sliding one takes nothing
-    # more once it is closed, so its last row of the batch will do; a join goes on, and a key's
-    # sessions are emitted together.
+    # A window's last row does not depend on where batches end. A fixed or sliding window takes
+    # nothing more once it is closed, so its last row of the batch will do. A join goes on, and the
+    # sessions of a key are emitted together, so these need each change.
     inner: Emit = emit
     if final:
         sessions = computed.windows is not None and computed.windows.kind == "session"
@@ -186,8 +186,9 @@ class _Read:
     key: tuple[str, ...]
     foreign: tuple[tuple[str | Column, DataType], ...]
     used: dict[str, int] | None
-    """The aggregated columns with their numbers; grows as operators read more. None for all
-    columns.
+    """The aggregated columns with their numbers; grows as operators read more.
+
+    None for all columns.
     """
 
 

@@ -72,8 +72,7 @@ class HistoryState(RunState):
         return max((run.latest_us for run in self.runs.runs), default=None)
 
     def as_of(self, hash_: Ints, keys: Sequence[pa.Array], time_us: Ints) -> Located:
-        """Find for each query the key's last version at or before ``time_us``, tombstones
-        included.
+        """Find each query's last version at or before ``time_us``, tombstones included.
 
         ``hash_``: int64[n], non-decreasing; ``keys``: n rows each; ``time_us``: int64[n]. A query
         without such a version gets segment -1, the smallest int64 as its time, and is not present.
@@ -151,13 +150,12 @@ class HistoryState(RunState):
                     yield table, low + hit, first[hit], end
 
     def _same_key(self, table: pa.Table, row: Ints, keys: Sequence[pa.Array], query: Ints) -> Mask:
-        """Say for each pair whether stored row ``row[i]`` has the key of query ``query[i]``:
-        bool[pairs].
-        """
+        """Say for each pair whether stored row ``row[i]`` has the key of query ``query[i]``."""
         stored = [table.column(i).chunk(0).take(pa.array(row)) for i in self._key_columns]
         return rows_equal(stored, [key.take(pa.array(query)) for key in keys])
 
     def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
+        """Return the rows that are not older than the horizon, or the versions still asked for."""
         rows = pa.concat_tables(pieces).combine_chunks()
         if rows.num_rows == 0:
             return rows
@@ -165,7 +163,7 @@ class HistoryState(RunState):
         if not self._versioned:
             kept = np.flatnonzero(time >= self.horizon_us)
             return rows.take(pa.array(kept[np.lexsort((time[kept], hash_[kept]))]))
-        # A version that came late may lie in a newer run than the tombstone that replaced it.
+        # A late version may lie in a newer run than the tombstone that replaced it.
         others = (run.earliest_us for run in self.runs.beside(merge))
         settled_us = min([self.horizon_us, *others])
         begun = merge.done[-1].last if merge.done else None

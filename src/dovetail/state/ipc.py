@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator
 
 import pyarrow as pa
 
-# Without threads: the columns of such small tables take less time than handing them over, and the
-# cores are Spark's to share out.
+# Without threads: in such small tables handing a column over takes longer than encoding it, and
+# Spark shares out the cores.
 COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 _ANY_ROWS = sys.maxsize
 ONE_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
@@ -26,9 +26,7 @@ def to_ipc(table: pa.Table) -> bytes:
 
 
 def from_ipc(stream: pa.Buffer | bytes, without: Collection[str] = ()) -> pa.Table:
-    """Return the table that one stream holds, but for the columns ``without``, which are not
-    unpacked.
-    """
+    """Return the table of one stream, but for the columns ``without``, which are not unpacked."""
     reader = pa.ipc.open_stream(stream, options=ONE_THREAD)
     if without:
         kept = [n for n, name in enumerate(reader.schema.names) if name not in without]

@@ -17,8 +17,7 @@ _OWNER_ONLY = 0o700
 
 
 def write(path: Path, fill: Callable[[IO[bytes]], None]) -> bool:
-    """Write a file by ``fill`` and say whether it exists now. Create its directory if it is
-    missing.
+    """Write a file by ``fill`` and say whether it exists now. Its directory is created if missing.
 
     The file appears under its name only once it is complete.
     """
@@ -44,9 +43,7 @@ def remove(path: Path) -> None:
 
 
 def remove_older(directory: Path, than_s: float) -> None:
-    """Remove the directory's files that were last written or touched before the epoch second
-    ``than_s``.
-    """
+    """Remove the directory's files last written or touched before the epoch second ``than_s``."""
     try:
         paths = list(directory.iterdir())
     except OSError:
@@ -58,8 +55,9 @@ def remove_older(directory: Path, than_s: float) -> None:
 
 
 def own(directory: Path) -> None:
-    """Create the directory, for its user alone. Raises ``PermissionError`` if another user
-    owns it.
+    """Create the directory, for its user alone.
+
+    Raises ``PermissionError`` if another user owns it.
     """
     directory.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
     found = directory.stat()

@@ -16,8 +16,7 @@ from dovetail.state.segment import SegmentCache, numbers
 
 
 class QueueState(RunState):
-    """A store with columns ``_due``, ``_event_time`` and others, ordered by ``_due``, then
-    arrival.
+    """A store with columns ``_due``, ``_event_time`` and others, by due time, then arrival.
 
     A row due at or before ``taken_us`` counts as taken and gone. No such row may be appended.
     """
@@ -29,9 +28,7 @@ class QueueState(RunState):
         self._taken_us = taken_us
 
     def take(self, upto_us: int) -> pa.Table:
-        """Remove and return the rows due at or before ``upto_us``, ordered by due time, then
-        arrival.
-        """
+        """Remove and return the rows due at or before ``upto_us``, by due time, then arrival."""
         parts = [self.schema.empty_table()]
         for run in self.runs.runs:
             for segment in run.segments:
@@ -55,6 +52,7 @@ class QueueState(RunState):
         self._drop(dropped)
 
     def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
+        """Return the rows that have not been taken, by due time, then arrival."""
         rows = pa.concat_tables(pieces).combine_chunks()
         due = rows.column(DUE).to_numpy()
         kept = np.flatnonzero(due > self._taken_us)

@@ -29,9 +29,7 @@ class Order:
     columns: tuple[str, ...]
     """The names of the columns, most significant first."""
     whole: bool = False
-    """True if rows that are equal in all columns must be read in one step, however many they
-    are.
-    """
+    """True if rows that are equal in all columns must be read in one step."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +68,8 @@ class Input:
         return tuple(int(numbers(table, name)[row - self.rows[number]]) for name in order.columns)
 
     def position(self, row: int, values: Sequence[int], order: Order, *, after: bool) -> int:
-        """Find the first row from ``row`` on that comes after ``values``, or is equal unless
-        ``after``.
+        """Find the first row from ``row`` on that is not below ``values``; if ``after``, above
+        them.
 
         The number of all rows is returned if there is none.
         """
@@ -156,8 +154,7 @@ def _bytes(inputs: Sequence[Input], rows: Sequence[int]) -> float:
 def _advanced(
     inputs: Sequence[Input], now: list[int], ends: list[int], share: float, order: Order
 ) -> list[int]:
-    """Advance by about ``share`` bytes in the input whose share ends first, and in others up to
-    there.
+    """Advance by about ``share`` bytes in the input whose share ends first, others up to there.
 
     So no input is read further than its share.
     """

@@ -76,8 +76,7 @@ class Located:
         return rows.combine_chunks().take(pa.array(place))
 
     def gathered(self, which: Ints, columns: Sequence[int]) -> tuple[pa.Table, Ints]:
-        """Return the ``columns`` of the rows that answer the queries ``which``, segment by
-        segment.
+        """Return the ``columns`` of the rows that answer the queries ``which``, by segment.
 
         The second result is int64[which]: the place of each query's row among them. For example,
         queries 4, 1 and 2 have rows in segments 1, 0 and 1:
@@ -114,8 +113,9 @@ class RunState(ABC):
         order: Order,
         expiry: str = EVENT_TIME,
     ) -> None:
-        """Open the store. ``schema``: the stored columns; ``expiry``: the column by which rows
-        expire.
+        """Open the store.
+
+        ``schema``: the stored columns; ``expiry``: the column by which rows expire.
         """
         self.runs = runs
         self.schema = schema
@@ -138,8 +138,9 @@ class RunState(ABC):
             self.compact(2 * self.runs.tiers() * written + _COMPACTION_BYTES_MIN)
 
     def expire(self, before_us: int) -> None:
-        """Drop the runs whose rows are all older than ``before_us``. Runs that are being merged
-        stay.
+        """Drop the runs whose rows are all older than ``before_us``.
+
+        Runs that are being merged stay.
         """
         self._drop(tuple(run for run in self.runs.idle() if run.latest_us < before_us))
 
@@ -150,8 +151,9 @@ class RunState(ABC):
             self._delete(run)
 
     def append(self, rows: pa.Table) -> int:
-        """Store a batch's rows, which are in the store's order, as a run. Returns the bytes
-        written.
+        """Store a batch's rows, which are in the store's order, as a run.
+
+        Returns the bytes written.
         """
         if rows.num_rows == 0:
             return 0
@@ -187,7 +189,7 @@ class RunState(ABC):
         merge = Merge(0, (0,) * len(self.runs.runs))
         whole = tuple(run.rows for run in self.runs.runs)
         while merge.read != whole:
-            order = replace(self._order, whole=True)  # what replaces a row is read with it
+            order = replace(self._order, whole=True)  # a row is read with its replacement
             read, pieces = self._slice(merge, SEGMENT_BYTES_MAX, order)
             merged, merge = self._merged(pieces, merge), replace(merge, read=read)
             if merged.num_rows:
@@ -195,8 +197,9 @@ class RunState(ABC):
                 yield merged
 
     def _step(self, merge: Merge, size_bytes: int) -> tuple[Merge, int]:
-        """Merge the next slice, of about ``size_bytes``. Return the merge after it and the bytes
-        read.
+        """Merge the next slice, of about ``size_bytes``.
+
+        Return the merge after it and the bytes read.
         """
         read, pieces = self._slice(merge, size_bytes, self._order)
         read_bytes = sum(piece.nbytes for piece in pieces)
@@ -209,9 +212,7 @@ class RunState(ABC):
     def _slice(
         self, merge: Merge, size_bytes: int, order: Order
     ) -> tuple[tuple[int, ...], list[pa.Table]]:
-        """Return the number of rows of each input read after the next slice, and its rows by
-        input.
-        """
+        """Return for each input how many rows are read after the next slice, and the slice."""
         inputs = [Input(run, self._open) for run in self.runs.inputs(merge)]
         read = step_end(inputs, merge.read, size_bytes, order)
         pieces = [

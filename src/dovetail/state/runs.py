@@ -80,8 +80,7 @@ class Runs:
             yield from merge.done
 
     def holding(self, ordered: Sequence[int]) -> Runs:
-        """Return the runs with only the segments that may have a row with one of the ``ordered``
-        values.
+        """Return the runs with only the segments that may have one of the ``ordered`` values.
 
         ``ordered``: values of the column that orders rows, ascending.
         """

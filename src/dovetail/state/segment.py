@@ -87,8 +87,7 @@ def encode(table: pa.Table) -> bytes:
 
 
 def decode(blob: bytes, without: Collection[str] = ()) -> pa.Table:
-    """Return the rows of a stored segment, but for the columns ``without``, which are not
-    unpacked.
+    """Return the rows of a stored segment, but for the columns ``without``, which stay packed.
 
     Raises ``StateError`` for another format version.
     """
@@ -130,8 +129,9 @@ class SegmentCache:
         return frozenset(self._open)
 
     def open(self, segment: Segment, fetch: Callable[[str], bytes | None]) -> pa.Table:
-        """Return the segment's rows. ``fetch`` is asked for the stored form only if there is no
-        copy.
+        """Return the segment's rows.
+
+        ``fetch`` is asked for the stored form only if there is no copy.
         """
         table = self._open.get(segment.id)
         if table is not None:
@@ -205,9 +205,7 @@ class SegmentCache:
         return None if self._directory is None else self._directory / name
 
     def _map(self, segment: Segment) -> pa.Table | None:
-        """Return the segment's rows from its local copy, or None if that is missing or not a valid
-        one.
-        """
+        """Return the segment's rows from its local copy, or None if that is missing or invalid."""
         path = self._path(segment.id)
         if path is None:
             return None
@@ -225,9 +223,7 @@ class SegmentCache:
         return table.replace_schema_metadata(None)
 
     def _keep(self, segment: Segment, table: pa.Table) -> pa.Table:
-        """Add rows to the open segments, and close the least recently used ones above the
-        limits.
-        """
+        """Add rows to the open segments, and close the oldest ones above the limits."""
         self._open[segment.id] = table
         if len(self._open) > _OPEN_SEGMENTS_MAX:
             self._close(next(iter(self._open)))

@@ -76,6 +76,7 @@ class TableState(RunState):
         self.expire(self.horizon_us)
 
     def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
+        """Return the newest row of each key. A merge of the oldest tier drops tombstones."""
         merged = newest_of_key(pieces, self.key_columns)
         if self.horizon_us != NO_TIME:
             time = merged.column(self._expiry).cast(pa.int64())
