@@ -47,9 +47,9 @@ class Aligned:
 #
 # | batch | left reads | right reads | clocks | left lets through | right lets through |
 # |---|---|---|---|---|---|
-# | 1 | 10, 40 | 20 | 40, 20 | 10 | 20 |
+# | 1 | 10, 40 | 20 | 40, 20 | 10 (40 waits) | 20 |
 # | 2 | | 30 | 40, 30 | | 30 |
-# | 3 | | 50 | 40, 50 | 40 | |
+# | 3 | | 50 | 40, 50 | 40 | (50 waits) |
 def align(
     fragment: Fragment,
     came: Sequence[Batch],

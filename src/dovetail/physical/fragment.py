@@ -43,7 +43,8 @@ class Feed:
     looks: Windows | None = None
     """The windows that the last two key columns name; None if rows look in no window.
 
-    The columns become null if they name no window, or one that is no longer kept.
+    If there is a foreign key, they are its last two columns. They become null if they name no
+    window, or one that is no longer kept.
     """
 
 
@@ -233,9 +234,7 @@ class Fragment:
 
     @property
     def _logs(self) -> Mapping[str, Store]:
-        """The stores that know from which log each key's row comes, if logs may bring older
-        rows.
-        """
+        """The stores that know from which log each row comes, if logs may bring older ones."""
         names = unique([source.name for source in self.sources])
         holds = "per key, from which partition its row is"
         return {

@@ -72,7 +72,7 @@ class HistoryState(RunState):
         return max((run.latest_us for run in self.runs.runs), default=None)
 
     def as_of(self, hash_: Ints, keys: Sequence[pa.Array], time_us: Ints) -> Located:
-        """Find each query's last version at or before ``time_us``, tombstones included.
+        """Find the last version of each query's key at or before a time, tombstones included.
 
         ``hash_``: int64[n], non-decreasing; ``keys``: n rows each; ``time_us``: int64[n]. A query
         without such a version gets segment -1, the smallest int64 as its time, and is not present.

@@ -68,10 +68,9 @@ class Input:
         return tuple(int(numbers(table, name)[row - self.rows[number]]) for name in order.columns)
 
     def position(self, row: int, values: Sequence[int], order: Order, *, after: bool) -> int:
-        """Find the first row from ``row`` on that is not below ``values``; if ``after``, above
-        them.
+        """Find the first row, from ``row`` on, that is not below ``values``.
 
-        The number of all rows is returned if there is none.
+        With ``after``, it must be above them. The number of all rows is returned if there is none.
         """
         for number in range(self._segment(row), len(self.run.segments)):
             first = int(self.rows[number])
