@@ -349,7 +349,7 @@ class Deduplicate(Law):
     room = "deduplicate"
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Describe the store of keys and times, kept while records near them need not be late."""
+        """Describe the store of keys and times. Each is kept until any record near it is late."""
         (source,), span_us = sources, 2 * self.within_us
         kept = replace(
             table_of(sources, 0),
