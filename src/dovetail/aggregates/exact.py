@@ -79,7 +79,7 @@ def to_decimals(limbs: Limbs, type_: pa.DataType, present: Mask) -> tuple[pa.Arr
     words = np.empty((len(limbs[0]), 2), dtype=np.int64)
     words[:, 0] = limbs[0] | (limbs[1] << _BITS)
     words[:, 1] = limbs[2] | (limbs[3] << _BITS)
-    validity = pa.array(present).buffers()[1]  # bits, as validity is
+    validity = pa.array(present).buffers()[1]  # a bitmap, as Arrow wants
     return pa.Array.from_buffers(type_, len(words), [validity, pa.py_buffer(words)]), fits
 
 
@@ -112,7 +112,7 @@ def long_division(dividend: Limbs, divisor: Ints, bits: int) -> tuple[Limbs, Int
         for shift in range(_BITS - bits, -1, -bits):
             digit = (limb >> shift) & ((1 << bits) - 1)
             near = (remainder * float(1 << bits) + digit) / by
-            digit = (remainder << bits) + digit  # may wrap round, the difference does not
+            digit = (remainder << bits) + digit  # may overflow, the difference does not
             found = near.astype(np.int64)
             remainder = digit - found * divisor
             off = (remainder >= divisor).astype(np.int64) - (remainder < 0)

@@ -300,7 +300,7 @@ def _store(limbs: Limbs) -> list[pa.Array]:
         differs = row != beyond
         np.copyto(high, number, where=differs)
         sign = np.where(differs, row >> (_BITS - 1) != 0, sign)
-    # One word more where the last one's own sign is not the number's.
+    # One word more if the sign bit of the last word is not the number's sign.
     end = np.where(high < low, low, high + (sign != negative)) + 1
     empty = low == len(rows)
     low[empty] = end[empty] = 0

@@ -1,7 +1,7 @@
 """approx_count_distinct: a HyperLogLog sketch of 512 registers, standard error 4.6 %.
 
-Source: Flajolet et al. 2007, "HyperLogLog"; the estimate: Ertl 2017, "New cardinality estimation
-algorithms for HyperLogLog sketches" (arXiv 1702.01284), section 3, which needs neither a table of
+Sources: Flajolet et al. 2007, "HyperLogLog". The estimate follows Ertl 2017, arXiv 1702.01284, "New
+cardinality estimation algorithms for HyperLogLog sketches", section 3. It needs neither a table of
 corrections nor a rule for small counts.
 """
 

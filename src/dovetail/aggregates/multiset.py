@@ -86,12 +86,12 @@ class Spans:
 
     One group with a stored value a, and four updates:
 
-    | update    | span begun | count | flags     |
-    |-----------|------------|-------|-----------|
-    | (stored)  | a, 0 to 0  | 1     | came      |
-    | 0: add a  | a, 0 to 2  | 2     |           |
+    | update    | span begun | count | flags      |
+    |-----------|------------|-------|------------|
+    | (stored)  | a, 0 to 0  | 1     | came       |
+    | 0: add a  | a, 0 to 2  | 2     |            |
     | 1: add b  | b, 1 to 4  | 1     | came, last |
-    | 2: take a | a, 2 to 3  | 1     |           |
+    | 2: take a | a, 2 to 3  | 1     |            |
     | 3: take a | a, 3 to 4  | 0     | went, last |
     """
 

@@ -1,7 +1,7 @@
 """Long lists in parts: the parts that a batch needs, and the cutting of lists.
 
 The parts of a group's list, one after the other, are the list. A part holds at most ``PART_MAX``
-values, usually at least half of that. Parts from which values leave become shorter.
+values, usually about half of that or more. Parts from which values leave become shorter.
 """
 
 from __future__ import annotations

@@ -62,9 +62,9 @@ class Functions:
 class UserDefined(Aggregate):
     """An aggregate of any number of columns, nulls included.
 
-    Each row becomes an accumulator of its own. Those of a group are merged by a parallel prefix, in
-    log2(group length) calls of ``merge``. Retracted rows are merged apart, and taken out at the
-    end. The accumulator is a flag that the group has begun, then the user's columns.
+    Each row becomes an accumulator of its own. The accumulators of a group are merged by a parallel
+    prefix, in log2(group length) calls of ``merge``. Retracted rows are merged apart, and taken out
+    at the end. The accumulator is a flag that the group has begun, then the user's columns.
     """
 
     functions: Functions

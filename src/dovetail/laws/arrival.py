@@ -116,7 +116,7 @@ class Stairs:
         order = np.lexsort((time_us, position))
         position, time = position[order], np.maximum.accumulate(time_us[order])
         rises = time > np.append(NO_TIME, time[:-1])[: len(time)]
-        # Of one position the highest: the last to rise there.
+        # Several steps at one position: keep the last, which is the highest.
         position, time = position[rises], time[rises]
         last = np.append(position[1:] != position[:-1], True)[: len(position)]
         return cls(position[last], time[last])

@@ -123,7 +123,8 @@ def correct(
     every = np.arange(len(group))
     ended = every[until != LATEST]
     between, at = other.after(group, time_us, until, arrival)
-    # A record's own time, the other side's versions that follow, and where the next version begins.
+    # Points lie at the record's own time, at later versions of the other side, and at the next
+    # version of the own side.
     record = np.concatenate((every, between, ended))
     time = np.concatenate((time_us, other.time_us[at], until[ended]))
     order = np.lexsort((time, record))

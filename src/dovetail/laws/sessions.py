@@ -113,7 +113,7 @@ class _Line:
         an arrival.
         """
         ends, closed = self.ends, -self.bridged
-        # As a rule it is all before the place that is ever bridged, and nothing after it.
+        # Usually everything before the place that is ever bridged is bridged, and nothing after it.
         number = np.searchsorted(ends, place)
         low, high = np.append(0, ends + 1)[number], place.copy()
         width = int(self.arrival.max(initial=0)) + 2

@@ -4,9 +4,9 @@ All windows have one ``size``, both ends included. The law, for the records of o
 
 - A record at ``t`` makes the window that ends at ``t``. It also makes the window that begins right
   after ``t``, once another record lies in it. Two windows with one start are one window.
-- A record is added to each open window that holds it. A window is open until stream time has passed
-  its end by more than the grace period.
-- A record emits the windows that it is added to, if they exist, and those that it brings into
+- A record is added to each open window that holds it. A window is open until stream time, the
+  largest timestamp so far, has passed its end by more than the *grace period*.
+- A record emits the existing windows that it is added to, and the windows that it brings into
   existence.
 
 Size 10; the record at 15 arrives before the one at 10:
@@ -175,7 +175,7 @@ class Windows:
             np.append(window[there], fresh[silent]), np.append(record[there], before[silent])
         )
         emits = arrival[record] >= np.maximum(self.since[window], 0)
-        # A window that is there because of a record that is not in it: its last record before that.
+        # An apart window is emitted after its last record before the one that makes it exist.
         apart = np.flatnonzero(~emits & self.apart[window])
         apart = apart[np.append(np.diff(window[apart]) != 0, True)[: len(apart)]]
         emitted = np.append(np.flatnonzero(emits), apart)

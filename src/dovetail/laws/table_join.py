@@ -3,8 +3,9 @@
 A tree of joins over the tables of one stage is evaluated as a whole, so a chain keeps no
 intermediate result. The stored state of a join is a function of the state of its tables.
 
-The law of one join follows KIP-77 and Kafka Streams. A record changes the row of one side from
-``old`` to ``new`` while the ``other`` side stands, each a presence bit:
+The law of one join follows KIP-77 and Kafka Streams. A record is an upsert, which puts a row in the
+place of its key's former one, or a *tombstone*, which deletes it. The record changes the row of one
+side from ``old`` to ``new`` while the ``other`` side stands, each a presence bit:
 
 - A side is *preserved* when its rows appear without a match: the left side in a left join, the
   right one in a right join, both in an outer join.
@@ -21,7 +22,7 @@ The law of one join follows KIP-77 and Kafka Streams. A record changes the row o
 | left ∅ at 5   | ∅ @ 5        | ∅ @ 5        | null + a @ 5 |
 | right ∅ at 6  | nothing      | nothing      | ∅ @ 6        |
 
-Source: KIP-77 "KTable-KTable"; spec/table_table.
+``∅`` is a tombstone. Source: KIP-77 "KTable-KTable"; spec/table_table.
 """
 
 from __future__ import annotations
