@@ -11,14 +11,14 @@ the other side of its group is empty. It is retracted when the other side gains 
 
 The *form* defines the key of a result:
 
-| form     | result key | requires |
-|----------|------------|----------|
-| ``pair`` | both primary keys | nothing; a row may match many |
-| ``left`` | the left primary key | the join key is the whole right primary key: one match at most |
-| ``key``  | the join key | the join key is the whole primary key of both sides |
+| form     | result key             | requires                                              |
+|----------|------------------------|-------------------------------------------------------|
+| ``pair`` | both primary keys      | nothing; a row may match many                         |
+| ``left`` | the left primary key   | the join key is the whole right primary key           |
+| ``key``  | the join key           | the join key is the whole primary key of both sides   |
 
-In form ``left`` a left row's result replaces its former one, matched or not. In form ``key`` a
-group has one result, a function of at most one row of each side.
+In form ``left`` a left row has at most one match, and its result replaces its former one, matched
+or not. In form ``key`` a group has one result, a function of at most one row of each side.
 
 There is at most one result per result key, so results need no order among themselves. Source:
 FLIP-486 "Delta Join with Eventual Consistency"; docs/delta_joins.md has the proofs.
