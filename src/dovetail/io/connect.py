@@ -491,7 +491,7 @@ def decimal_of(unscaled: Column, scale: Column, type_: DecimalType) -> Column:
         chunk = F.conv(F.substring(padded, first, 8), 16, 10).cast("decimal(10,0)")
         shifted = F.try_multiply(number, F.lit(1 << 32).cast("decimal(10,0)"))
         number = F.try_add(shifted, chunk).cast("decimal(38,0)")
-    # As text: Spark's minus rounds a decimal to 34 digits.
+    # As text, because Spark's minus rounds a decimal to 34 digits.
     below = F.concat(F.lit("-"), F.try_add(number, F.lit(1)).cast("decimal(38,0)").cast("string"))
     text = F.when(negative, below).otherwise(number.cast("string"))
     text = F.concat(text, F.lit("E"), (-scale).cast("string"))

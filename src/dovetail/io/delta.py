@@ -45,7 +45,7 @@ QUERY = "dovetail.query"
 _SETTINGS = {
     "spark.databricks.delta.optimize.minFileSize": str(32 << 20),
     "spark.databricks.delta.optimize.maxFileSize": str(128 << 20),
-    # Of the table's log there is little to read.
+    # The table's log is small, so compiling code for it does not pay.
     upsert.CODE: upsert.INTERPRETED,
 }
 
@@ -229,11 +229,11 @@ class KeptTable:
             lake.tune(self._session)
             for name, value in _SETTINGS.items():
                 self._session.conf.set(name, value)
-            # A streaming query's own; for many changes Spark finds the number of tasks by itself.
+            # Drop the streaming query's settings: Spark finds the number of tasks by itself.
             for name in ("spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions"):
                 self._session.conf.unset(name)
         session, details = self._session, None
-        # Plain merges may be done twice.
+        # Only merges of versions must not be done twice.
         once = lake.once(f"dovetail-{query}", batch_id) if self.sink.history else {}
         if not self._taken:
             found = self._standing(session, query, begun=batch_id > 0)
@@ -276,7 +276,7 @@ class KeptTable:
         """
 
         def read() -> None:
-            with suppress(Exception):  # the next micro-batch says what is wrong
+            with suppress(Exception):  # the next micro-batch reports the problem
                 lake.details(session, self.table)
 
         name = "dovetail-delta-log"
@@ -310,7 +310,7 @@ class KeptTable:
             rows = delta_merge.current_rows(batch, self.schema, self.keys)
             self.sink.create(rows, self.table, properties, replace=True)
             return
-        # In the session of this sink alone, whose commits the settings are for.
+        # In the sink's own session, because the settings apply to all commits of a session.
         kept = keep(batch)
         try:
             with moved(kept, session) as source, lake.setting(session, once):

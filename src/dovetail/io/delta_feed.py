@@ -160,7 +160,8 @@ def changes_of(
     if not key_updates:
         rows = rows.where(kind != "update_preimage")
     elif timestamp is not None and partitions is not None:
-        # Made here, since it is another one on Spark Connect. Rows are left out behind it alone.
+        # Made here, because Spark Connect has another kind of function. Rows must be filtered after
+        # it: it looks at the following row.
         following: Any = arrow_udf(_times_of_next, LongType())  # type: ignore[call-overload]
         follows = following(F.struct(kind, F.col(_VERSION), F.unix_micros(own)))
         rows = rows.withColumn(_NEXT_TIME, follows)
@@ -183,7 +184,7 @@ def changes_of(
     given = F.lit(None) if timestamp is None else own
     rows = rows.select(*row, *change, given.cast(TimestampType()).alias(_ROW_TIME))
     parted = rows.repartition(partitions, *(F.col(quoted(key)) for key in keys))
-    # Under plain names, for mapInArrow takes the dots of a user's names for nesting.
+    # Plain names, because mapInArrow takes the dots of a user's names for nesting.
     plain = parted.toDF(*map(wire_name, range(len(rows.columns))))
     numbers = [names.index(key) for key in keys]
     schema = StructType(plain.schema.fields[:-1])

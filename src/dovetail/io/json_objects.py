@@ -69,7 +69,7 @@ class JsonObject:
             _from_json(self.text, texts).alias("flat"),
             made.alias("made"),
         )
-        # As the item of a list it is computed once, however often it is asked.
+        # Within a transform of a list it is computed once, however often it is used.
         said = F.transform(F.array(known), self._problem)
         return F.when(self._is_one, F.try_element_at(said, F.lit(1)))
 
@@ -81,7 +81,7 @@ class JsonObject:
             reason = unfit(F.lit(f.name), f.dataType, text)
             reasons.append(F.when(text.isNotNull() & made[f.name].isNull(), reason))
         for f in self.schema:
-            # A text where an object or an array belongs, at some depth.
+            # Find a text in place of an object or an array, at any depth.
             if isinstance(f.dataType, (ArrayType, MapType, StructType)):
                 alone = _from_json(self.text, raw_type(StructType([f])))
                 reason = unfit(F.lit(f.name), f.dataType, flat["object"][f.name])

@@ -233,7 +233,7 @@ def misfit(text: Column, made: Column, type_: DataType, path: Column) -> Column:
                     F.concat(path, F.lit("["), key, F.lit("]")),
                 ),
             )
-        # Of an array in which a number does not fit, nothing is kept.
+        # from_json makes a whole array null if one number in it does not fit.
         whole = F.when(text.isNotNull() & made.isNull(), unfit(path, type_, F.to_json(text)))
         first = F.try_element_at(F.filter(each, Column.isNotNull), F.lit(1))
         return F.coalesce(whole, first)

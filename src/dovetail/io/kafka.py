@@ -66,19 +66,19 @@ Headers: TypeAlias = Mapping[
 ]
 
 _SOURCE_DEFAULTS: Final = {
-    # Spark asks for records that it knows to be there. At the end of a partition Kafka would hold
-    # its next answer back for half a second, and with it the end of the task.
+    # Spark requests only existing records. At the end of a partition Kafka would delay its next
+    # answer by half a second, and so the end of the task.
     "kafka.fetch.max.wait.ms": "10",
-    # After each poll Spark asks twice more, for the partition's first and last offsets.
+    # Fewer polls: after each one Spark requests the partition's first and last offsets.
     "kafka.max.poll.records": "10000",
-    # Kafka's own default reads records of transactions that are aborted, or open.
+    # Kafka's default also reads records of aborted and open transactions.
     "kafka.isolation.level": "read_committed",
 }
 SINK_DEFAULTS: Final = {
-    # A micro-batch writes all it has at once: few large requests cost less, the broker most.
+    # A micro-batch writes all records at once: few large requests cost less, above all the broker.
     "kafka.batch.size": str(256 << 10),
     "kafka.linger.ms": "100",
-    # A join's results repeat what they are made of: an update of one row, in each row it joins.
+    # A join's results repeat their inputs (a row in each result it joins), so they compress well.
     "kafka.compression.type": "lz4",
 }
 NEEDS_JAR: Final = (

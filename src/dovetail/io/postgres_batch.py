@@ -113,7 +113,7 @@ class PostgresTables:
             for part in parts:
                 part.copy_by_tasks()
             with line.transaction() as cursor:
-                # In one order, so that no two queries wait for each other.
+                # Always in one order, so that two queries cannot deadlock.
                 in_order = sorted(parts, key=lambda part: part.table.target.place)
                 opened = [(p, p.table.opened(cursor, p.query, number)) for p in in_order]
                 self._bring(cursor, [(p, clears) for p, clears in opened if clears is not None])
@@ -317,7 +317,7 @@ def _copied(
     first = next(rows, None)
     if first is None:
         return
-    # No other has it, of whichever query that still runs or attempt at this task.
+    # Unique among all tasks, including former attempts and killed queries that still run.
     task, count = secrets.randbits(62), 0
 
     def texts() -> Iterator[bytes]:

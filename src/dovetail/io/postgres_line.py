@@ -63,7 +63,7 @@ class Line:
     def _connection(self, psycopg: Any) -> Iterator[Any]:
         connection = connected(self.dsn, min(self.timeout_s, CONNECTING_MAX_S), "dovetail sink")
         try:
-            # What others commit while a lock is waited for is seen.
+            # So that commits of others, made while this one waits for a lock, are visible.
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             yield connection
         finally:

@@ -27,7 +27,7 @@ _PLACE = """
 SELECT nspname::text, relname::text, relkind, relpersistence FROM pg_class c
 JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = to_regclass(%s)
 """
-# Those by which ON CONFLICT goes: without expressions and conditions, checked at once.
+# Unique indexes that ON CONFLICT can use: no expressions or conditions, checked immediately.
 _UNIQUE = """
 SELECT ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = indrelid
   AND attnum = ANY(indkey[0:indnkeyatts - 1])),
@@ -35,7 +35,7 @@ SELECT ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = indrelid
 FROM pg_index i WHERE indrelid = %s::regclass AND indisunique AND indisvalid AND indimmediate
   AND indpred IS NULL AND indexprs IS NULL
 """
-# Those that refuse a row at once, with the columns that their expressions and conditions read.
+# Indexes that refuse a row immediately, with all columns that they read.
 _REFUSING = """
 SELECT indexrelid::regclass::text, ARRAY(SELECT attname::text FROM pg_attribute
   WHERE attrelid = indrelid AND (attnum = ANY(indkey[0:indnkeyatts - 1]) OR EXISTS (
@@ -43,7 +43,7 @@ SELECT indexrelid::regclass::text, ARRAY(SELECT attname::text FROM pg_attribute
     AND d.refclassid = 'pg_class'::regclass AND d.refobjid = indrelid AND d.refobjsubid = attnum)))
 FROM pg_index WHERE indrelid = %s::regclass AND (indisunique OR indisexclusion) AND indimmediate
 """
-# Columns that take a null, which no unique index and no foreign key goes by as by a value.
+# Nullable columns in which a null conflicts with no index and no foreign key.
 _NULLABLE = """
 SELECT attname::text FROM pg_attribute WHERE attrelid = %s::regclass AND NOT attnotnull
 AND NOT EXISTS (SELECT FROM pg_index i WHERE indrelid = attrelid AND attnum = ANY(indkey)
@@ -51,7 +51,7 @@ AND NOT EXISTS (SELECT FROM pg_index i WHERE indrelid = attrelid AND attnum = AN
 AND NOT EXISTS (SELECT FROM pg_constraint WHERE contype = 'f' AND confrelid = attrelid
   AND attnum = ANY(confkey))
 """
-# Foreign keys that do more than refuse; the columns that they refer to.
+# Foreign keys to this table that do more than refuse, with the columns that they refer to.
 _ACTING = """
 SELECT conname::text, conrelid::regclass::text, confdeltype <> 'a',
   ARRAY(SELECT attname::text FROM pg_attribute
@@ -264,7 +264,7 @@ class Changes:
         keys = target.layout.keys
         values = [quoted(name) for name in target.columns if name not in keys]
         assigned = ", ".join(f"{value} = excluded.{value}" for value in values)
-        # Reading what is gone makes PostgreSQL delete it first.
+        # Reading the results of the deletes makes PostgreSQL delete first.
         first = "".join(
             f" AND (SELECT count(*) FROM gone_{number}_{place}) >= 0" for place in range(len(gone))
         )
@@ -277,7 +277,7 @@ class Changes:
     def _leaving(self, cursor: Any, moves: Moves | None) -> list[str]:
         """Return the conditions of rows to delete, one for each pattern of nulls in keys."""
         if self.clears:
-            # Unlike a TRUNCATE: the rows stay for who reads meanwhile.
+            # Not a TRUNCATE, so that concurrent readers still see the rows.
             return [""]
         leaving, keys = f"c.{DELETED}", f"WHERE {DELETED}"
         if moves is not None and not moves.nulled:
@@ -305,7 +305,7 @@ class Changes:
         """The last change of each key, in SQL, as ``c``."""
         columns = self.target.columns
         texts = {name for name, c in columns.items() if c.type in ("text", "varchar")}
-        # In the order of the bytes, which is faster than a language's.
+        # Bytewise order, which is faster than a language's.
         order = ", ".join(
             quoted(key) + (' COLLATE "C"' if key in texts else "")
             for key in self.target.layout.keys

@@ -213,7 +213,7 @@ def _in_arrow(
     function: Callable[[pa.Array], pa.Array], type_: DataType
 ) -> Callable[[Column], Column]:
     """Return a function over Arrow columns as one over Spark's."""
-    udf: Any = arrow_udf  # its overloads name constants of Spark's that are none for a caller
+    udf: Any = arrow_udf  # its overloads use constants private to Spark
     made: Callable[[Column], Column] = udf(function, returnType=type_)
     return made
 

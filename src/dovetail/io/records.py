@@ -253,7 +253,7 @@ class Records:
         time = F.col(TIMESTAMP)
         if self.timestamp is not None:
             given = self._given("timestamp=", self.timestamp, rows, TimestampType)
-            # A record without a value has none of the columns.
+            # A record without a value has no value columns, so its expression may be null.
             time = F.when(F.col(DELETED), F.coalesce(given, time)).otherwise(given)
         rows = rows.withColumn(TIMESTAMP, time)
         if isinstance(self.timestamp, str):

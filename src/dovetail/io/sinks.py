@@ -242,7 +242,7 @@ class ConsoleSink:
         title, most = node.name, self.rows
 
         def write(batch: DataFrame, number: int) -> None:
-            kept = keep(batch)  # a few rows alone would run a part of the stages
+            kept = keep(batch)  # show() alone would run only a part of the stages
             try:
                 count = kept.count()
                 if count:

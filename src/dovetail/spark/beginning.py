@@ -193,7 +193,7 @@ def _standing(run: Run, checkpoint: str) -> Stored:
     stored = Stored.of(run.operator, run.session, checkpoint, None)
     if stored.batch is not None:
         return stored
-    # Nothing is kept: what has been read is all that there is to go on with.
+    # There is no state, so only the offsets carry over.
     done = files_of(run.session).numbers(f"{checkpoint.rstrip('/')}/commits")
     return replace(stored, batch=max(done))
 
@@ -281,7 +281,7 @@ def _going_on(session: SparkSession, checkpoint: str, left: Mapping[str, Any]) -
     last = max(files.numbers(f"{root}/offsets"))
     text = files.text(f"{root}/offsets/{last}")
     assert text is not None
-    said = text.splitlines()[:2]  # the version, and what the micro-batch ran under
+    said = text.splitlines()[:2]  # the version, and the micro-batch's settings
     files.clear(f"{root}/sources")
     for before, now in left["sources"]:
         files.copy(f"{left['from'].rstrip('/')}/sources/{before}", f"{root}/sources/{now}")

@@ -25,7 +25,7 @@ _MAGIC, _RAW, _LZ4 = b"LZ4Block", 0x10, 0x20
 _VERSION = b"\x00\x02v2"
 _END, _PUT, _DELETE = 0x00, 0x01, 0x10
 _NAME = re.compile(rf"{manifests.NAME}|{manifests.PAGE}[0-9a-f]{{32}}|[0-9a-f]{{32}}".encode())
-# Of a key: the state variable's number, the label's row with its length, the name's row.
+# Offsets in a key: the state variable's number, the label's row with its length, the name's row.
 _LABEL_LENGTH, _LABEL, _NAME_LENGTH, _NAME_AT = 2, 31, 64, 72
 _LABEL_ROW_BYTES = 33
 _VALUE_LENGTH, _VALUE_AT = 9, 17
@@ -63,7 +63,7 @@ def changes(file: bytes) -> Iterator[tuple[int, str, bytes | None]]:
 def _part(data: memoryview, at: int) -> tuple[memoryview, int]:
     """Return the bytes with a length in front at ``at``, and the position behind them."""
     (size,) = struct.unpack_from(">i", data, at)
-    end = at + 4 + max(size, 0)  # of what is deleted the value's length is -1
+    end = at + 4 + max(size, 0)  # a deleted key has the value length -1
     if end > len(data):
         raise Unknown("a length that cannot be")
     return data[at + 4 : end], end

@@ -51,9 +51,9 @@ TIMEZONE = "timezone"
 _STATE_SCHEMA = re.compile(r'"[^"]*(/state/[0-9]+/_stateSchema/)')
 
 _LOCAL_CHECKPOINT = {
-    # The one that Spark finds by itself is Hive's, which refuses to rename over a file: under the
-    # manager below a micro-batch that is run again would leave the state of its first run where it
-    # is. So these come first, and go last.
+    # Spark finds Hive's file system by itself, which refuses to rename over a file. With the
+    # manager below, a repeated micro-batch would then leave the state of its first run. So the
+    # file system's settings are set first, and unset last.
     "fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
     "fs.file.impl.disable.cache": "true",
     "spark.sql.streaming.checkpointFileManagerClass": MANAGERS
@@ -94,7 +94,7 @@ def reads_of(sources: Sequence[Source]) -> tuple[list[int | None], list[list[int
     remote = [not one.static and is_remote(_frame(one).sparkSession) for one in sources]
     if any(remote):
         return [1 if one.static else None for one in sources], [None for _ in sources]
-    # In place of a static one its own source is read.
+    # A static source is replaced by one source of its own.
     read = [[Leaf(one, "", {})] if one.static else leaves_of(_frame(one)) for one in sources]
     numbers: list[list[int] | None] = [*numbered(read)]
     return [len(leaves) for leaves in read], numbers

@@ -109,7 +109,7 @@ class ToBuckets(Emission):
             message = packed(rows, self.labels, rises, by=self.by)
             yield message.to_pandas()
             piece += 1
-        # The last piece has no rows; it brings the time, and what the bucket has counted.
+        # The last piece has no rows; it brings the time and the bucket's counts.
         tag = replace(tag, number=piece).counting(done.counts, self.counts)
         yield packed(None, self.labels, tag).to_pandas()
 

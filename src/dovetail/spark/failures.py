@@ -70,7 +70,7 @@ def explained(error: StreamingQueryException, title: str) -> StreamingQueryExcep
     own = _OWN.findall(str(error))
     first = own[-1] if own else f"{title}: a micro-batch fails with {_cause(error)}"
     captured: Any = error
-    # A classic session's error has a description, and a message that is not shown.
+    # A classic session's error shows its description, not its message.
     part = "_desc" if hasattr(error, "_desc") else "_message"
     setattr(captured, part, f"{first}\n\n{getattr(captured, part)}")
     return error

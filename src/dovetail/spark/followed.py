@@ -66,7 +66,7 @@ class _Followed(_Query):
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
         """Wait for the end as Spark does; raise the failure of either query."""
         if timeout is not None and timeout <= 0:
-            return super().awaitTermination(timeout)  # which refuses it
+            return super().awaitTermination(timeout)  # raises Spark's error for it
         over = self._over.wait(timeout)
         if self._failure is not None:
             raise self._failure

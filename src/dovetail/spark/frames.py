@@ -360,13 +360,13 @@ class Streaming(Frames):
         timers = self.timers and (self.timed or fragment.align_us is not None)
         idle = None if self.idle is None else replace(self.idle, hears=step.hears)
         if self.closing:
-            # In partitions that are there without rows, too.
+            # A shuffle gives all partitions, also those without rows.
             function = ending(step.number, len(fragment.sources), self.labels, self.partitions)
             packed = packed.repartition(self.partitions, "bucket")
             packed = packed.mapInArrow(function, PACKED_COLUMNS)
         if fragment.align_us is not None or idle is not None:
-            # The time of the micro-batch, which is the same when a batch is run again. Only where
-            # rows may wait: the projection copies every blob.
+            # The time of the micro-batch is the same when the batch is repeated. It is added only
+            # if rows may wait, because the projection copies every blob.
             packed = packed.withColumn("now_us", F.unix_micros(F.current_timestamp()))
         initial = self.initial.get(fragment.topology)
         beats = tuple((to.reader, to.number) for to in step.beats)

@@ -89,7 +89,7 @@ class Evaluator:
         return table.drop_columns([ROW]), table.column(ROW).combine_chunks(), letters
 
     def _frame(self, rows: pa.Table, columns: StructType) -> DataFrame:
-        # A copy: createDataFrame takes no slices of nested columns.
+        # A copy, because createDataFrame takes no slices of nested columns.
         whole = rows.select(columns.names).take(pa.array(np.arange(len(rows))))
         return self.session.createDataFrame(whole, columns.toNullable())
 

@@ -78,7 +78,7 @@ def answered(
         nulls = [pa.nulls(1, type_) for type_ in blank.types[: len(names)]]
         yield pa.RecordBatch.from_arrays([*nulls, *counts], schema=blank)
 
-    # Plain names, for mapInArrow takes the dots of a user's names for nesting.
+    # Plain names, because mapInArrow takes the dots of a user's names for nesting.
     out = frame.toDF(*(f"_c{n}" for n in range(len(given)))).mapInArrow(answers, made)
     if metric is not None:
         sums = (F.coalesce(F.sum(f"_{name}"), F.lit(0)).alias(name) for name in COUNTS)

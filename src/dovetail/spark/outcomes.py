@@ -160,7 +160,7 @@ def writer(
         results = batch.where(F.col("payload").isNotNull())
         kept = keep(results.select("reader", "partition", "number", "payload"))
         try:
-            # All of it is computed here, so what fails from now on is a sink.
+            # Compute everything here, so that any later failure is a sink's.
             kept.select("reader").collect()
             _write_all(writes, kept, number)
         finally:

@@ -196,7 +196,7 @@ def warn_of_old_files(run: Run) -> None:
         if leaf.folder is None or not leaf.of_files or "maxfileage" in leaf.options:
             continue
         if leaf.options.get("latestfirst") == "true" and "maxfilespertrigger" in leaf.options:
-            continue  # of which Spark does not heed maxFileAge
+            continue  # Spark ignores maxFileAge for such a source
         if _span(run.session, leaf.folder) > _MAX_FILE_AGE:
             warnings.warn(
                 f"{source.title}: the files in {leaf.folder} are of more than 7 days. Spark never "

@@ -237,7 +237,7 @@ def _started(
     found = _binding_of_places(run, bound)
     used = settings(partitions) | (TO_END if ends and timers else {})
     used |= zones.setting(run.session, found[TIMEZONE])
-    # Of those that start at once each sees the session as it was.
+    # Queries that start at the same time take turns, so that each sees the session unchanged.
     with STARTING, lake.setting(run.session, used | run.file.settings()):
         _refuse_running(run.operator, run.session, name)
         if idle is not None:
@@ -262,7 +262,7 @@ def _started(
         if name is not None:
             writer = writer.queryName(name)
         if bound is None:
-            # Before Spark writes anything there, so that nothing is ever stored unbound.
+            # Before Spark writes anything there, so that no state is ever unbound.
             with reaching(run.operator, "checkpoint=", run.checkpoint):
                 more = {} if idle is None else {TIMED: True}
                 run.file.write(binding_of(run.nodes, plan, partitions=partitions, **found, **more))

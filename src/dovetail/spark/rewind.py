@@ -55,7 +55,7 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
             problem = f"{folder} has no state after micro-batch {batch}"
             raise CheckpointError("rewind", problem, "Name a later one")
     committed = files.modified(f"{root}/commits/{batch}")
-    # The last state goes first: without it the query does not start before all is done.
+    # Delete the last state first: without it the query cannot start until the rest is done.
     doomed = [
         (version, f"{folder}/{name}")
         for folder, versions in partitions.items()

@@ -168,7 +168,7 @@ def rows_of(plan: Plan, session: SparkSession, streaming: Streaming, *, packed: 
         rows = reduce(project.viewed, result.views, flow.changes(plan, streaming))
         place = TIMESTAMP
     if streaming.silent:
-        # Not a constant: without its rows Spark would leave out the stages.
+        # Not a constant condition: Spark would optimize the stages away.
         own = F.col(place).isNull()
         if plan.dead_letters:
             own |= F.col(place) == plan.addresses[-1]

@@ -187,14 +187,14 @@ def _begun(entry: Entry, frame: DataFrame) -> Source:
     base = entry.base
     assert isinstance(base, Source)
     if base.files:
-        # By their paths: when each was written says nothing.
+        # Order files by path, because their modification times mean nothing.
         own, never = F.col(FILE_METADATA), F.timestamp_micros(F.lit(0))
         parts = (own["file_path"], own["file_block_start"])
         named = zip(("file_path", "file_block_start"), parts, strict=True)
         file = F.struct(never.alias("file_modification_time"), *(p.alias(n) for n, p in named))
         frame = frame.select("*", file.alias(FILE_METADATA))
     unread = base.with_unread
-    # In a log that all inputs share, the rows of several frames come in the order of their times.
+    # In a shared log, the rows of several frames are ordered by time.
     sequence = F.unix_micros(TIMESTAMP) if base.ordered else F.col(SEQUENCE)
     return Source(
         name=entry.name,

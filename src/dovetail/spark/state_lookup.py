@@ -107,7 +107,7 @@ class _Lookups:
             except (PySparkException, ConfigurationError) as error:
                 if isinstance(error, DovetailError) and error.__cause__ is None:
                     raise
-                # Spark has dropped what this micro-batch has left.
+                # Spark has deleted the files of this micro-batch.
                 self._stored = None
                 return self._rows(self._current(), table, keys, as_of)
 

@@ -67,7 +67,7 @@ def result(stored: Stored, topology: Node, node: Node) -> DataFrame:
         )
     plan = plan_of([topology], buckets=1, emit="change")
     own = [stage for stage in plan.stages if _runs(stage, node)]
-    if isinstance(node, Entry):  # a view, in a stage that stores its rows
+    if isinstance(node, Entry):  # a view whose rows a stage stores
         frame = _stored(stored, own, node).frame
         assert frame is not None
         return frame
@@ -103,7 +103,7 @@ def _stored(stored: Stored, own: list[Stage], entry: Entry) -> Source:
             "Ask for the join that it is made of, by its name",
         )
     found = [stored.named(name, lambda kept: kept.stage.topology in topologies) for name in names]
-    kept = min(found, key=lambda kept: not kept.store.whole)  # of a table that refers to itself
+    kept = min(found, key=lambda kept: not kept.store.whole)  # two if it refers to itself
     frame = rows(stored, kept)
     if kept.store.kind == "versions":
         frame = last_versions(frame, kept)

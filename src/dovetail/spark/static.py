@@ -62,7 +62,7 @@ def _bucket(fragment: Fragment, emission: Emission, number: int) -> Any:
 
         own, others = parted(rows, number)
         pieces = [unpack_piece(row) for row in own.itertuples(index=False)]
-        # The end of the input ends all waiting.
+        # The end of the input, which ends all waiting.
         pieces += Piece.ends(len(fragment.sources))
         done = process(fragment, pieces, MemoryBlobs(), SegmentCache(), bucket=key[0])
         frames = [

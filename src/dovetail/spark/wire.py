@@ -281,7 +281,7 @@ def _from_outside(source: Source, *, unread: bool) -> Read:
     if not unread:
         return Read(source.frame, source.timestamp, deleted, positions, carried)
     assert source.with_unread is not None
-    assert deleted is not None  # every record says it
+    assert deleted is not None  # sources of records always have the column
     deleted = deleted | F.col(UNREAD).isNotNull()  # nothing is computed of it
     return Read(source.with_unread, source.timestamp, deleted, positions, carried)
 

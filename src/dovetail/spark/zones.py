@@ -33,7 +33,7 @@ def zone_of(run: Run, bound: Mapping[str, Any] | None) -> str:
     now = str(run.session.conf.get(SETTING))
     zone = now if bound is None else str(bound.get(TIMEZONE, now))
     if zone == now or is_remote(run.session):
-        return zone  # Spark Connect resolves a frame when its query starts
+        return zone  # Spark Connect resolves a frame only when its query starts
     for source in origins_of(run.nodes):
         for said, own in () if source.frame is None or source.static else _zoned(source.frame):
             if own != zone:
