@@ -228,24 +228,29 @@ def _is_a(value: Any, kind: Any) -> bool:
 
 
 def _is_ruled(value: Any, kind: Any) -> bool:
+    """Say whether a value fits an annotation with rules."""
     base, *rules = get_args(kind)
     return _fits(value, base) and all(r.holds(value) for r in rules if isinstance(r, Rule))
 
 
 def _is_one_of(value: Any, kind: Any) -> bool:
+    """Say whether a value fits one of several alternatives."""
     return any(_fits(value, one) for one in get_args(kind))
 
 
 def _is_literal(value: Any, kind: Any) -> bool:
+    """Say whether a value is one of the literals, of the same type: True is not 1."""
     return any(type(value) is type(one) and value == one for one in get_args(kind))
 
 
 def _is_listed(value: Any, kind: Any) -> bool:
+    """Say whether a value is a list, not a text, whose items all fit."""
     listed = isinstance(value, get_origin(kind)) and not isinstance(value, (str, bytes, bytearray))
     return listed and all(_fits(one, get_args(kind)[0]) for one in value)
 
 
 def _is_mapping(value: Any, kind: Any) -> bool:
+    """Say whether a value is a mapping whose keys and values all fit."""
     of_keys, of_values = get_args(kind)
     return isinstance(value, Mapping) and all(
         _fits(key, of_keys) and _fits(one, of_values) for key, one in value.items()
@@ -346,4 +351,5 @@ _OWN = {"builtins", "dovetail"}
 
 
 def _article(name: str) -> str:
+    """Return a noun with its article, ``a`` or ``an``."""
     return f"{'an' if name[:1] in 'AEIOUaeiou' else 'a'} {name}"

@@ -131,6 +131,7 @@ class _OfHadoop(Files):
         self._state = own._jsparkSession.sessionState()  # noqa: SLF001
 
     def _located(self, *parts: Any) -> tuple[Any, Any]:
+        """Return Hadoop's path object and its file system."""
         path = self._jvm.org.apache.hadoop.fs.Path(*parts)
         return path, path.getFileSystem(self._state.newHadoopConf())
 
@@ -171,6 +172,7 @@ class _OfHadoop(Files):
         return bytes(self._read(files, given, "toByteArray")) if files.exists(given) else None
 
     def _read(self, files: Any, path: Any, by: str, *arguments: str) -> Any:
+        """Read a file by one of the functions of Commons IO."""
         stream = files.open(path)
         try:
             return getattr(self._jvm.org.apache.commons.io.IOUtils, by)(stream, *arguments)
@@ -265,6 +267,7 @@ class _OfServer(Files):
         return self._has(f"{_plain(folder)}/{prefix}*")
 
     def _has(self, pattern: str) -> bool:
+        """Say whether a pattern matches a file, or a folder with files."""
         reader = self._session.read.format("binaryFile").option("recursiveFileLookup", "true")
         with _where_there():
             return bool(reader.load(pattern).inputFiles())
@@ -325,6 +328,7 @@ class _OfServer(Files):
 
 
 def _lacking(what: str) -> ConfigurationError:
+    """Return the error for an operation that Spark Connect lacks."""
     return ConfigurationError(
         "Spark Connect", f"it has no call that {what}", "Do this in a classic session"
     )

@@ -54,6 +54,7 @@ class Planned(Hinted):
         self.plan = plan
 
     def _columns(self) -> Iterable[str]:
+        """Return the names that hints compare a misspelled one with."""
         return self.plan.row.names
 
     def explain(self) -> None:
@@ -296,6 +297,9 @@ class Topology(Planned):
         log_partition: Given | None = None,
         topic: str | None = None,
     ) -> Self:
+        """Return a table or a stream of records; see ``from_records``. ``topic``: its name, if
+        known.
+        """
         kind = "stream" if cls._stream else "table"
         keys = [key_columns] if isinstance(key_columns, str) else list(key_columns or ())
         title = f"{kind} {name}" if name else f"{kind}[{', '.join(keys)}]" if keys else f"a {kind}"

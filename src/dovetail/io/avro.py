@@ -74,6 +74,7 @@ _PLAIN: Final[Mapping[type[DataType], Any]] = {
 
 
 def _is_schema(text: str) -> bool:
+    """Say whether a text can be the JSON of an Avro schema: an object or a text."""
     try:
         return isinstance(json.loads(text), (dict, str))
     except ValueError:
@@ -172,6 +173,9 @@ class AvroFormat(Format):
         return F.substring(value, FRAME_LENGTH + 1, (1 << 31) - 1), _number(value)
 
     def _subject(self, place: Place) -> str:
+        """Return the registry's subject; raise ``PlanError`` if it is not given and the topic is
+        unknown.
+        """
         if self.subject is None and place.topic is None:
             raise place.refuse(
                 "is of a registry, and the records are of no known topic",
@@ -313,6 +317,7 @@ def _avro(place: Place, field: StructField, path: str = "") -> Any:
 
 
 def _name(place: Place, name: str) -> str:
+    """Return the name; raise ``PlanError`` if it is no name in Avro."""
     if not _NAME.fullmatch(name):
         raise place.refuse(
             f"is Avro, where {name!r} is no name",
@@ -356,6 +361,7 @@ def _refuse_columns(place: Place, schema: str, columns: StructType) -> None:
 
 
 def _same(avro: DataType, column: DataType) -> bool:
+    """Say whether a column can be written as Avro's type; bytes and shorts fit Avro's int."""
     small = isinstance(avro, IntegerType) and isinstance(column, (ByteType, ShortType))
     return small or avro.simpleString() == column.simpleString()
 

@@ -342,6 +342,7 @@ class Raw:
         return F.coalesce(lost, F.lit(False))
 
     def _pairs(self, raw: Column, value: Column, type_: DataType) -> Column:
+        """Return an array with, for each element, whether its value was lost."""
         return F.zip_with(raw, value, lambda a, b: self._of("", a).lost(b, type_))
 
     def _of(self, name: str, column: Column) -> Raw:
@@ -351,9 +352,11 @@ class Raw:
         return replace(self, column=column, encoding=self.encoding.within.get(name, self.encoding))
 
     def _timestamp(self, type_: DataType) -> Column:
+        """Return a timestamp; null for a raw value of another encoding."""
         return F.timestamp_micros(self._stamp())
 
     def _timestamp_ntz(self, type_: DataType) -> Column:
+        """Return a timestamp without a zone, from the same raw values as ``_timestamp``."""
         epoch = F.lit("1970-01-01").cast(type_)
         return F.timestamp_add("MICROSECOND", self._stamp(), epoch)
 
@@ -365,6 +368,9 @@ class Raw:
         )
 
     def _date(self, type_: DataType) -> Column:
+        """Return a date, from days since 1970 or from text in ISO 8601; infinity as in
+        ``infinity``.
+        """
         number = self.column.try_cast("int")
         days = F.coalesce(_infinite(number, _INFINITE_DAYS, LAST_DAY, FIRST_DAY), number)
         text = self._matched(_ISO_DATE).try_cast("date")
@@ -374,12 +380,14 @@ class Raw:
         return F.coalesce(F.date_from_unix_date(days), ends, text)
 
     def _interval(self, type_: DataType) -> Column:
+        """Return the time since midnight, or a duration, as an interval."""
         micros, zero = self._micros(_TIMES).cast("decimal(19,0)"), F.lit(0)
         seconds = (micros * F.lit("0.000001").cast("decimal(6,6)")).try_cast("decimal(18,6)")
         text = self._matched(_ISO_TIME).try_cast("interval hour to second")
         return F.coalesce(F.make_dt_interval(zero, zero, zero, seconds), text).cast(type_)
 
     def _binary(self, type_: DataType) -> Column:
+        """Return bytes, decoded from base64 if ``coded``."""
         return _from_base64(self.column) if self.coded else self.column
 
     def _text(self, type_: DataType) -> Column:
@@ -390,6 +398,9 @@ class Raw:
         return decimal_of(self.column, F.lit(digits), DecimalType(38, digits)).cast(type_)
 
     def _decimal(self, type_: DataType) -> Column:
+        """Return a decimal. JSON has base64 of its bytes, an object with its own scale, or plain
+        digits.
+        """
         assert isinstance(type_, DecimalType)
         scale = F.coalesce(self.encoding.scale, F.lit(type_.scale))
         if not self.coded:
@@ -472,6 +483,7 @@ def _infinite(number: Column, ranges: _Ranges, last: int, first: int) -> Column:
 
 
 def _from_base64(text: Column) -> Column:
+    """Return the bytes of a base64 text; null for other texts."""
     return F.try_to_binary(text, F.lit("base64"))
 
 

@@ -285,6 +285,7 @@ def _default(place: Place, name: str, schema: Avro, natural: DataType) -> DataTy
 
 
 def _spark_type(place: Place, record: Avro) -> StructType:
+    """Return the struct in which Spark reads an Avro record."""
     found = type_of(place, _text(record))
     assert isinstance(found, StructType)
     return found

@@ -55,6 +55,7 @@ Metadata: TypeAlias = Annotated[
 
 
 def _is_placeholder(given: str) -> bool:
+    """Say whether a text is a setting of Debezium's placeholder, which must not be empty."""
     try:
         return bool(Placeholder(given).octets)
     except ValueError:

@@ -89,6 +89,7 @@ class DeltaSink:
             return self._writer(changes, node, checkpoint)
 
     def _writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
+        """Return the configured writer; see ``writer``."""
         session = apart(changes.sparkSession)
         lake.refuse_without_delta(session, self.title)
         lake.tune(session)
@@ -162,6 +163,7 @@ class DeltaSink:
         lake.create(rows, table, properties, replace=replace, partition_by=parts)
 
     def _refuse_unstorable(self, session: SparkSession, table: str, schema: StructType) -> None:
+        """Raise ``PlanError`` for columns that the table cannot store."""
         mapped = lake.maps_columns(session, table)
         refuse_unstorable(self.title, schema, self.partition_by, mapped=mapped)
 
@@ -223,6 +225,9 @@ class KeptTable:
             self._take(batch, batch_id)
 
     def _take(self, batch: DataFrame, batch_id: int) -> None:
+        """Take the table with the first micro-batch, then merge each batch; compact as often as
+        set.
+        """
         query = self.owner.query(batch.sparkSession)
         if self._session is None:
             self._session = apart(batch.sparkSession)
@@ -262,6 +267,7 @@ class KeptTable:
         self._read_ahead(session)
 
     def _merge(self, session: SparkSession, batch: DataFrame, details: Row | None) -> None:
+        """Merge a micro-batch's changes, or with ``history`` the versions that they make."""
         table, schema, keys, nulls = self.table, self.schema, self.keys, self.nulls
         if not self.sink.history:
             delta_merge.merge_changes(session, batch, table, keys, nulls=nulls, details=details)

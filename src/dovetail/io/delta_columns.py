@@ -60,6 +60,7 @@ def refuse_unstorable(
 
 
 def _refuse_name(title: str, path: str, name: str, *, mapped: bool) -> None:
+    """Raise ``PlanError`` for a name that Delta does not take without column mapping."""
     found = [character for character in _CHARACTERS if character in name]
     if found and not mapped:
         raise PlanError(
@@ -72,6 +73,7 @@ def _refuse_name(title: str, path: str, name: str, *, mapped: bool) -> None:
 
 
 def _refuse_type(title: str, path: str, type_: DataType) -> None:
+    """Raise ``PlanError`` for a type that Delta does not store, or that has one within."""
     for part in _types(type_):
         if not isinstance(part, (*_PLAIN, *_NESTED)):
             raise PlanError(

@@ -264,14 +264,19 @@ class _Events(Reading):
         return F.when(moves & ~deletes, F.array(gone, change)).otherwise(F.array(change))
 
     def _value(self, raw: Column, type_: DataType) -> Column:
+        """Return a value in its type: Canal has texts, Maxwell has JSON values, which are typed
+        already.
+        """
         return _of_text(raw, type_) if self.dialect.listed else raw
 
 
 def _change(row: Column, deleted: Column, problem: Column) -> Column:
+    """Return a struct with a change's row, ``deleted`` and ``problem``."""
     return F.struct(row.alias("row"), deleted.alias("deleted"), problem.alias("problem"))
 
 
 def _texts(columns: StructType) -> StructType:
+    """Return the columns with text as type."""
     return StructType([StructField(f.name, StringType()) for f in columns])
 
 

@@ -262,12 +262,14 @@ class Changes(Reading):
 
 
 def _at(raw: Column, path: str) -> Column:
+    """Return the field of an envelope at a dotted path, in its type of ``METADATA``."""
     for name in path.split("."):
         raw = raw[name]
     return raw.cast(METADATA[path])
 
 
 def _time(found: Column, path: str) -> Column:
+    """Return a time of an envelope in microseconds; null for 0."""
     micros = found if path.endswith("_us") else found * 1000
     return F.nullif(micros, F.lit(0))
 

@@ -74,6 +74,7 @@ class JsonObject:
         return F.when(self._is_one, F.try_element_at(said, F.lit(1)))
 
     def _problem(self, known: Column) -> Column:
+        """Return the first reason why a field does not fit; null if the text is no object."""
         flat, made = known["flat"], known["made"]
         reasons = [misfit(known["deep"], made, self.schema, F.lit(""))]
         for f in self.schema:
@@ -90,6 +91,9 @@ class JsonObject:
 
     @property
     def _is_one(self) -> Column:
+        """True where the text is UTF-8 and JSON with at most one value: as a list's item it must
+        parse.
+        """
         listed = F.json_array_length(F.concat(F.lit("["), self.text, F.lit("]")))
         return F.is_valid_utf8(self.text) & listed.isNotNull()
 

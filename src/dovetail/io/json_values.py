@@ -133,6 +133,7 @@ class Values:
         return raw.isNotNull() & self._made(raw, type_, path).isNull()
 
     def _made(self, raw: Column, type_: DataType, path: str) -> Column:
+        """Return a byte, date or timestamp from its raw value; null where it does not fit."""
         encoding = self.encodings.get(path, "iso")
         if isinstance(type_, ByteType):
             return raw.try_cast(type_)
@@ -298,10 +299,12 @@ def _times(type_: DataType, path: str = "") -> Iterator[tuple[str, DataType]]:
 
 
 def _below(path: str, name: str) -> str:
+    """Return the path of a field within another one."""
     return f"{path}.{name}" if path else name
 
 
 def _has_decimal(type_: DataType) -> bool:
+    """Say whether a type is or has a decimal, at any depth."""
     if isinstance(type_, StructType):
         return any(_has_decimal(f.dataType) for f in type_)
     if isinstance(type_, ArrayType):
@@ -312,6 +315,7 @@ def _has_decimal(type_: DataType) -> bool:
 
 
 def _has_coded(type_: DataType) -> bool:
+    """Say whether a type is or has a byte, date or timestamp, at any depth."""
     if isinstance(type_, StructType):
         return any(_has_coded(f.dataType) for f in type_)
     if isinstance(type_, ArrayType):

@@ -241,6 +241,7 @@ def save_to_topic(
 
 
 def _sink_options(topic: str, servers: str, options: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the options of Spark's Kafka sink; given ones overrule the defaults."""
     sink = SINK_DEFAULTS | {"kafka.bootstrap.servers": servers, "topic": topic}
     sink |= options or {}
     _refuse_topic("write_topic", sink["topic"])

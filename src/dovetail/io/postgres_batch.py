@@ -109,6 +109,7 @@ class PostgresTables:
             member.taken = True
 
     def _write(self, line: Line, parts: Sequence[_Part], number: int) -> None:
+        """Write the micro-batch in one transaction; drop staging tables also after a failure."""
         try:
             for part in parts:
                 part.copy_by_tasks()
@@ -151,6 +152,7 @@ class _Part:
 
     @property
     def _staging(self) -> str:
+        """The SQL name of the staging table that tasks fill."""
         return self.table.target.staging(self.query)
 
     def copy_by_tasks(self) -> None:

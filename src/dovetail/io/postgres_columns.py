@@ -202,6 +202,7 @@ def _takes(column: StoreColumn, wanted: str) -> bool:
 
 
 def _takes_numeric(column: StoreColumn, wanted: str) -> bool:
+    """Say whether a numeric column stores each number of a type unchanged."""
     if wanted in _DIGITS:
         precision, scale = _DIGITS[wanted], 0
     elif wanted.startswith("numeric") and wanted.endswith("[]") == column.sql.endswith("[]"):
@@ -287,12 +288,14 @@ def _hex(column: pa.Array) -> pa.Array:
 
 
 def _shown_type(column: StoreColumn) -> str:
+    """Return a column's type for an error."""
     if column.sql == "numeric" and column.modifier >= 0:
         return f"numeric({','.join(map(str, digits_of(column)))})"
     return column.sql
 
 
 def _shown(value: pa.Scalar) -> str:
+    """Return a value for an error, shortened; values that Python lacks are described."""
     try:
         text = repr(value.as_py())
     except (OverflowError, ValueError):
@@ -301,5 +304,6 @@ def _shown(value: pa.Scalar) -> str:
 
 
 def _refuse(title: str, column: StructField, problem: str, remedy: str) -> NoReturn:
+    """Raise ``PlanError`` for a column that cannot be written."""
     shown = f"column {column.name!r} of type {column.dataType.simpleString()}"
     raise PlanError(title, f"{shown} cannot be written, {problem}", remedy)

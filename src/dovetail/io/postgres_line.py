@@ -61,6 +61,7 @@ class Line:
 
     @contextmanager
     def _connection(self, psycopg: Any) -> Iterator[Any]:
+        """Open a connection for one transaction, and close it at the end of the block."""
         connection = connected(self.dsn, min(self.timeout_s, CONNECTING_MAX_S), "dovetail sink")
         try:
             # So that commits of others, made while this one waits for a lock, are visible.

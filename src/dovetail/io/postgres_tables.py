@@ -153,6 +153,7 @@ class Target:
         return f"pg_temp.dovetail_changes_{number}"
 
     def _stage(self, cursor: Any, table: str) -> None:
+        """Create a staging table with the table's columns and those that order and mark changes."""
         own = {TASK: "bigint"}
         if self.layout.keys:
             own |= {DELETED: "boolean", POSITION: "bigint"}
@@ -298,6 +299,7 @@ class Changes:
 
     @property
     def _where(self) -> str:
+        """The SQL condition for rows that count; empty if all do."""
         return "" if self.tasks is None else f"WHERE {_of(self.tasks)}"
 
     @property
@@ -341,6 +343,9 @@ def apply(cursor: Any, changes: Sequence[Changes]) -> None:
 
 
 def _tried(cursor: Any, changes: Sequence[Changes], moves: Mapping[int, Moves]) -> None:
+    """Apply the changes in a savepoint; after a unique violation repeat them with values moved
+    first.
+    """
     import psycopg
 
     try:
@@ -354,6 +359,7 @@ def _tried(cursor: Any, changes: Sequence[Changes], moves: Mapping[int, Moves]) 
 
 
 def _apply(cursor: Any, changes: Sequence[Changes], moves: Mapping[int, Moves]) -> None:
+    """Run the one statement that applies all changes."""
     parts: list[str] = []
     for number, one in enumerate(changes):
         own = moves.get(number)
@@ -495,8 +501,10 @@ def _queries(schema: str) -> str:
 
 
 def _listed(names: Any) -> str:
+    """Return names as a SQL list."""
     return ", ".join(map(quoted, names))
 
 
 def _of(tasks: Sequence[int]) -> str:
+    """Return the SQL condition for rows of these tasks."""
     return f"{TASK} = ANY ('{{{','.join(map(str, tasks))}}}'::bigint[])"

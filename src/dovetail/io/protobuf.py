@@ -107,6 +107,7 @@ class ProtobufFormat(Format):
         return F.concat(F.lit(bytes(1) + number.to_bytes(4, "big") + places), written)
 
     def _fields(self) -> StructType:
+        """Return the message's fields as Spark's columns."""
         return spark_schema(_readable(_handler(self.files, self.message).schema()))
 
 
@@ -185,6 +186,9 @@ def _set_of(file: FileDescriptor) -> bytes:
 
 @cache
 def _descriptor(files: bytes, message: str) -> Descriptor:
+    """Return a message's descriptor; raise ``KeyError`` or ``TypeError`` if the files do not have
+    it.
+    """
     pool = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(files).file:
         pool.Add(file)
@@ -219,6 +223,8 @@ def _in_arrow(
 
 
 def _decoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
+    """Return the function that decodes bytes to structs, in a worker."""
+
     def decoded(values: pa.Array) -> pa.Array:
         handler = _handler(files, message)
         return pa.concat_arrays(list(_columns(handler, values.cast(pa.binary()))))
@@ -245,6 +251,8 @@ def _columns(handler: Any, values: pa.Array) -> Sequence[pa.Array]:
 
 
 def _encoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
+    """Return the function that encodes structs to bytes, in a worker."""
+
     def encoded(rows: pa.Array) -> pa.Array:
         handler = _handler(files, message)
         batch = pa.RecordBatch.from_struct_array(rows)
@@ -261,6 +269,7 @@ def _readable(schema: pa.Schema) -> pa.Schema:
 
 
 def _in_spark(type_: pa.DataType) -> pa.DataType:
+    """Return the signed type for an unsigned integer; other types stay."""
     if pa.types.is_uint64(type_):
         return pa.decimal128(20, 0)
     return pa.int64() if pa.types.is_uint32(type_) else type_

@@ -190,6 +190,9 @@ class Records:
         return frame.withColumn(part, F.col(part).cast("binary"))
 
     def _place(self, part: Part, *keys: str) -> Place:
+        """Return the place of a format. A record may become two rows unless it comes from a
+        file.
+        """
         splits = self.ordered or not self.in_files
         return Place(self.operator, part, self.topic, keys, splits)
 

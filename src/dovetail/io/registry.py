@@ -71,6 +71,9 @@ class FileRegistry(Registry):
 
     @cached_property
     def _schemas(self) -> list[Mapping[str, Any]]:
+        """The versions of all subjects, ordered by subject and version; ``ConfigurationError`` if
+        unreadable.
+        """
         try:
             listed = json.loads(Path(self.path).read_text("utf-8"))
             return sorted(listed, key=lambda one: (one["subject"], one["version"]))

@@ -202,6 +202,9 @@ class ParquetSink:
         return partial(self._write, node)
 
     def _write(self, node: Node, batch: DataFrame, number: int) -> None:
+        """Write a micro-batch to its folder; raise ``TargetError`` if it cannot be renamed into
+        place.
+        """
         batch = _with_key(batch, node)
         if not files_of(batch.sparkSession).publish(batch, self.path, _BATCH, number):
             raise TargetError(
@@ -211,6 +214,7 @@ class ParquetSink:
             )
 
     def _refuse(self, problem: str) -> NoReturn:
+        """Raise ``TargetError`` for the folder."""
         raise TargetError(self.title, problem, "Choose another folder, or move this one away")
 
 

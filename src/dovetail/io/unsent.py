@@ -124,6 +124,7 @@ class Placeholder:
 
 
 def _as_hstore(text: str) -> str:
+    """Return the JSON of a map of the text to itself."""
     return json.dumps({text: text}, separators=(",", ":"), ensure_ascii=False)
 
 

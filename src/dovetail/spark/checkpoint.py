@@ -101,6 +101,7 @@ def reads_of(sources: Sequence[Source]) -> tuple[list[int | None], list[list[int
 
 
 def _frame(source: Source) -> Any:
+    """Return a source's frame, which must be there."""
     assert source.frame is not None
     return source.frame
 

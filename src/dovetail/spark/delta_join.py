@@ -218,6 +218,7 @@ def _carried(operator: Operator, side: int) -> pa.Schema:
 
 
 def _empty(operator: Operator) -> list[SideCache]:
+    """Return an empty cache for each side."""
     return [SideCache.empty(_carried(operator, side), operator.keys) for side in (0, 1)]
 
 

@@ -40,6 +40,8 @@ def _kind_of(kind: type) -> type:
 
 
 class _Explaining(_Query):
+    """A query whose exceptions are explained."""
+
     _title: str
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
@@ -59,6 +61,7 @@ class _Explaining(_Query):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
+        """Explain the query's failure that is raised in the block."""
         try:
             yield
         except StreamingQueryException as error:

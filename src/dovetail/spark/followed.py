@@ -43,6 +43,7 @@ class _Followed(_Query):
         Thread(target=self._run, name="dovetail-query", daemon=True).start()
 
     def _run(self) -> None:
+        """Wait for the first query, start the second, and wait for it; keep any failure."""
         try:
             self._first.awaitTermination()
             last = None

@@ -349,6 +349,7 @@ class Streaming(Frames):
     flat = True
 
     def _in_place(self, entry: Entry) -> Entry:
+        """Return the source that is read in place of an entry, or of a node below its views."""
         if entry in self.sources:
             return self.sources[entry]
         return replace(entry, node=self._in_place(entry.node)) if isinstance(entry, View) else entry
@@ -427,6 +428,7 @@ def ending(reader: int, sources: int, labels: Sequence[int], partitions: int) ->
 
 
 def _union(inputs: Sequence[DataFrame]) -> DataFrame:
+    """Return the union of frames with the same columns."""
     return reduce(DataFrame.union, inputs)
 
 
@@ -468,6 +470,7 @@ def merging(
 
 
 def _flat(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield tables as record batches of the schema."""
     for table in tables:
         yield from table.cast(schema).to_batches()
 

@@ -43,6 +43,7 @@ def keys_of_text(caller: str, store: Store, texts: Sequence[str]) -> list[Any]:
 
 
 def _key_of_text(caller: str, fields: Sequence[pa.Field], text: str) -> tuple[Any, ...] | Any:
+    """Return a key from a text: its value, or a tuple of several."""
     try:
         values = json.loads(text) if len(fields) > 1 else [text]
         key = [

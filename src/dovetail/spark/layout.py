@@ -106,6 +106,7 @@ def _kernel(kernel: Aggregate) -> dict[str, Any]:
 
 
 def _kernel_of(kernel: Mapping[str, Any]) -> Aggregate:
+    """Return the aggregate of JSON data."""
     parameters = {
         name: _columns_of(value)[0].type if isinstance(value, dict) else value
         for name, value in kernel["parameters"].items()
@@ -115,8 +116,10 @@ def _kernel_of(kernel: Mapping[str, Any]) -> Aggregate:
 
 
 def _columns(columns: Sequence[pa.Field]) -> dict[str, Any]:
+    """Return columns as the JSON data of a Spark schema."""
     return spark_schema(pa.schema(columns)).jsonValue()
 
 
 def _columns_of(columns: dict[str, Any]) -> tuple[pa.Field, ...]:
+    """Return the columns of a Spark schema's JSON data."""
     return tuple(arrow_schema(StructType.fromJson(columns)))

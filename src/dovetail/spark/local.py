@@ -89,10 +89,12 @@ class Evaluator:
         return table.drop_columns([ROW]), table.column(ROW).combine_chunks(), letters
 
     def _frame(self, rows: pa.Table, columns: StructType) -> DataFrame:
+        """Return rows as a frame with these columns, all nullable."""
         # A copy, because createDataFrame takes no slices of nested columns.
         whole = rows.select(columns.names).take(pa.array(np.arange(len(rows))))
         return self.session.createDataFrame(whole, columns.toNullable())
 
 
 def _table(frame: DataFrame) -> pa.Table:
+    """Collect a frame as a table with Arrow types as plans have them."""
     return frame.toArrow().cast(arrow_schema(frame.schema))

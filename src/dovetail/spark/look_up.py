@@ -106,4 +106,5 @@ def _with_counts(parts: Sequence[pa.Array], schema: pa.Schema) -> Iterator[pa.Re
 
 
 def _now_us() -> int:
+    """Return the time by the clock, in microseconds since 1970."""
     return time.time_ns() // 1000

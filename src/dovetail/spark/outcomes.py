@@ -238,4 +238,5 @@ def _write_all(writes: Sequence[_Write], kept: DataFrame, number: int) -> None:
 
 
 def _nullable(columns: StructType) -> StructType:
+    """Return the columns as they come out of Arrow blobs: all nullable."""
     return spark_schema(Output(columns, {}).schema)

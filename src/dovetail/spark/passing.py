@@ -75,4 +75,5 @@ def _passing(others: list[pa.RecordBatch], schema: pa.Schema | None) -> Iterator
 
 
 def _beside(columns: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch of a stage's columns with the column of passing rows as the last."""
     return pa.record_batch(columns, names=[*schema.names, PASSING])

@@ -100,6 +100,7 @@ def overlap(one: str, other: str) -> bool:
 
 
 def _matches(pattern: str, name: str) -> bool:
+    """Say whether a folder's name equals a pattern or matches it; ``{a,b}`` counts as ``*``."""
     found = re.sub(r"\{.*\}", "*", pattern)
     return pattern == name or bool(_PATTERN.search(found) and fnmatchcase(name, found))
 

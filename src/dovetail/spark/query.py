@@ -319,6 +319,7 @@ def _refuse_twice(run: Run) -> None:
 
 
 def _refuse_running(operator: str, session: SparkSession, name: str | None) -> None:
+    """Raise ``PlanError`` for the name of a query that runs in the session."""
     if name is not None and any(query.name == name for query in session.streams.active):
         raise PlanError(
             operator,

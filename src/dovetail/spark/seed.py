@@ -177,6 +177,7 @@ def read_rows(session: SparkSession, checkpoint: str, number: int) -> DataFrame:
 
 
 def _rows_of(checkpoint: str, number: int) -> str:
+    """Return the path of the files of a number."""
     return f"{checkpoint.rstrip('/')}/{FOLDER}/rows/{number}"
 
 

@@ -110,6 +110,7 @@ def configure(
 
 
 def _refuse_remote(given: Mapping[str, str]) -> None:
+    """Raise ``ConfigurationError`` for a builder of Spark Connect."""
     if "spark.remote" in given or "SPARK_REMOTE" in os.environ:
         raise ConfigurationError(
             "configure",

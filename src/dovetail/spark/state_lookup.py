@@ -114,6 +114,7 @@ class _Lookups:
     def _rows(
         self, stored: Stored, table: str, keys: Sequence[object], as_of: datetime | None
     ) -> pa.Table:
+        """Return the rows of a table, without the kind of change of a versioned one."""
         kept = stored.named(table)
         if as_of is not None:
             refuse_other_times(_CALLER, table, kept, as_of)
@@ -191,6 +192,7 @@ class _Lookups:
             self._add(missing[row["name"]], bytes(row["blob"]))
 
     def _add(self, segment: Segment, blob: bytes) -> None:
+        """Store a segment's columns in this process."""
         self._cache.add(segment, decode(blob))
         self._held[segment.id] = segment
 
@@ -261,6 +263,7 @@ class _Lookups:
 
 
 def _next(stored: Stored) -> int:
+    """Return the number of the following micro-batch."""
     assert stored.batch is not None
     return stored.batch + 1
 

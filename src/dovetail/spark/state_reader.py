@@ -33,6 +33,8 @@ Moment: TypeAlias = Annotated[
 
 
 class _Planned(Protocol):
+    """An object with a plan: a table or a stream."""
+
     plan: Node
 
 

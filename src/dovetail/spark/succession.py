@@ -419,4 +419,5 @@ def _widened(own: Column, was: DataType, is_: DataType) -> Column:
 
 
 def _refusal(stored: Stored, problem: str, remedy: str = _START) -> CheckpointError:
+    """Return the error for a checkpoint that cannot be gone on with."""
     return CheckpointError(stored.caller, f"the checkpoint {stored.checkpoint} {problem}", remedy)

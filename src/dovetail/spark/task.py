@@ -77,6 +77,7 @@ def _tagged() -> re.Match[str] | None:
 
 
 def _local_property(name: str) -> str | None:
+    """Return a local property of the task's job; None outside of Spark."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

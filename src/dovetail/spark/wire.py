@@ -475,6 +475,7 @@ def as_json(input_: Input) -> Column:
 
 
 def _any_null(columns: list[Column]) -> Column:
+    """Return whether any of the columns is null."""
     return reduce(Column.__or__, (column.isNull() for column in columns))
 
 

@@ -60,6 +60,7 @@ def _zoned(frame: DataFrame) -> Iterator[tuple[str, str]]:
 
 
 def _within(expressions: list[Any], aware: Any) -> Iterator[tuple[str, str]]:
+    """Yield the zone-dependent ones of expressions and their children, each with its zone."""
     waiting = [*expressions]
     while waiting:
         expression = waiting.pop()
@@ -79,4 +80,5 @@ def _says_zone(expression: Any) -> bool:
 
 
 def _each(sequence: Any) -> list[Any]:
+    """Return the items of a Scala sequence."""
     return [sequence.apply(number) for number in range(sequence.size())]

@@ -50,6 +50,7 @@ class Change(HintedChange):
         return _EPOCH + timedelta(microseconds=self.timestamp_us)
 
     def _columns(self) -> list[str]:
+        """Return the names that hints compare a misspelled one with."""
         return [*self.key, *(self.values or {})]
 
     def __repr__(self) -> str:
@@ -246,10 +247,12 @@ def _unsaid_scalar(said: Any, type_: pa.DataType) -> Any:
 
 
 def _microseconds(said: Any) -> int:
+    """Return the microseconds of a number or of a text in ISO 8601."""
     if isinstance(said, int) or _WHOLE.fullmatch(said):
         return int(said)
     return microseconds_of(datetime.fromisoformat(said.replace("Z", "+00:00")))
 
 
 def _show(values: dict[str, Any]) -> str:
+    """Return columns as ``name=value``, separated by commas."""
     return ", ".join(f"{name}={value!r}" for name, value in values.items())

@@ -479,6 +479,7 @@ def _computed(nodes: Iterable[Node]) -> list[Node]:
 
 
 def _changes(node: Node, rows: pa.Table) -> Iterator[Change]:
+    """Yield the rows of a result as changes."""
     for row in rows.to_pylist():
         deleted = row[DELETED]
         held = {name: row[name] for name in node.values.names}
@@ -492,6 +493,7 @@ def _changes(node: Node, rows: pa.Table) -> Iterator[Change]:
 
 
 def _letters(node: Node, rows: pa.Table) -> Iterator[Change]:
+    """Yield dead letters as changes: all upserts, in order."""
     none = pa.array([False] * len(rows))
     numbers = pa.array(range(len(rows)))
     yield from _changes(node, rows.append_column(DELETED, none).append_column(POSITION, numbers))

@@ -66,6 +66,7 @@ def _source(
     stream: bool = False,
     versioned: Span | None = None,
 ) -> Source:
+    """Return the source of a table or a stream without a frame."""
     operator = f"{'stream' if stream else 'table'} {name}"
     own, values = keyed(operator, key, schema_of(operator, "schema=", schema))
     return Source(
