@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 _LIST, _BATCH = "_spark_metadata", "_batch"
+"""The folder of Spark's list of valid files, and the column of micro-batches' folders."""
 KEY = "dovetail.key"
 """The metadata of a key column in the files' schema."""
 _INTERVAL = "spark.sql.streaming.fileSink.log.compactInterval"
