@@ -1,8 +1,8 @@
-"""What a call is given, checked against what its signature says.
+"""Checks of the arguments of a call against its signature.
 
-``@validated`` stands at every function that users call. An annotation is the rule: its kinds, its
-literals, and the ``Rule`` that an alias of it carries. So an option that is added is checked by the
-type that it is declared with; what depends on other arguments is left to the function itself.
+``@validated`` decorates every function that users call. An annotation is the rule: its types, its
+literals, and the ``Rule`` of its alias. So a new option is checked by the type with which it is
+declared. A check that depends on other arguments is left to the function itself.
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ C = TypeVar("C", bound=type)
 
 @dataclass(frozen=True)
 class Rule:
-    """What errors call an argument of an annotated type, and what else must hold for it."""
+    """A condition for arguments of an annotated type."""
 
     said: str
+    """The description of a valid argument, in errors."""
     holds: Callable[[Any], bool] = lambda _: True
+    """The condition itself."""
 
 
 Text: TypeAlias = Annotated[str, Rule("a text that is not empty", bool)]
@@ -62,8 +64,7 @@ Seconds: TypeAlias = Annotated[
 
 
 def validated(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, which raises ``PlanError`` for an argument that is not what its annotation
-    says.
+    """Decorate a function: a ``PlanError`` is raised for an argument that breaks its annotation.
 
     >>> @validated
     ... def pick(how: Literal["inner", "left"], *, buckets: Positive | None = None) -> None: ...
@@ -141,7 +142,7 @@ def _unbound(
 
 
 def _called(operator: str, parameters: Mapping[str, inspect.Parameter]) -> str:
-    """Return how a function is called, with the arguments that it needs."""
+    """Return the text of a call to a function, with the arguments that it needs."""
     stars: dict[Any, str] = {
         inspect.Parameter.VAR_POSITIONAL: "*",
         inspect.Parameter.VAR_KEYWORD: "**",
@@ -155,15 +156,15 @@ def _called(operator: str, parameters: Mapping[str, inspect.Parameter]) -> str:
 
 
 def validated_fields(class_: C) -> C:
-    """The dataclass, which raises ``PlanError`` for a field that is not what its annotation
-    says.
-    """
+    """Decorate a dataclass: a ``PlanError`` is raised for a field that breaks its annotation."""
     class_.__init__ = validated(class_.__init__)  # type: ignore[misc]
     return class_
 
 
 def takes(count: int, function: Callable[..., Any]) -> bool:
-    """Whether a function can be called with so many arguments, as far as its signature says."""
+    """Say whether a function can be called with ``count`` arguments; True if its signature is
+    unknown.
+    """
     try:
         inspect.signature(function).bind(*range(count))
     except TypeError:
@@ -174,7 +175,7 @@ def takes(count: int, function: Callable[..., Any]) -> bool:
 
 
 def _each(parameter: inspect.Parameter, value: Any) -> Iterable[tuple[str, Any]]:
-    """What was given for a parameter, under the names by which users know it."""
+    """Return the arguments that were given for a parameter, each with its name in errors."""
     if parameter.kind is parameter.VAR_KEYWORD:
         return ((f"{name}=", one) for name, one in value.items())
     if parameter.kind is parameter.VAR_POSITIONAL:
@@ -184,8 +185,9 @@ def _each(parameter: inspect.Parameter, value: Any) -> Iterable[tuple[str, Any]]
 
 @cache
 def _kinds(function: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of a function's parameters, resolved when it is called for the first time:
-    they may name what its module defines after it.
+    """Return the annotations of a function's parameters.
+
+    They are resolved at the first call, because they may use names that the module defines later.
     """
     names = inspect.signature(function).parameters
     annotations = {n: a for n, a in function.__annotations__.items() if n in names}
@@ -194,6 +196,7 @@ def _kinds(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _refuse(operator: str, argument: str, value: Any, kind: Any) -> None:
+    """Raise ``PlanError`` if a value does not fit an annotation."""
     if _fits(value, kind):
         return
     shown = _shown(value)
@@ -203,44 +206,51 @@ def _refuse(operator: str, argument: str, value: Any, kind: Any) -> None:
 
 
 def _fits(value: Any, kind: Any) -> bool:
+    """Say whether a value fits an annotation."""
     return _FITS.get(get_origin(kind), _is_a)(value, kind)
 
 
 def _is_a(value: Any, kind: Any) -> bool:
+    """Say whether a value is of a class or a protocol; a bool is no number."""
     if kind in (int, float):
         numbers = (int,) if kind is int else (int, float)
         return isinstance(value, numbers) and not isinstance(value, bool)
     if getattr(kind, "_is_protocol", False):
-        # Static: some objects, such as Spark's columns, have every attribute if they are asked.
+        # Static, because some objects (such as Spark's columns) make up every attribute on request.
         members = [name for name in vars(kind) if not name.startswith("_")]
         return all(inspect.getattr_static(value, name, None) is not None for name in members)
     if kind is Any or isinstance(value, get_origin(kind) or kind):
         return True
-    # Of Spark's classes those of Spark Connect have the same names.
+    # Spark Connect has classes of its own, with the same names as the classic ones.
     classes = (kind, type(value))
     own = all(str(one.__module__).startswith("pyspark.sql.") for one in classes)
     return own and kind.__name__ == type(value).__name__
 
 
 def _is_ruled(value: Any, kind: Any) -> bool:
+    """Say whether a value fits an annotation with rules."""
     base, *rules = get_args(kind)
     return _fits(value, base) and all(r.holds(value) for r in rules if isinstance(r, Rule))
 
 
 def _is_one_of(value: Any, kind: Any) -> bool:
+    """Say whether a value fits one of several alternatives."""
     return any(_fits(value, one) for one in get_args(kind))
 
 
 def _is_literal(value: Any, kind: Any) -> bool:
+    """Say whether a value is one of the literals, of the same type: True is not 1."""
     return any(type(value) is type(one) and value == one for one in get_args(kind))
 
 
 def _is_listed(value: Any, kind: Any) -> bool:
+    """Say whether a value is a list, not a text, whose items all fit."""
     listed = isinstance(value, get_origin(kind)) and not isinstance(value, (str, bytes, bytearray))
     return listed and all(_fits(one, get_args(kind)[0]) for one in value)
 
 
 def _is_mapping(value: Any, kind: Any) -> bool:
+    """Say whether a value is a mapping whose keys and values all fit."""
     of_keys, of_values = get_args(kind)
     return isinstance(value, Mapping) and all(
         _fits(key, of_keys) and _fits(one, of_values) for key, one in value.items()
@@ -259,7 +269,7 @@ _FITS: dict[Any, Callable[[Any, Any], bool]] = {
 
 
 def _misfits(value: Any, kind: Any) -> Iterator[str]:
-    """The items of a list or mapping that are at fault."""
+    """Yield the items of a list or mapping that do not fit, in words."""
     for one in _options(kind):
         if get_origin(one) is Sequence and isinstance(value, (list, tuple)):
             yield from (f"has {_shown(v)}" for v in value if not _fits(v, get_args(one)[0]))
@@ -273,7 +283,7 @@ def _misfits(value: Any, kind: Any) -> Iterator[str]:
 
 
 def _options(kind: Any) -> Iterator[Any]:
-    """The kinds of which an argument may have any."""
+    """Yield the alternatives of an annotation."""
     if get_origin(kind) is Annotated:
         yield from _options(get_args(kind)[0])
     elif get_origin(kind) in (Union, UnionType):
@@ -284,7 +294,7 @@ def _options(kind: Any) -> Iterator[Any]:
 
 
 def _said(kind: Any) -> list[str]:
-    """What errors call the kinds of which an argument may have any."""
+    """Return the descriptions of an annotation's alternatives, None last."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return [next((r.said for r in args[1:] if isinstance(r, Rule)), *_said(args[0])[:1])]
@@ -314,14 +324,16 @@ _NAMES: dict[Any, str] = {
 
 
 def _either(said: Sequence[str]) -> str:
-    """``a, b or c``."""
+    """Return ``a, b or c``."""
     *first, last = dict.fromkeys(said)
     comma = "," if any("," in one or " or " in one for one in first) else ""
     return f"{', '.join(first)}{comma} or {last}" if first else last
 
 
 def _shown(value: Any) -> str:
-    """A value in an error: short, and not what may be a secret or a screenful."""
+    """Return a value for an error: short, and without anything that may be a secret or a
+    screenful.
+    """
     if value is None or isinstance(value, (bool, int, float, str)):
         text = repr(value)
         return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
@@ -339,4 +351,5 @@ _OWN = {"builtins", "dovetail"}
 
 
 def _article(name: str) -> str:
+    """Return a noun with its article, ``a`` or ``an``."""
     return f"{'an' if name[:1] in 'AEIOUaeiou' else 'a'} {name}"

@@ -1,4 +1,4 @@
-"""Tables, streams and windowed tables: what users join, aggregate and choose from.
+"""Tables, streams and windowed tables, which users join, aggregate and select from.
 
 The DSL checks arguments and builds plan nodes; it runs nothing.
 """
@@ -39,7 +39,7 @@ class Table(TableRows):
     """A table that changes: at any time one row per key, given by the changelog so far.
 
     Made by ``from_changelog``, ``from_topic``, ``from_records``, ``from_delta``, ``from_static``,
-    joins and aggregates. The seeds' KTable.
+    joins and aggregates. Equivalent to a Kafka Streams KTable.
     """
 
     @validated
@@ -57,47 +57,48 @@ class Table(TableRows):
         delta: ADelta | None = None,
         name: Text | None = None,
     ) -> Table:
-        """A join of two tables: at any time, the rows of both that belong together, side by side.
+        """Join two tables: at any time, the rows of both that belong together, side by side.
 
         ``on``: columns of this table, or Spark expressions over its row, that equal the right
-        table's key, in its order; or a mapping of this table's columns to the right one's, which
-        are equal; left out, both keys, which then have the same names. A null equals nothing.
+        table's key, in its order. Or a mapping of this table's columns to the right one's, which
+        are equal. Left out, both keys, which then have the same names. A null equals nothing.
 
         **By key**, where that is this table's key, too. ``how``: ``"inner"``, ``"left"`` (every
         left row, with nulls where the right has none) or ``"outer"`` (every row of either). Each
-        record of either table gives its own result; a result that ceases is deleted by a tombstone.
-        The result's timestamp is the larger of both.
+        record of either table gives its own result; a result that ceases is deleted by a tombstone
+        (a change with the key and no values). The result's timestamp is the larger of both.
 
         **By foreign key**, where it is not. Many left rows may refer to one right row; the result
         has this table's key. A right record gives a result for each left row that refers to it,
         under its own timestamp. ``how="inner"`` leaves out rows whose foreign key is null or names
         no row, ``"left"`` keeps them. ``"right"`` and ``"outer"`` keep right rows to which no left
-        row refers, under a key of both tables' key columns, the right's named ``right_<column>``,
-        of which one table's are null. A left row for which an expression fails is left out and
-        counted (metric ``<name>.failed``). ``late`` and ``align`` do not apply.
+        row refers. Their key has both tables' key columns, the right's named ``right_<column>``;
+        one table's are null. A left row for which an expression fails is left out and counted
+        (metric ``<name>.failed``). ``late`` and ``align`` do not apply.
 
         **By look-ups**, without state, where both tables have look-up sources: ``delta``, as
-        ``dt.delta`` says. A mapping may then name any columns that an index finds. The result has
-        this table's key where the right one's is named in full, and with ``"right"`` and
-        ``"outer"`` also the right one's as ``right_<column>``, unless both keys are joined; where
-        it is not, it has both.
+        ``dt.delta`` describes. A mapping may then name any columns that an index finds. If the
+        right table's key is named in full, the result has this table's key. With ``"right"`` and
+        ``"outer"`` it also has the right one's as ``right_<column>``, unless both keys are joined.
+        If the right key is not named in full, the result has both keys.
 
         **With a windowed table**, by both keys, ``how="left"``: each row beside the window that
-        begins at ``window_of``, a timestamp column or a Spark expression over the row; nulls where
-        there is no such window (any longer). Both sides' records give results; ``late``, ``align``
-        and ``delta`` do not apply.
+        begins at ``window_of``, a timestamp column or a Spark expression over the row. Nulls where
+        there is no such window, or not any longer. Both sides' records give results; ``late``,
+        ``align`` and ``delta`` do not apply.
 
         ``select``: the result's value columns, all of both sides by default. Columns are named
-        ``"left.x"``, ``"right.x"`` or just ``"x"``; a mapping gives new names; Spark expressions
-        over the joined row (``F.col("left.x") + F.col("right.y")``), ``errors`` as in ``where``.
+        ``"left.x"``, ``"right.x"`` or just ``"x"``. A mapping gives new names, or has Spark
+        expressions over the joined row (``F.col("left.x") + F.col("right.y")``). ``errors``: as in
+        ``where``.
 
-        ``late``: what a versioned table's record does that is older than its key's latest version.
-        ``"ignore"``: it emits nothing (an unversioned table's replaces the row, whatever its time).
-        ``"history"``, for two versioned tables: it corrects the past, every result being stamped
-        with the time from which it holds, so that the last result of each key and time is the
-        history of the join, whatever the order of arrival.
+        ``late``: the effect of a versioned table's record that is older than its key's latest
+        version. ``"ignore"``: it emits nothing. (An unversioned table's record replaces the row,
+        whatever its time.) ``"history"``, for two versioned tables: it corrects the past. Every
+        result is stamped with the time from which it holds. So the last result of each key and time
+        is the history of the join, whatever the order of arrival.
 
-        ``align``: as in ``Stream.join``. ``name``: what errors and ``explain`` call the join.
+        ``align``: as in ``Stream.join``. ``name``: the join's name in errors and ``explain``.
 
         Raises ``PlanError`` where types differ or names are unknown or ambiguous.
         Source: KIP-77 "KTable-KTable"; KIP-213; KIP-914; FLIP-486; spec/table_table,
@@ -112,24 +113,30 @@ class Table(TableRows):
 
     @validated
     def union(self, *tables: Table, source: Text, name: Text | None = None) -> Table:
-        """The rows of this table and others with the same columns, side by side: ``source``, one
-        more column of the key, has the name of the table from which a row is.
+        """Return the rows of this table and others with the same columns, side by side.
+
+        ``source``: the name of a further key column, with the name of the table from which a row
+        is.
         """
         return Table(union([self.plan, *(one.plan for one in tables)], name, source))
 
     def to_stream(self) -> Stream:
-        """The table's changes as a stream of records; a row that is deleted is one without a
+        """Return the table's changes as a stream of records; a deleted row is a record without a
         value.
         """
         return Stream(views.as_records(self.plan))
 
     @validated
     def to_changes(self, *, column: Text = "kind", kinds: ChangeNames = KINDS) -> Stream:
-        """The table's real changes as a stream: of each the row before it and the row after it, a
-        record each under the change's own time, with ``column``, a value more, that says by the
-        words of ``kinds`` which it is: a row that comes, one that is replaced, the one that
-        replaces it, one that goes. (Flink's ``+I``, ``-U``, ``+U`` and ``-D``.) A record that
-        leaves the row as it was is no change. The table's last rows are kept.
+        """Return the table's real changes as a stream: the row before each change and the row
+        after it.
+
+        Each of the two is a record, under the change's own time. A record that leaves the row as it
+        was is no change. The table's last rows are kept.
+
+        ``column``: the name of a further value column with the kind of the record. ``kinds``: the
+        words for a new row, a replaced one, its replacement and a deleted one. By default they are
+        Flink's ``+I``, ``-U``, ``+U`` and ``-D``.
 
         Source: spec/view/changes.
         """
@@ -137,7 +144,7 @@ class Table(TableRows):
 
     @validated
     def group_by(self, *columns: ColumnName) -> GroupedTable:
-        """The table's rows by other columns than its key, to be aggregated with ``agg``."""
+        """Group the table's rows by other columns than its key, to be aggregated with ``agg``."""
         return GroupedTable(self.plan, columns)
 
 
@@ -150,8 +157,9 @@ class GroupedTable(HintedGroups):
 
     @validated
     def agg(self, **aggregates: AnAggregate) -> Table:
-        """A table of one row per group, keyed by the columns it is grouped by: at any time, the
-        aggregates of the rows that the table has.
+        """Return a table of one row per group, keyed by the grouping columns.
+
+        Its rows are, at any time, the aggregates of the rows that the table has.
 
         A record that changes a row takes the old one out of its group and puts the new one into its
         own: two results, or one where both are the same group. A group without rows is deleted by a
@@ -168,8 +176,8 @@ class GroupedTable(HintedGroups):
 class Stream(LooksUp):
     """Keyed records in time. Unlike a table's, a record does not replace the one before it.
 
-    Made by ``from_changelog``, where ``deleted`` is true for a record without a value, which joins
-    ignore, ``from_topic`` and joins. The seeds' KStream.
+    Made by ``from_changelog``, ``from_topic`` and joins. With ``from_changelog``, ``deleted`` is
+    true for a record without a value, which joins ignore. Equivalent to a Kafka Streams KStream.
     """
 
     _stream = True
@@ -190,36 +198,40 @@ class Stream(LooksUp):
         window_of: Given | None = None,
         name: Text | None = None,
     ) -> Stream:
-        """A join with a table, or with a stream within a window of time.
+        """Join this stream with a table, or with a stream within a window of time.
 
-        ``on``: columns of this stream that equal the right side's key, in its order; or a mapping
-        of this stream's columns to that key's, which are equal; left out, both keys, which then
+        ``on``: columns of this stream that equal the right side's key, in its order. Or a mapping
+        of this stream's columns to that key's, which are equal. Left out, both keys, which then
         have the same names. Streams and windowed tables are joined by both whole keys.
 
         **With a table** only this stream's records are answered, each with the table's row as it
-        stands when the record is processed; of a versioned table, with the version of the record's
-        own time, or none past the table's history. ``how``: ``"inner"`` or ``"left"``. The
+        stands when the record is processed. A versioned table answers with the version of the
+        record's own time, or none past the table's history. ``how``: ``"inner"`` or ``"left"``. The
         result keeps this stream's key. ``grace``, for versioned tables: a record waits until stream
-        time has passed its own by so much; records then come in order of time, late ones at once.
+        time (the largest event time so far) has passed its own by so much. Records then come in
+        order of time, late ones at once.
 
         **With a stream**: ``within=dt.within(before=, after=, grace=)``, and ``how`` may be
         ``"outer"``, too. A pair is emitted once, when its second record arrives, under the larger
-        of both times. ``unmatched`` says when a record of a preserved side without a match comes
-        out: ``"on_close"``, once its window and grace have passed in stream time, after which it
-        joins nothing; ``"eager"``, at once; ``"retract"``, at once, and withdrawn by a ``delete``
-        when a match comes.
+        of both times. ``unmatched``: the time at which a record of a preserved side without a match
+        comes out:
+
+        - ``"on_close"``: once its window and grace period have passed in stream time; after that it
+          joins nothing;
+        - ``"eager"``: at once;
+        - ``"retract"``: at once, and withdrawn by a ``delete`` when a match comes.
 
         A record with a null in its key or in ``on`` matches nothing: it is dropped and counted, or
         comes out at once where its side is preserved. One without a value is dropped and counted.
 
         **With a windowed table**, ``how="left"``: each record beside the window that begins at
-        ``window_of``, a timestamp column or a Spark expression over the record, as the window
-        stands when the record comes; nulls where there is no such window (any longer). ``within``,
+        ``window_of``, a timestamp column or a Spark expression over the record. It is the window as
+        it stands when the record comes; nulls where there is none, or not any longer. ``within``,
         ``unmatched``, ``grace`` and ``align`` do not apply.
 
         ``select``, ``errors``, ``name``: as in ``Table.join``. ``align``: let rows that are ahead
-        of the other side's stream time wait, in state, until it has caught up or has brought
-        nothing for so long by the clock; so that a replay gives what the live run gave. (With
+        of the other side's stream time wait, in state. They wait until it has caught up, or has
+        brought nothing for so long by the clock. So a replay gives what the live run gave. (With
         ``availableNow=True`` they wait for the next run's, unless ``close_at_end=True``.)
 
         Raises ``PlanError`` for arguments that do not fit. Source: KIP-77; KIP-914; Kafka Streams
@@ -240,7 +252,7 @@ class Stream(LooksUp):
 
     @validated
     def to_table(self) -> Table:
-        """The table in which each record replaces the one before it of its key.
+        """Return the table in which each record replaces the one before it of its key.
 
         A record without a value deletes its key's row. One with a null in its key is dropped and
         counted.
@@ -249,15 +261,19 @@ class Stream(LooksUp):
 
     @validated
     def key_by(self, *columns: ColumnName, errors: Errors = "fail", **named: Item) -> Stream:
-        """The records under another key: columns, and Spark expressions under names of their own.
+        """Return the records under another key: columns, and Spark expressions under names of their
+        own.
+
         The former key's columns are values. ``errors``: as in ``where``.
         """
         return Stream(views.keyed_by(self.plan, columns, named, errors))
 
     @validated
     def union(self, *streams: Stream, name: Text | None = None) -> Stream:
-        """The records of this stream and others with the same columns, in the order in which they
-        arrive; stream time is that of all of them.
+        """Return the records of this stream and others with the same columns, in the order of
+        arrival.
+
+        Stream time is that of all of them.
 
         Raises ``PlanError`` where columns differ. Source: Kafka Streams, ``merge``.
         """
@@ -265,28 +281,34 @@ class Stream(LooksUp):
 
     @validated
     def deduplicate(self, *, within: Span) -> Stream:
-        """The records without those that repeat another: one is left out, and counted (metric
-        ``<name>.repeated``), if its time is no further than ``within`` from that of a record of its
-        key that came out before it. So of a key's records the first to arrive comes out, at once.
+        """Return the records without those that repeat another.
+
+        A record repeats another one of its key that came out before it, if their times are no
+        further than ``within`` apart. It is left out and counted (metric ``<name>.repeated``). So
+        of a key's records the first to arrive comes out, at once.
 
         A record that is further than ``within`` behind stream time is left out and counted
-        (``<name>.late``), since what it repeats may be forgotten; one without a value is dropped
-        and counted (``<name>.dropped``); one with a null in its key comes out. Records repeat each
-        other by their key: ``key_by`` gives them the one that tells. Source: spec/view.
+        (``<name>.late``). A record that it repeats may be forgotten. One without a value is
+        dropped and counted (``<name>.dropped``); one with a null in its key comes out. Records
+        repeat each other by their key: ``key_by`` gives them the key that identifies them. Source:
+        spec/view.
         """
         return Stream(deduplicated(self.plan, within))
 
     @validated
     def explode(self, column: ColumnName) -> Stream:
-        """A record for each element of an array, in its order, which stands in the array's place; a
-        record whose array is null or empty gives none.
+        """Return a record for each element of an array, in its order, with the element in the
+        array's place.
+
+        A record whose array is null or empty gives none.
         """
         return Stream(views.exploded(self.plan, column))
 
     @validated
     def group_by(self, *columns: ColumnName) -> GroupedStream:
-        """The stream's records by these columns, to be aggregated with ``agg``, over all time or,
-        with ``window``, by windows of time.
+        """Group the stream's records by these columns, to be aggregated with ``agg``.
+
+        They are aggregated over all time or, with ``window``, by windows of time.
         """
         return GroupedStream(self.plan, columns)
 
@@ -300,8 +322,8 @@ class GroupedStream(HintedGroups):
 
     @validated
     def agg(self, **aggregates: AnAggregate) -> Table:
-        """A table of one row per group, keyed by the columns it is grouped by: the aggregates of
-        all records so far.
+        """Return a table of one row per group, keyed by the grouping columns: aggregates of all
+        records.
 
         Each record gives a result, under the largest timestamp of its group. One with a null among
         the columns is dropped and counted; one without a value is counted by ``count()`` and is
@@ -314,8 +336,9 @@ class GroupedStream(HintedGroups):
 
     @validated
     def window(self, windows: SomeWindows) -> WindowedStream:
-        """The records by windows of time, too: ``dt.tumbling``, ``dt.hopping``, ``dt.sliding`` or
-        ``dt.session``.
+        """Group the records by windows of time, too.
+
+        ``windows``: ``dt.tumbling``, ``dt.hopping``, ``dt.sliding`` or ``dt.session``.
         """
         return WindowedStream(self._plan, self._by, windows)
 
@@ -330,7 +353,8 @@ class WindowedStream(HintedGroups):
 
     @validated
     def agg(self, **aggregates: AnAggregate) -> WindowedTable:
-        """A table of one row per group and window; the aggregates as in ``GroupedStream.agg``.
+        """Return a table of one row per group and window; the aggregates as in
+        ``GroupedStream.agg``.
 
         A record that comes for a window when it is closed is left out of that window.
         Source: Kafka Streams join design, "Windowed Aggregate"; spec/windowed.
@@ -342,7 +366,7 @@ class WindowedTable(Windowed):
     """A table whose rows belong to a key and a window of time: ``window_start``, ``window_end``.
 
     It is joined by its key, without a shuffle, and leaves as a table or a stream: it cannot be
-    written itself. The seeds' WTable.
+    written itself. Equivalent to a windowed KTable of Kafka Streams.
     """
 
     @validated
@@ -356,20 +380,21 @@ class WindowedTable(Windowed):
         select: Selection | None = None,
         name: Text | None = None,
     ) -> WindowedTable:
-        """A join with another windowed table, or with a table, by the key.
+        """Join this table with another windowed table, or with a table, by the key.
 
         With a windowed table of the same windows: rows of the same key and window, ``how="inner"``,
-        ``"left"`` or ``"outer"``; or with ``shift``, ``how="left"``: the right side's window that
-        begins so much later, ``"-7 days"`` for the same hour a week before. With a table,
-        ``how="left"``: the table's row of the key beside every window of it; a record of the table
-        gives a result for each window that is retained.
+        ``"left"`` or ``"outer"``. Or with ``shift``, ``how="left"``: the right side's window that
+        begins so much later, ``"-7 days"`` for the same hour a week before.
 
-        Both sides' records give results, as in joins of tables: what comes late corrects them.
+        With a table, ``how="left"``: the table's row of the key beside every window of it. A record
+        of the table gives a result for each window that is retained.
+
+        Both sides' records give results, as in joins of tables: a late record corrects them.
         ``on``: as in ``Stream.join``, the keys without their windows. ``select``, ``name``: as in
         ``Table.join``.
 
-        Raises ``PlanError`` where the sides' keys or windows differ, and where a window would be
-        asked for that its side no longer keeps (``retention=``).
+        Raises ``PlanError`` where the sides' keys or windows differ. It is also raised for a window
+        that its side would no longer keep (``retention=``).
         Source: Kafka Streams join design, "WTable-KTable", "WTable-WTable"; spec/windowed.
         """
         call = Call(self.plan, right.plan, on, how, select, label=name)
@@ -377,10 +402,10 @@ class WindowedTable(Windowed):
 
     @validated
     def to_table(self, *, windows: WindowMode = "on_change") -> Table:
-        """The table whose key is the key and the window.
+        """Return the table whose key is the key and the window.
 
         ``windows="on_close"``: only each window's last row, once, when stream time has reached its
-        end and the grace period, whether or not its key has a record then.
+        end and the grace period. It comes even if its key has no record then.
         """
         return Table(as_table(self.plan, windows))
 
@@ -392,12 +417,13 @@ class WindowedTable(Windowed):
         select: Selection | None = None,
         windows: WindowMode = "on_change",
     ) -> Stream:
-        """The stream of the windowed table's changes, by default under its key, the window among
-        the values.
+        """Return the windowed table's changes as a stream, by default under its key.
 
-        ``select``: the stream's columns, made of those of key, window and row: names, or Spark
-        expressions, in a mapping or a list; ``key``: which of them are its key. A row that is
-        deleted is a record without a value. ``windows``: as in ``to_table``.
+        The window is then among the values.
+
+        ``select``: the stream's columns, made of those of key, window and row. They are names or
+        Spark expressions, in a mapping or a list. ``key``: which of them are its key. A deleted row
+        is a record without a value. ``windows``: as in ``to_table``.
 
         Raises ``PlanError`` for unknown columns. Source: Kafka Streams join design, "WTable".
         """

@@ -1,4 +1,4 @@
-"""What dovetail raises.
+"""The exceptions and warnings of dovetail.
 
 - ``DovetailError``            everything below
     - ``PlanError``            a mistake in how a topology is written; also a ``ValueError``
@@ -9,19 +9,20 @@
     - ``StateError``           stored state that this version cannot read
     - ``StorageError``         a local disk that a query needs and cannot write
     - ``TargetError``          a target table that cannot be brought up to date
-- ``DovetailWarning``          what a query runs in spite of; a ``UserWarning``
+- ``DovetailWarning``          a harm that a query runs in spite of; a ``UserWarning``
 
-Every message names the operator, what is wrong and what to do about it.
+Every message names the operator, the problem and the remedy.
 """
 
 from __future__ import annotations
 
 
 class DovetailError(Exception):
-    """Base of all errors: ``operator: problem; remedy``. Of one in a batch ``where``, in a second
-    line, names the tables and, as far as it is known, the key.
+    """Base of all errors: ``operator: problem. remedy.``
 
-    The parts stay readable as attributes, and the error survives pickling, so that one raised in a
+    For an error in a batch, a second line (``where``) names the tables and, if known, the key.
+
+    The parts stay readable as attributes. The error survives pickling, so one that is raised in a
     worker says the same on the driver.
     """
 
@@ -66,17 +67,19 @@ class StorageError(DovetailError):
 
 
 class TargetError(DovetailError):
-    """The target is another join's or query's, was changed by others, or its sources no longer have
-    the changes since the versions that it covers.
+    """A target that cannot be brought up to date.
+
+    It is another join's or query's, or was changed by others. Or its sources no longer have the
+    changes since the versions that it covers.
     """
 
 
 class DovetailWarning(UserWarning):
-    """Something that a query runs in spite of, and that will do harm in time."""
+    """A problem that does not stop a query, but will do harm in time."""
 
 
 def line_of(error: BaseException) -> str:
-    """An error in one line: its class and the first line of what it says.
+    """Return an error in one line: its class and the first line of its message.
 
     >>> line_of(ZeroDivisionError("division by zero"))
     'ZeroDivisionError: division by zero'

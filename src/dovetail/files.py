@@ -1,8 +1,8 @@
 """Files and folders on any file system that Spark knows.
 
-A classic session has Hadoop's own calls in reach, which take a millisecond. Spark Connect has
-Spark's readers and writers only, which take a job; so a file of text is a folder there, with the
-text in its one part. Each reads what the other has written.
+A classic session has Hadoop's own calls in reach, which take a millisecond. Spark Connect has only
+Spark's readers and writers, which take a job. So a text file is a folder there, with the text in
+its one part. Each kind of session reads the files of the other.
 """
 
 from __future__ import annotations
@@ -28,44 +28,47 @@ if TYPE_CHECKING:
 _MISSING = "PATH_NOT_FOUND"
 _GLOB = re.compile(r"([{}\[\]*?\\])")
 MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing."
-"""Where Spark has what writes the files of a checkpoint."""
+"""The package of Spark's classes that write the files of a checkpoint."""
 
 
 class Files(ABC):
-    """What is done with files. Names that begin with a dot are of files yet to be renamed, and so
-    are not there.
+    """Operations on files.
+
+    A name that begins with a dot is of a file that is yet to be renamed, and does not count.
     """
 
     @abstractmethod
     def qualified(self, path: str) -> str:
-        """A path in full: with its scheme, a relative one from Spark's working directory."""
+        """Return a full path, with its scheme; a relative one starts at Spark's working
+        directory.
+        """
 
     @abstractmethod
     def has_files(self, folder: str) -> bool:
-        """Whether a folder has any file, at any depth."""
+        """Say whether a folder has any file, at any depth."""
 
     @abstractmethod
     def exists(self, path: str) -> bool:
-        """Whether there is such a file or folder."""
+        """Say whether there is such a file or folder."""
 
     @abstractmethod
     def has_named(self, folder: str, prefix: str) -> bool:
-        """Whether anything in a folder has a name that begins so."""
+        """Say whether a name in a folder begins with ``prefix``."""
 
     @abstractmethod
     def names(self, folder: str) -> list[str]:
-        """What is in a folder, none where there is no such folder."""
+        """Return the names in a folder; empty if there is no such folder."""
 
     def numbers(self, folder: str, *, suffix: str = "") -> list[int]:
-        """The numbers that files of a folder have for names, before ``suffix``; none where there is
-        no such folder.
+        """Return the numbers that are names in a folder, before ``suffix``; empty if there is no
+        such folder.
         """
         names = [n.removesuffix(suffix) for n in self.names(folder) if n.endswith(suffix)]
         return [int(name) for name in names if name.isdigit()]
 
     @abstractmethod
     def modified(self, path: str) -> datetime:
-        """When a file was written, to the millisecond."""
+        """Return the time at which a file was written, to the millisecond."""
 
     @abstractmethod
     def remove(self, path: str) -> None:
@@ -73,51 +76,54 @@ class Files(ABC):
 
     @abstractmethod
     def text(self, path: str) -> str | None:
-        """A file's text; None where there is no such file."""
+        """Return a file's text; None if there is no such file."""
 
     @abstractmethod
     def blob(self, path: str) -> bytes | None:
-        """What a file holds; None where there is no such file."""
+        """Return a file's bytes; None if there is no such file."""
 
     @abstractmethod
     def put(self, path: str, text: str) -> None:
-        """Write a text in place of what is there. There is never a part of it."""
+        """Write a text in place of the present one, atomically."""
 
     @abstractmethod
     def clear(self, folder: str) -> None:
-        """Delete all that is in a folder."""
+        """Delete all files in a folder."""
 
     @abstractmethod
     def copy(self, folder: str, to: str) -> None:
-        """Copy a folder with all that is in it, where there is one; ``to`` is made."""
+        """Copy a folder with its content to ``to``, which is created; do nothing if there is no
+        folder.
+        """
 
     @abstractmethod
     def make_folder(self, folder: str) -> bool:
-        """Whether there is such a folder, which is made if it is not, or may be made later."""
+        """Create a folder if it is missing; say whether it exists, or may be created later."""
 
     @abstractmethod
     def publish(self, rows: DataFrame, folder: str, column: str, number: int) -> bool:
-        """Write rows as Parquet files, in place of what is there, to a folder
-        ``<column>=<number>``, which appears at once where the file system renames a folder at once.
-        Whether it could be renamed.
+        """Write rows as Parquet files to a folder ``<column>=<number>``, replacing it.
+
+        The folder appears at once if the file system renames a folder at once. Return False if it
+        could not be renamed.
         """
 
     @abstractmethod
     def setting(self, name: str) -> str | None:
-        """One of Hadoop's settings, with those of the session."""
+        """Return one of Hadoop's settings, with those of the session; None if it is not set."""
 
     def scheme(self, path: str) -> str:
-        """The file system of a path, such as ``file`` or ``s3a``."""
+        """Return the file system of a path, such as ``file`` or ``s3a``."""
         return self.qualified(path).partition(":")[0]
 
 
 def files_of(session: SparkSession) -> Files:
-    """The files that a session can reach."""
+    """Return the files that a session can reach."""
     return _OfServer(session) if is_remote(session) else _OfHadoop(session)
 
 
 class _OfHadoop(Files):
-    """By the calls of Hadoop's file systems, which have no face in Python."""
+    """Files by Hadoop's own calls, which have no public interface in Python."""
 
     def __init__(self, session: SparkSession) -> None:
         own: Any = session
@@ -125,6 +131,7 @@ class _OfHadoop(Files):
         self._state = own._jsparkSession.sessionState()  # noqa: SLF001
 
     def _located(self, *parts: Any) -> tuple[Any, Any]:
+        """Return Hadoop's path object and its file system."""
         path = self._jvm.org.apache.hadoop.fs.Path(*parts)
         return path, path.getFileSystem(self._state.newHadoopConf())
 
@@ -165,6 +172,7 @@ class _OfHadoop(Files):
         return bytes(self._read(files, given, "toByteArray")) if files.exists(given) else None
 
     def _read(self, files: Any, path: Any, by: str, *arguments: str) -> Any:
+        """Read a file by one of the functions of Commons IO."""
         stream = files.open(path)
         try:
             return getattr(self._jvm.org.apache.commons.io.IOUtils, by)(stream, *arguments)
@@ -231,13 +239,13 @@ class _OfHadoop(Files):
 
 
 class _OfServer(Files):
-    """By Spark's readers and writers."""
+    """Files by Spark's readers and writers."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
 
     def qualified(self, path: str) -> str:
-        # Spark names the path in full where it finds nothing.
+        # The error about a missing file has the full path.
         child = uuid4().hex
         try:
             _ = self._session.read.text(f"{_plain(path)}/{child}").schema
@@ -259,6 +267,7 @@ class _OfServer(Files):
         return self._has(f"{_plain(folder)}/{prefix}*")
 
     def _has(self, pattern: str) -> bool:
+        """Say whether a pattern matches a file, or a folder with files."""
         reader = self._session.read.format("binaryFile").option("recursiveFileLookup", "true")
         with _where_there():
             return bool(reader.load(pattern).inputFiles())
@@ -289,20 +298,20 @@ class _OfServer(Files):
         return None
 
     def put(self, path: str, text: str) -> None:
-        # One row is one part, which appears when it is renamed.
+        # One row is one part file, which Spark renames into place.
         rows = self._session.createDataFrame([(text,)], "value string")
         rows.coalesce(1).write.mode("overwrite").text(path)
 
     def clear(self, folder: str) -> None:
-        # Nothing is written, in place of all that is there.
+        # Overwrite all files with none.
         self._session.createDataFrame([], "value string").write.mode("overwrite").text(folder)
 
     def make_folder(self, folder: str) -> bool:
-        # What writes the folder makes it.
+        # Spark creates the folder when it writes.
         return bool(self.qualified(folder))
 
     def publish(self, rows: DataFrame, folder: str, column: str, number: int) -> bool:
-        # Spark writes the partitions that it overwrites elsewhere, then renames their folders.
+        # Spark writes overwritten partitions elsewhere, then renames their folders.
         writer = rows.withColumn(column, F.lit(number)).write.mode("overwrite")
         writer = writer.option("partitionOverwriteMode", "dynamic").partitionBy(column)
         writer.parquet(folder)
@@ -319,19 +328,20 @@ class _OfServer(Files):
 
 
 def _lacking(what: str) -> ConfigurationError:
+    """Return the error for an operation that Spark Connect lacks."""
     return ConfigurationError(
         "Spark Connect", f"it has no call that {what}", "Do this in a classic session"
     )
 
 
 def _plain(path: str) -> str:
-    """A path of which Spark's readers take no sign for a pattern's."""
+    """Return a path whose characters Spark's readers do not take for a pattern."""
     return _GLOB.sub(r"\\\1", path)
 
 
 @contextmanager
 def _where_there() -> Iterator[None]:
-    """What is not there is passed over; other errors are not."""
+    """Ignore the error of a missing file in the block; let other errors through."""
     try:
         yield
     except AnalysisException as error:
@@ -340,7 +350,7 @@ def _where_there() -> Iterator[None]:
 
 
 class Folder:
-    """The files of a folder by their names in it; on this machine without Spark's help."""
+    """The files of a folder by their names in it; local files are read without Spark."""
 
     def __init__(self, session: SparkSession, folder: str) -> None:
         self._files, self._root = files_of(session), folder.rstrip("/")
@@ -349,13 +359,13 @@ class Folder:
         self._local = Path("/" + full.removeprefix("file:").lstrip("/")) if here else None
 
     def has(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """Say whether there is such a file."""
         if self._local is not None:
             return (self._local / name).is_file()
         return self._files.has_files(f"{self._root}/{name}")
 
     def read(self, name: str) -> bytes | None:
-        """What a file holds, None where there is none."""
+        """Return a file's bytes; None if there is no such file."""
         if self._local is not None:
             with suppress(FileNotFoundError):
                 return (self._local / name).read_bytes()

@@ -30,44 +30,43 @@ EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
 _CONFLICTS = ("[DELTA_CONCURRENT", "[DELTA_METADATA_CHANGED", "[DELTA_PROTOCOL_CHANGED")
-"""What Delta says where another writer has committed what a commit would have had to see."""
+"""The errors of a commit that conflicts with another writer's."""
 _ABSENT = ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND")
 FEED = "delta.enableChangeDataFeed"
-"""The property of a table that keeps its changes for readers."""
+"""The property of a table that enables its change data feed."""
 APPEND_ONLY = "delta.appendOnly"
-"""The property of a table whose rows stay as they are."""
+"""The property of a table whose rows can only be added."""
 RETENTION = "delta.deletedFileRetentionDuration"
-"""The property of a table that says how long its log knows files that are no part of it."""
+"""The property with the time for which a table's log keeps entries of removed files."""
 LOG_RETENTION = "delta.logRetentionDuration"
-"""The property of a table that says how long its log knows commits, and so its past versions."""
+"""The property with the time for which a table's log keeps commits, and so past versions."""
 _MAPPING = "delta.columnMapping.mode"
 _VECTORS = "delta.enableDeletionVectors"
 _LOG_PARTITIONS, _LOG_PARTITIONS_DEFAULT = "spark.databricks.delta.snapshotPartitions", 50
 
 _SETTINGS = {
-    # What is merged is kept already.
+    # The source of a merge is kept already.
     "spark.databricks.delta.merge.materializeSource": "none",
-    # What replaces rows by their keys has these keys.
+    # New rows always fulfil the condition: they have the keys of the replaced ones.
     "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "false",
-    # The table's files stand in its log; a second list of them, beside each commit, would be
-    # checked against it each time where the session's time zone is not UTC.
+    # The log has the list of files. A second list beside each commit would be compared with it
+    # each time, if the session's time zone is not UTC.
     "spark.databricks.delta.allFilesInCrc.enabled": "false",
-    # Keys are written into conditions as they are.
+    # Conditions contain keys literally.
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.variable.substitute": "false",
 }
 
 _SMALL_FILES = {"spark.databricks.delta.optimize.minFileSize": str(32 << 20)}
-"""What compaction puts together; by default files below 1 GB, so that it would write a table of
-less than that anew each time.
-"""
+"""The size below which compaction rewrites files. By default it is 1 GB, so a smaller table would
+be written anew each time."""
 
 Range = tuple[Any, Any]
 """The smallest and the largest value of a column."""
 
 
 def refuse_without_delta(session: SparkSession, operator: str) -> None:
-    """The session must know Delta Lake."""
+    """Raise ``ConfigurationError`` if the session lacks Delta Lake's settings or its jar."""
     if "DeltaSparkSessionExtension" not in str(session.conf.get("spark.sql.extensions", "")):
         raise ConfigurationError(
             operator,
@@ -84,17 +83,18 @@ def refuse_without_delta(session: SparkSession, operator: str) -> None:
 
 
 def strict(session: SparkSession) -> None:
-    """Settings of a session of one's own in which a missing or broken file is an error, as it must
-    be where all rows count.
+    """Make missing and broken files an error in a session, which must be the caller's own.
+
+    All rows count for the caller.
     """
     for ignored in ("Missing", "Corrupt"):
         session.conf.set(f"spark.sql.files.ignore{ignored}Files", "false")
 
 
 def tune(session: SparkSession) -> None:
-    """Settings of a session of one's own under which small merges are fast."""
+    """Set a session, which must be the caller's own, for fast small merges."""
     for name, value in _SETTINGS.items():
-        if session.conf.get(name, None) != value:  # Spark warns of some of them
+        if session.conf.get(name, None) != value:  # Spark warns of some settings
             session.conf.set(name, value)
     if session.conf.get(_LOG_PARTITIONS, None) is None:
         partitions = min(cores(session), _LOG_PARTITIONS_DEFAULT)
@@ -103,7 +103,7 @@ def tune(session: SparkSession) -> None:
 
 @contextmanager
 def setting(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Settings that hold for a while. A query that starts meanwhile keeps a copy of them."""
+    """Apply settings within the block. A query that starts meanwhile keeps a copy of them."""
     before = {name: session.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         session.conf.set(name, value)
@@ -118,16 +118,17 @@ def setting(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None
 
 
 def once(application: str, version: int) -> dict[str, str]:
-    """Settings under which a commit is made once: the table's log has the version under the
-    application's name, so that a later commit of the same version, or a smaller one, changes
-    nothing.
+    """Return settings under which a commit is made once.
+
+    The table's log stores the version under the application's name. A later commit of the same
+    version, or a smaller one, changes nothing.
     """
     transaction = "spark.databricks.delta.write.txn"
     return {f"{transaction}AppId": application, f"{transaction}Version": str(version)}
 
 
 def path_of(session: SparkSession, operator: str, argument: str, path: str | PathLike[str]) -> str:
-    """A path as Spark takes it: in full, a relative one from the JVM's working directory."""
+    """Return a full path; a relative one starts at the JVM's working directory."""
     with reaching(operator, argument, path):
         return files_of(session).qualified(fspath(path))
 
@@ -135,14 +136,14 @@ def path_of(session: SparkSession, operator: str, argument: str, path: str | Pat
 def folder_of(
     session: SparkSession, operator: str, argument: str, path: str | PathLike[str]
 ) -> str:
-    """The path of a folder that is made if it is not there."""
+    """Return the full path of a folder, which is created if it is missing."""
     full = path_of(session, operator, argument, path)
     make_folder(session, operator, argument, full)
     return full
 
 
 def refuse_but_one(operator: str, path: str | PathLike[str] | None, table: str | None) -> None:
-    """A table is given by its path or by its name."""
+    """Raise ``PlanError`` unless a table is given either by its path or by its name."""
     if (path is None) == (table is None):
         raise PlanError(operator, "it needs a path or table=", "Give one of them")
 
@@ -154,35 +155,37 @@ def called(
     path: str | PathLike[str] | None,
     table: str | None,
 ) -> str:
-    """A table, given by its path or by its name in a catalog, as SQL calls it."""
+    """Return a table's name in SQL, given its path or its name in a catalog."""
     return (table or "") if path is None else named(path_of(session, operator, argument, path))
 
 
 def details(session: SparkSession, table: str) -> Row:
-    """What Delta says of a table: ``location``, ``sizeInBytes``, ``properties`` and more. Its log
-    is read for it, and kept for what comes next.
+    """Return Delta's description of a table: ``location``, ``sizeInBytes``, ``properties`` and
+    more.
+
+    This reads the table's log, and Delta keeps it for later calls.
     """
     (row,) = session.sql(f"DESCRIBE DETAIL {table}").collect()
     return row
 
 
 def location(session: SparkSession, table: str) -> str:
-    """The path of a table."""
+    """Return the path of a table."""
     return str(details(session, table)["location"])
 
 
 def named(path: str) -> str:
-    """The table at a path as SQL calls it."""
+    """Return the SQL name of the table at a path."""
     return f"delta.{quoted(path)}"
 
 
 def read(session: SparkSession, table: str) -> DataFrame:
-    """The rows of a table, which is named as in SQL."""
+    """Return the rows of a table, given its name in SQL."""
     return session.table(table)
 
 
 def exists(session: SparkSession, table: str) -> bool:
-    """Whether there is such a table."""
+    """Say whether there is such a table."""
     try:
         _ = read(session, table).schema
     except AnalysisException as error:
@@ -200,7 +203,7 @@ def create(
     replace: bool,
     partition_by: Sequence[str] = (),
 ) -> None:
-    """A table of these rows in one commit; ``replace``: in place of the one that is there."""
+    """Create a table of these rows in one commit; ``replace``: in place of the present one."""
     writer = rows.writeTo(table).using("delta")
     if partition_by:
         writer = writer.partitionedBy(*(F.col(quoted(name)) for name in partition_by))
@@ -219,24 +222,24 @@ def overwrite(rows: DataFrame, table: str) -> None:
 
 
 def replace(rows: DataFrame, table: str, where: str) -> None:
-    """Put rows in place of those that fulfil a condition, in one commit."""
+    """Put rows in place of those that fulfil the SQL condition ``where``, in one commit."""
     writer = rows.write.format("delta").mode("overwrite").option("replaceWhere", where)
     writer.saveAsTable(table)
 
 
 def property_of(session: SparkSession, table: str, name: str) -> str | None:
-    """A property of the table."""
+    """Return a property of the table; None if it is not set."""
     value: str | None = details(session, table)["properties"].get(name)
     return value
 
 
 def records_changes(properties: Mapping[str, str]) -> bool:
-    """Whether a table of these properties has a change feed."""
+    """Say whether a table of these properties has a change data feed."""
     return properties.get(FEED, "").lower() == "true"
 
 
 def maps_columns(session: SparkSession, table: str) -> bool:
-    """Whether a table has column mapping, or would have if it were made."""
+    """Say whether a table has column mapping, or a new one would have it by default."""
     if exists(session, table):
         mode = property_of(session, table, _MAPPING)
     else:
@@ -257,8 +260,9 @@ def add_columns(session: SparkSession, table: str, fields: Sequence[StructField]
 
 
 def compact(session: SparkSession, table: str) -> None:
-    """Put small files together; larger ones only where many of their rows are deleted. Where
-    another writer is faster, they stay until the next time.
+    """Put small files together; larger ones only if many of their rows are deleted.
+
+    If another writer is faster, the files stay until the next time.
     """
     try:
         with setting(session, _SMALL_FILES):
@@ -269,12 +273,12 @@ def compact(session: SparkSession, table: str) -> None:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether a commit has failed because another writer was faster."""
+    """Say whether a commit has failed because another writer was faster."""
     return any(sign in str(error) for sign in _CONFLICTS)
 
 
 def twice(commit: Callable[[], None]) -> None:
-    """Make a commit, and where another writer was faster make it once more."""
+    """Make a commit; if another writer was faster, make it once more."""
     try:
         commit()
     except (Py4JError, PySparkException) as error:
@@ -285,7 +289,7 @@ def twice(commit: Callable[[], None]) -> None:
 
 @contextmanager
 def conflicts_named(title: str) -> Iterator[None]:
-    """A conflict with another writer as a ``TargetError``."""
+    """Turn a conflict with another writer into a ``TargetError``."""
     try:
         yield
     except (Py4JError, PySparkException) as error:
@@ -301,9 +305,10 @@ def conflicts_named(title: str) -> Iterator[None]:
 
 
 def clean_log(session: SparkSession, location: str) -> None:
-    """Remove commits that are older than the table's property says, to the minute. Delta does so by
-    whole days, and each commit lists all that are there. On Spark Connect nothing is done. What
-    cannot be removed stays, with a ``DovetailWarning``.
+    """Remove commits that are older than the table's property allows, to the minute.
+
+    Delta itself does so by whole days, and each commit lists all that are there. On Spark Connect
+    nothing is done. Commits that cannot be removed stay, with a ``DovetailWarning``.
     """
     if is_remote(session):
         return
@@ -314,13 +319,13 @@ def clean_log(session: SparkSession, location: str) -> None:
         none = jvm.scala.Option.empty()
         minute = delta.TruncationGranularity.MINUTE()
         log.cleanUpExpiredLogs(log.unsafeVolatileSnapshot(), none, none, minute)
-    except (Py4JError, TypeError) as error:  # TypeError: another Delta Lake has no such class
+    except (Py4JError, TypeError) as error:  # TypeError: another Delta Lake lacks the class
         message = f"old commits of {location} stay, which makes new ones slow: {reason(error)}"
         warnings.warn(message, DovetailWarning, stacklevel=2)
 
 
 def history(session: SparkSession, table: str, limit: int | None) -> list[Row]:
-    """The commits of the table, the last one first; at most ``limit``."""
+    """Return the commits of the table, the last one first; at most ``limit``, None for all."""
     most = "" if limit is None else f" LIMIT {limit}"
     rows = session.sql(f"DESCRIBE HISTORY {table}{most}")
     wanted = rows.select("version", "operation", "userMetadata").collect()
@@ -337,13 +342,13 @@ def merge(
     where: Sequence[Column] = (),
     nulls: bool = True,
 ) -> None:
-    """One MERGE: each row of ``changes`` replaces the table's row of its key, or deletes it where
-    ``gone`` says so.
+    """Merge changes in one MERGE: each row replaces the table's row of its key, or deletes it if
+    ``gone``.
 
-    ``key``, ``values``: the table's columns and what they become, expressions over ``changes``;
-    ``where``: further conditions on the table's rows that all those of these keys fulfil;
-    ``nulls``: a null in a key equals a null. The source's own columns have reserved names, so that
-    no column of the table is taken for one of them.
+    ``key``, ``values``: expressions over ``changes`` by the table's column. ``where``: further
+    conditions that all table rows of these keys fulfil. ``nulls``: whether a null in a key equals a
+    null. The source's own columns have reserved names, so no column of the table is mistaken for
+    one of them.
     """
     columns = {**key, **values}
     places = {name: key_name(i) for i, name in enumerate(key)}
@@ -367,7 +372,7 @@ def merge(
 
 
 def bounds(name: str, type_: DataType) -> list[Column]:
-    """What an aggregate asks of a column for ``range_of``; nothing where it has no range."""
+    """Return the aggregates of a column for ``range_of``; empty for a type without a range."""
     if not has_range(type_):
         return []
     asked = {"count": F.count, "min": F.min, "max": F.max}
@@ -375,7 +380,10 @@ def bounds(name: str, type_: DataType) -> list[Column]:
 
 
 def range_of(row: Row, name: str) -> Range | None:
-    """The range of a column without nulls, from a row of ``bounds`` and ``count``."""
+    """Return the range of a column, from a row of ``bounds`` and ``count``.
+
+    None if the column has nulls, there are no rows, or the type has no range.
+    """
     given = row.asDict()
     if not 0 < given["count"] == given.get(f"{name} count"):
         return None
@@ -383,7 +391,7 @@ def range_of(row: Row, name: str) -> Range | None:
 
 
 def within(columns: Sequence[Column], ranges: Sequence[Range | None]) -> list[Column]:
-    """Conditions by which files are skipped: each column within its range."""
+    """Return conditions by which files are skipped: each column within its inclusive range."""
     return [
         (column >= F.lit(ends[0])) & (column <= F.lit(ends[1]))
         for column, ends in zip(columns, ranges, strict=True)
@@ -392,6 +400,8 @@ def within(columns: Sequence[Column], ranges: Sequence[Range | None]) -> list[Co
 
 
 def has_range(type_: DataType) -> bool:
-    """Types whose values come to Python and back as they are, and by which files are skipped."""
+    """Say whether a type's values are unchanged in Python, and files are skipped by their
+    ranges.
+    """
     plain_text = isinstance(type_, StringType) and type_.isUTF8BinaryCollation()
     return plain_text or isinstance(type_, (IntegralType, DecimalType))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LooksUp(Topology):
-    """A stream, as far as its records are looked up in stores."""
+    """The look-ups of a stream's records in stores."""
 
     @validated
     def look_up(
@@ -34,22 +34,22 @@ class LooksUp(Topology):
         cache: ACache | None = None,
         name: Text | None = None,
     ) -> Self:
-        """A join with a store that has no changelog: each record beside the rows that the store
-        has of it.
+        """Join with a store that has no changelog: each record beside the store's rows for it.
 
         Law: a record is answered by the rows that the store has at some moment while the record's
-        micro-batch is processed, or, with ``cache``, had up to its ``max_age`` before. Nothing
-        waits, nothing is stored, and nothing comes when the store changes. A micro-batch that is
-        run again may be answered otherwise; only joins with tables are repeatable. Records keep
-        their order, their key and their time.
+        micro-batch is processed. With ``cache``, it may be the rows of up to ``max_age`` before.
+        Nothing waits, nothing is stored, and nothing comes when the store changes. A micro-batch
+        that is run again may be answered otherwise; only joins with tables are repeatable. Records
+        keep their order, their key and their time.
 
         ``source``: ``dt.postgres(...)``, ``dt.dbapi(...)``, ``dt.sqlite(...)`` or
         ``dt.delta_files(...)``. ``columns``: the store's columns that may be read and their types,
         its key among them: a text as in SQL (``"id long, city string"``), a ``StructType``, a
-        pyarrow schema, or a mapping of names to types. ``on``: columns of this stream that equal
-        the source's key, in its order; or a mapping of this stream's columns to the source's, which
-        are or include its key or one of its indexes; left out, both keys, which then have the same
-        names. A null equals nothing.
+        pyarrow schema, or a mapping of names to types.
+
+        ``on``: columns of this stream that equal the source's key, in its order. Or a mapping of
+        this stream's columns to the source's, which are or include its key or one of its indexes.
+        Left out, both keys, which then have the same names. A null equals nothing.
 
         A record that meets several rows, by an index, comes once with each, in the order of the
         store's primary key. ``how``: ``"inner"`` leaves a record out that meets none, ``"left"``
@@ -57,9 +57,9 @@ class LooksUp(Topology):
         with a null in ``on``.
 
         ``select``, ``errors``: as in ``Table.join``; the row of the store is ``right``. By default
-        the values of both, but for the store's columns in ``on``. ``cache``: as ``dt.cache`` says;
-        by default a task asks for each key once in a micro-batch. ``name``: what errors and the
-        metric ``<name>.lookups`` call the look-up.
+        the values of both, but for the store's columns in ``on``. ``cache``: as ``dt.cache``
+        describes; by default a task asks for each key once in a micro-batch. ``name``: the
+        look-up's name in errors and the metric ``<name>.lookups``.
 
         Raises ``PlanError`` where types differ, names are unknown or ambiguous, and no index is
         among the columns. Source: Flink, "Lookup Join".

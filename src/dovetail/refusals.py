@@ -1,4 +1,4 @@
-"""What Spark, Hadoop and their JVM refuse, as the library's own errors."""
+"""Errors of Spark, Hadoop and their JVM, turned into the library's own errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _FOLDER = (
 
 @contextmanager
 def refused(operator: str, problem: str, remedy: str) -> Iterator[None]:
-    """What Spark refuses in the block, as a ``ConfigurationError`` that says ``problem`` first."""
+    """Turn Spark's errors in the block into a ``ConfigurationError`` that begins with
+    ``problem``.
+    """
     try:
         yield
     except (Py4JError, PySparkException) as error:
@@ -31,13 +33,15 @@ def refused(operator: str, problem: str, remedy: str) -> Iterator[None]:
 
 @contextmanager
 def reaching(operator: str, argument: str, path: str | PathLike[str]) -> Iterator[None]:
-    """As ``refused``, where a folder is read or written."""
+    """Turn Spark's errors of reading or writing a folder into a ``ConfigurationError``, as
+    ``refused``.
+    """
     with refused(operator, f"{argument}{fspath(path)!r} cannot be used", _FOLDER):
         yield
 
 
 def refuse_stopped(operator: str, session: SparkSession) -> None:
-    """Refuse the session of frames if it was stopped."""
+    """Raise ``ConfigurationError`` if the session of frames was stopped."""
     if is_stopped(session):
         raise ConfigurationError(
             operator,
@@ -49,7 +53,7 @@ def refuse_stopped(operator: str, session: SparkSession) -> None:
 def make_folder(
     session: SparkSession, operator: str, argument: str, path: str | PathLike[str]
 ) -> None:
-    """Make the folder that is to be written, if it is not there."""
+    """Create a folder for writing if it is missing; raise ``ConfigurationError`` if that fails."""
     with reaching(operator, argument, path):
         made = files_of(session).make_folder(fspath(path))
     if not made:
@@ -59,7 +63,7 @@ def make_folder(
 
 
 def reason(error: Exception) -> str:
-    r"""What an error of Spark's says, in its first line and without a full stop.
+    r"""Return the first line of an error of Spark's, without a full stop.
 
     >>> reason(ValueError("no such file.\n\tat java.io"))
     'no such file'

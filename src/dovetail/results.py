@@ -1,4 +1,4 @@
-"""Several results in one query, and another topology for the state of one."""
+"""Several results in one query, and the upgrade of a checkpoint to another topology."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 class _DeadLetters:
-    """``dt.dead_letters``: the rows that a query leaves out because something fails on them, as a
-    result of it.
+    """The result ``dt.dead_letters``: the rows that a query leaves out because something fails on
+    them.
     """
 
     plan = DeadLetters()
@@ -77,25 +77,28 @@ def run(
 ) -> StreamingQuery:
     """Start one query that keeps the sinks of several results up to date.
 
-    What results have in common runs once and is stored once: each stage that ``explain`` shows, and
+    Common parts of the results run once and are stored once: each stage that ``explain`` shows, and
     each source, which a micro-batch reads once. Each result's changelog is that of a query of its
     own. All results of a micro-batch are of the same input, and each sink has the promises that it
-    has alone: after a failure a micro-batch is written again, to all of them, and doubles nothing
+    has alone. After a failure a micro-batch is written again, to all of them, and doubles nothing
     where a sink takes it once.
 
     ``results``: each table's or stream's sink, or a list of them. ``dt.dead_letters`` stands for
     the rows that are left out because an expression fails on them (of a foreign key, or with
-    ``errors="dead_letter"``), and the records that sources with ``malformed="dead_letter"`` cannot
-    read: a stream with the columns ``_operator``, which left it out, ``_problem``, ``row``, as
-    JSON, and those of every changelog; ``_timestamp`` is the row's own, or the micro-batch's where
-    it has none.
+    ``errors="dead_letter"``). It also has the records that sources with
+    ``malformed="dead_letter"`` cannot read. It is a stream with the columns of every changelog and:
+
+    - ``_operator``, which left the row out, and ``_problem``;
+    - ``row``, as JSON.
+
+    Its ``_timestamp`` is the row's own, or the micro-batch's where it has none.
 
     Sinks are written at the same time. The other arguments are those of ``write_stream``. A
     checkpoint belongs to its set of results, in any order; sinks, and the dead letters, may be
     others when the query is started again.
 
-    Raises ``PlanError`` where nothing else than dead letters is asked for, where two results have
-    one target, and as ``write_stream`` does; ``CheckpointError`` where the checkpoint is of other
+    Raises ``PlanError`` where dead letters alone are asked for, where two results have one target,
+    and as ``write_stream`` does. Raises ``CheckpointError`` where the checkpoint is of other
     results.
     """
     nodes = [result.plan for result in results if isinstance(result, Topology)]
@@ -126,6 +129,7 @@ def run(
 
 
 def _listed(sinks: Any) -> tuple[Any, ...]:
+    """Return one sink, or a list of them, as a tuple."""
     return tuple(sinks) if isinstance(sinks, Sequence) else (sinks,)
 
 
@@ -139,20 +143,22 @@ def upgrade(
     buckets: Buckets | None = None,
     partitions: Buckets | None = None,
 ) -> DataFrame:
-    """Make of the checkpoint ``old``, whose query stands still, the checkpoint ``new`` for another
-    topology, or for the same with other ``buckets``. ``old`` stays as it is.
+    """Turn the checkpoint ``old`` into a checkpoint ``new`` for another topology, or other
+    ``buckets``.
 
-    Law: what a query of ``topology`` emits that is started with ``new`` is what it would have
-    emitted from there on, had it run from the beginning. It reads the sources from where the old
-    one stopped; sources that the old one did not read from their beginning. A table's history
-    reaches back as far as the old one kept it.
+    The query of ``old`` must stand still. ``old`` stays as it is.
+
+    Law: a query of ``topology`` that is started with ``new`` emits what it would have emitted from
+    there on, had it run from the beginning. It reads the sources from where the old one stopped;
+    sources that the old one did not read from their beginning. A table's history reaches back as
+    far as the old one kept it.
 
     ``topology``: what ``write_stream`` will be called on; of ``dt.run`` all results. ``buckets``,
     ``partitions``: as for ``write_stream``; by default as many buckets as ``old`` has. Nothing is
     written to sinks: ``write_stream(initial=old, emit_initial=True)`` does the same and begins its
     sink with the rows that there are.
 
-    Returns how each stage begins: ``stage``, its number in ``explain``; ``computes``; ``begins``,
+    Returns a row for each stage: ``stage``, its number in ``explain``; ``computes``; ``begins``,
     "carried over" or "with the rows of ...". A call that is killed is repeated.
 
     Raises ``CheckpointError`` where a stage needs what ``old`` does not have, where ``new`` has
@@ -174,7 +180,7 @@ def upgrade(
 
 @validated
 def explain(*results: Planned) -> None:
-    """Print the topology of several results: as ``Table.explain``, and which stages are whose.
+    """Print the topology of several results: as ``Table.explain``, with the results of each stage.
 
     Raises ``PlanError`` where none is given.
     """

@@ -1,7 +1,7 @@
 """The two kinds of session: classic, whose JVM is in reach, and Spark Connect, which has a server.
 
-What both have is used as it is. What only one of them has, or has at less cost, is here, in
-``files`` and in ``plan.analysis``, each time with what takes its place in the other.
+Features that both kinds have are used directly. A feature that only one of them has, or has at less
+cost, is here, in ``files`` or in ``plan.analysis``. Its replacement in the other is beside it.
 """
 
 from __future__ import annotations
@@ -21,49 +21,50 @@ if TYPE_CHECKING:
 
 OfBatches: TypeAlias = Callable[[DataFrame, int], None]
 BATCH_TAG = "dovetail-batch-"
-"""What the tag of a micro-batch's jobs begins with; its number and the run's name follow."""
+"""The prefix of the tag of a micro-batch's jobs; the batch's number and the run's name follow."""
 
 _NO_SOURCE = ("DATA_SOURCE_NOT_FOUND", "Failed to find data source")
 _PROBED = 1 << 16
 
 
 def is_remote(session: SparkSession) -> bool:
-    """Whether the session is one of Spark Connect."""
+    """Say whether the session is one of Spark Connect."""
     return not isinstance(session, SparkSession)
 
 
 def is_stopped(session: SparkSession) -> bool:
-    """Whether the session was stopped, so that nothing can be done with it."""
+    """Say whether the session was stopped, so that nothing can be done with it."""
     if is_remote(session):
         return bool(getattr(session, "is_stopped", False))
     return getattr(session.sparkContext, "_jsc", None) is None
 
 
 def ended_by_itself(query: StreamingQuery) -> bool:
-    """Whether a classic session's query has come to its end by itself, having found that nothing is
-    left to read, rather than by being stopped, which Spark does not say.
+    """Say whether a classic session's query has ended because nothing is left to read.
+
+    Spark itself does not tell such an end from a stopped query.
     """
     own: Any = query
     return bool(own._jsq.streamingQuery().noNewData())  # noqa: SLF001
 
 
 def apart(session: SparkSession) -> SparkSession:
-    """A session with the same settings, functions and views, and changes to them its own."""
+    """Return a session with the same settings, functions and views. Changes to them are its own."""
     given: Any = session
     if not is_remote(session):
         cloned = given._jsparkSession.cloneSession()  # noqa: SLF001 -- streaming queries do the same
         return SparkSession(session.sparkContext, cloned)
     cloned = given.cloneSession()
-    # What Spark leaves out of the copy.
+    # Spark leaves this attribute out of the copy.
     cloned.release_session_on_close = given.release_session_on_close
     return cloned  # type: ignore[no-any-return]
 
 
 def numbered(session: SparkSession, function: OfBatches) -> OfBatches:
-    """A function for ``foreachBatch`` whose jobs know their micro-batch (``spark.task``).
+    """Return a function for ``foreachBatch`` whose jobs know their micro-batch (``spark.task``).
 
-    On Spark Connect it runs in a process of the server's and its jobs are those of any client, so
-    a tag marks them.
+    On Spark Connect the function runs in a process of the server's. Its jobs are those of any
+    client, so a tag marks them.
     """
     if not is_remote(session):
         return function
@@ -82,7 +83,7 @@ def numbered(session: SparkSession, function: OfBatches) -> OfBatches:
 
 @contextmanager
 def moved(frame: DataFrame, session: SparkSession) -> Iterator[DataFrame]:
-    """A kept frame in another session of the same Spark, for a while."""
+    """Yield a kept frame as one of another session of the same Spark, within the block."""
     name = f"dovetail_{uuid4().hex}"
     frame.createGlobalTempView(name)
     try:
@@ -92,32 +93,34 @@ def moved(frame: DataFrame, session: SparkSession) -> Iterator[DataFrame]:
 
 
 def keep(frame: DataFrame) -> DataFrame:
-    """The frame, computed once, by the first job that reads all of it; of its plan nothing remains.
+    """Return the frame, computed once by the first job that reads all of it, without its former
+    plan.
 
-    What is lost later fails its readers and is not computed again, so all read the same.
+    Lost rows fail their readers and are not computed again, so all readers see the same rows.
     """
     kept: Any = frame.localCheckpoint(eager=False)
     if is_remote(frame.sparkSession):
-        # Spark takes what it has kept for the active session's.
+        # Spark assigns the kept frame to the active session.
         kept._session = kept._plan._spark_session = frame.sparkSession  # noqa: SLF001
     return kept  # type: ignore[no-any-return]
 
 
 def release(kept: DataFrame) -> None:
-    """Forget what ``localCheckpoint`` has kept; a server does when the frame is collected here."""
+    """Drop the rows that ``keep`` holds. A server drops them when the frame is collected here."""
     rows: Any = kept
     if not is_remote(kept.sparkSession):
         rdd = rows._jdf.queryExecution().logical().rdd()  # noqa: SLF001 -- no public face
-        rdd.sparkContext().unpersistRDD(rdd.id(), False)  # of itself it would log a warning
+        rdd.sparkContext().unpersistRDD(rdd.id(), False)  # the RDD's own method logs a warning
 
 
 def attempted(session: SparkSession, parts: Sequence[Column]) -> Column:
-    """A struct of the parts, ``_0`` and so on; null where computing one fails. (Python functions
-    raise all the same.)
+    """Return a struct of the parts, ``_0`` and so on; null where computing one fails.
 
-    Spark would compute first what parts have in common, where failing is not forgiven, but takes
-    nothing out of what depends on where it is computed. Of a sum of times ``try_add`` forgives what
-    fails in either, so on Spark Connect the parts are made one there, and computed twice: a
+    Python functions raise all the same.
+
+    Spark would compute common parts first, where a failure is not forgiven. It takes nothing out of
+    an expression that depends on where it is computed. On Spark Connect ``try_add`` of two times
+    forgives a failure in either. So the parts are hashed into one time there, and computed twice: a
     microsecond a row.
     """
     here = F.spark_partition_id() >= 0
@@ -135,7 +138,7 @@ def attempted(session: SparkSession, parts: Sequence[Column]) -> Column:
 
 
 def cores(session: SparkSession) -> int:
-    """How many tasks run at the same time."""
+    """Return the number of tasks that run at the same time."""
     if not is_remote(session):
         return session.sparkContext.defaultParallelism
     parts = session.range(_PROBED).select(F.spark_partition_id().alias("part"))
@@ -143,7 +146,7 @@ def cores(session: SparkSession) -> int:
 
 
 def has_source(session: SparkSession, source: str) -> bool:
-    """Whether Spark has the jar of a data source such as ``kafka``."""
+    """Say whether Spark has the jar of a data source such as ``kafka``."""
     try:
         _ = session.read.format(source).load().schema
     except (Py4JError, PySparkException) as error:
@@ -152,8 +155,9 @@ def has_source(session: SparkSession, source: str) -> bool:
 
 
 def started_with(session: SparkSession, name: str) -> str:
-    """A setting with which Spark itself was started; empty if it has none. (Later ones of a session
-    have no effect on it, and look the same on Spark Connect.)
+    """Return a setting with which Spark itself was started; empty if it was not set.
+
+    Later settings of a session have no effect on it, but look the same on Spark Connect.
     """
     if is_remote(session):
         return str(session.conf.get(name, ""))

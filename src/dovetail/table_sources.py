@@ -1,4 +1,4 @@
-"""Where tables come from that streams do not: Delta tables with their changes, and rows that never
+"""Sources of tables that streams lack: Delta tables with their changes, and rows that never
 change.
 """
 
@@ -53,8 +53,10 @@ class TableSources(Topology):
         streaming: bool = True,
         options: Mapping[str, str] | None = None,
     ) -> Self:
-        """The Delta table at ``path``, or called ``table`` in a catalog: its present content, then
-        its changes, commit by commit; it must have its change data feed enabled.
+        """Read the Delta table at ``path``, or called ``table`` in a catalog, with its changes.
+
+        The present content comes first, then the changes, commit by commit. The table must have its
+        change data feed enabled.
 
         ``key``: the columns that tell its rows apart. ``version``: instead of the content, the
         changes of this version and those after it. ``streaming=False`` reads what there is now, for
@@ -67,14 +69,14 @@ class TableSources(Topology):
 
         ``timestamp``: the event time of the rows, a column, which is used up, or an expression over
         the table's columns and ``_commit_timestamp``; by default the time of the commit. A deleted
-        row ends at the commit's time, or at its own where that is later; one whose key has changed
+        row ends at the commit's time, or at its own where that is later. One whose key has changed
         ends when its new key's row begins. ``columns``: the value columns that are read, all by
         default; others may be added, dropped and altered as if they were not there.
 
         ``malformed``, ``max_ahead``: as in ``from_changelog``.
 
-        ``versioned``: as in ``from_changelog``; a row that is not later than its key's history
-        takes effect where the history ends, so that the table's present row is always the latest
+        ``versioned``: as in ``from_changelog``. A row that is not later than its key's history
+        takes effect where the history ends. So the table's present row is always the latest
         version. ``name``: by default the last part of the path or name. ``options``: the Delta
         source's own.
 
@@ -113,15 +115,16 @@ class TableSources(Topology):
         duplicates: Duplicates = "error",
         name: Text | None = None,
     ) -> Self:
-        """A table that does not change, from the rows of a frame that is not a streaming one.
+        """Return a table that does not change, from the rows of a frame that is not a streaming
+        one.
 
         Law: its rows come before all records of other inputs, as upserts of 1970. A query reads
         them once, when it begins, and keeps them in its checkpoint; started again, it goes on with
-        those. What they give without another input, such as the rows of a table that is their
-        aggregate, its sinks get as a first micro-batch; with ``initial=``, where ``emit_initial``
-        is set. An input that changes is ``from_changelog``.
+        those. They may give results without another input, such as the rows of a table that is
+        their aggregate. The sinks get these as a first micro-batch; with ``initial=``, where
+        ``emit_initial`` is set. An input that changes is ``from_changelog``.
 
-        ``key``: the columns that tell its rows apart. ``duplicates``: what happens where a key is
+        ``key``: the columns that tell its rows apart. ``duplicates``: the effect of a key that is
         there twice: ``"error"`` refuses the rows as they are read, ``"last"`` takes the row that
         Spark reads last, which may be another one each time. ``name``: as in ``from_changelog``.
 
@@ -148,8 +151,9 @@ class TableSources(Topology):
 
 
 def _with_each_key_once(source: Source, frame: DataFrame) -> Source:
-    """The source of a frame that fails as it is read, if it has a key twice. Rows with a null in
-    the key are in no table.
+    """Return the source with a frame that fails, as it is read, if it has a key twice.
+
+    Rows with a null in the key are in no table, and are not checked.
     """
     key = [F.col(quoted(column)) for column in source.key.names]
     there = reduce(Column.__and__, (column.isNotNull() for column in key))

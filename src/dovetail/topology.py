@@ -1,5 +1,5 @@
-"""What tables, streams and windowed tables have in common once their plan is made; ``Topology``:
-it can be run.
+"""The common part of tables, streams and windowed tables, whose plan is made. ``Topology`` can be
+run.
 """
 
 from __future__ import annotations
@@ -47,15 +47,14 @@ if TYPE_CHECKING:
 
 
 class Planned(Hinted):
-    """A table, a stream or a windowed table with all that it is made from. Never changed in
-    place.
-    """
+    """A table, a stream or a windowed table with all its inputs. It is immutable."""
 
     @validated
     def __init__(self, plan: Node) -> None:
         self.plan = plan
 
     def _columns(self) -> Iterable[str]:
+        """Return the names that hints compare a misspelled one with."""
         return self.plan.row.names
 
     def explain(self) -> None:
@@ -68,14 +67,14 @@ class Planned(Hinted):
 
 
 class Windowed(HintedWindows, Planned):
-    """What a windowed table is to those that it is joined with."""
+    """A windowed table, as a side of a join."""
 
 
 AWindowedTable: TypeAlias = Annotated[Windowed, Rule("a WindowedTable")]
 
 
 class Topology(Planned):
-    """What can be run: a table or a stream."""
+    """A table or a stream, which can be run."""
 
     _stream: ClassVar[bool] = False
 
@@ -96,31 +95,36 @@ class Topology(Planned):
         versioned: Span | None = None,
         name: Text | None = None,
     ) -> Self:
-        """A table from its changes, each row of ``frame`` replacing or deleting the row of its key;
-        or a stream, each row a record.
+        """Read a table or a stream from the rows of a frame.
+
+        Each row of ``frame`` replaces or deletes the row of its key in a table. In a stream each
+        row is a record.
 
         ``key``: the primary key's columns; a table's row with a null among them is dropped and
         counted (metric ``<name>.dropped``). ``timestamp``: the event time, a column or an
         expression of type timestamp; a null fails the query. ``deleted``: a boolean, true for a
-        tombstone. A column named in ``timestamp``, ``deleted``, ``sequence`` or ``log_partition``
-        is used up; every other column is a value.
+        tombstone (a row that deletes its key's row). A column named in ``timestamp``, ``deleted``,
+        ``sequence`` or ``log_partition`` is used up; every other column is a value.
 
-        ``sequence``: a whole number, the row's position in a log: alone, in the one log of this
-        source; with ``log_partition``, in that of its partition (Kafka: offset and partition); with
-        ``shared_log``, in one log that all inputs of the topology share, whose rows it orders
-        together. Without it, files are read in their order, and other rows as Spark reads each
-        partition.
+        ``sequence``: a whole number, the row's position in a log:
+
+        - alone, in the one log of this source;
+        - with ``log_partition``, in that of its partition (Kafka: offset and partition);
+        - with ``shared_log``, in one log that all inputs of the topology share, whose rows it
+        orders together.
+
+        Without it, files are read in their order, and other rows as Spark reads each partition.
 
         ``max_ahead``: how far a row's event time may be ahead of the time of reading (``"1 day"``);
-        without it as far as it likes. ``malformed``: what a row does that is further ahead, or that
-        has no event time. ``"fail"`` stops the query; ``"drop"`` leaves it out and counts it
+        without it there is no limit. ``malformed``: the effect of a row that is further ahead, or
+        that has no event time. ``"fail"`` stops the query; ``"drop"`` leaves it out and counts it
         (metric ``<name>.malformed``); ``"dead_letter"`` also keeps it for ``dead_letters()``.
 
         ``versioned``, for tables: keep the history so long, in stream time (``"7 days"``). A stream
         then joins the version of its record's own time, records may come out of order, and one
         older than the history is ignored.
 
-        ``name``: what errors, metrics and checkpoints call it, ``table[<key>]`` or
+        ``name``: its name in errors, metrics and checkpoints, ``table[<key>]`` or
         ``stream[<key>]`` by default.
 
         Raises ``PlanError`` for unknown or duplicate columns and for types that cannot serve.
@@ -166,12 +170,13 @@ class Topology(Planned):
         streaming: bool = True,
         options: Mapping[str, str] | None = None,
     ) -> Self:
-        """A table or a stream from a Kafka topic: a table's record replaces the row of its key, and
-        one whose value is null deletes it.
+        """Read a table or a stream from a Kafka topic.
+
+        A table's record replaces the row of its key; one whose value is null deletes it.
 
         ``servers``: the brokers. ``starting``: ``"earliest"``, ``"latest"`` or Kafka's JSON of
-        offsets. ``max_per_trigger``: at most so many records a micro-batch. ``streaming=False``
-        reads what the topic holds now, for a batch run. ``options``: the Kafka source's own.
+        offsets. ``max_per_trigger``: the most records of a micro-batch. ``streaming=False`` reads
+        the present content of the topic, for a batch run. ``options``: the Kafka source's own.
         ``name``: the topic's by default. All else is as in ``from_records``. Records keep their
         order within a partition.
         """
@@ -219,10 +224,11 @@ class Topology(Planned):
         versioned: Span | None = None,
         name: Text | None = None,
     ) -> Self:
-        """A table or a stream from records of bytes, whatever has brought them: a table's record
-        replaces the row of its key, and one whose value is null deletes it.
+        """Read a table or a stream from records of bytes, whatever has brought them.
 
-        ``frame``: its columns are called as those of Spark's Kafka source: ``value``, binary or
+        A table's record replaces the row of its key; one whose value is null deletes it.
+
+        ``frame``: its columns have the names of Spark's Kafka source: ``value``, binary or
         text, and where there are any ``key``, ``topic``, ``partition``, ``offset``, ``timestamp``
         and ``headers``. So text files are records, too, one a line.
 
@@ -230,25 +236,26 @@ class Topology(Planned):
         ``value``), the schema of a JSON object, whose fields become columns, or a format:
         ``dt.json(...)``, ``dt.avro(...)``, ``dt.protobuf(...)``, ``dt.debezium(...)``.
 
-        ``key_columns``: the columns that are the key, of the value, of ``metadata`` and, where
-        ``key`` is given, of the record's key; without ``key`` the record's own is not read. A
-        record without a value is a tombstone. It cannot be read where key columns are the value's.
+        ``key_columns``: the columns that are the key. They may be of the value, of ``metadata``
+        and, where ``key`` is given, of the record's key; without ``key`` the record's own is not
+        read. A record without a value is a tombstone. It cannot be read where key columns are the
+        value's.
 
-        ``metadata``: further columns, by what of the record they are: ``{"shard": "topic", "op":
+        ``metadata``: further columns, by their part of the record: ``{"shard": "topic", "op":
         "headers.__op"}``, or ``"partition"``, ``"offset"``, ``"timestamp"``. A header is the last
         one of its name, as text. ``deleted``: a boolean column, which is used up, or a condition
         over the columns. Where it is true, a record deletes its key's row, as tombstones do.
 
         ``timestamp``: the event time, a column of the rows, which is used up, or an expression over
-        them. Without it, and of deletes that have none, the record's own: that of a Debezium
+        them. Without it, and for deletes that have none, it is the record's own: that of a Debezium
         change, else the header ``dovetail.timestamp_us``, else the record's timestamp.
         ``sequence``, ``log_partition``: as in ``from_changelog``, over the rows; by default the
         record's offset and partition.
 
         ``max_ahead``: how far an event time may be ahead of the time of reading (``"1 day"``);
-        without it as far as it likes. ``malformed``: what a record does that cannot be read, is
-        further ahead, or has no event time. ``"fail"`` stops the query with where it lies and what
-        is wrong; ``"drop"`` leaves it out and counts it (metric ``<name>.malformed``);
+        without it there is no limit. ``malformed``: the effect of a record that cannot be read, is
+        further ahead, or has no event time. ``"fail"`` stops the query with its place and the
+        problem; ``"drop"`` leaves it out and counts it (metric ``<name>.malformed``);
         ``"dead_letter"`` also keeps it for ``dead_letters()``.
 
         ``versioned``, ``name``: as in ``from_changelog``.
@@ -290,6 +297,9 @@ class Topology(Planned):
         log_partition: Given | None = None,
         topic: str | None = None,
     ) -> Self:
+        """Return a table or a stream of records; see ``from_records``. ``topic``: its name, if
+        known.
+        """
         kind = "stream" if cls._stream else "table"
         keys = [key_columns] if isinstance(key_columns, str) else list(key_columns or ())
         title = f"{kind} {name}" if name else f"{kind}[{', '.join(keys)}]" if keys else f"a {kind}"
@@ -340,43 +350,51 @@ class Topology(Planned):
 
     @validated
     def where(self, condition: Condition, *, errors: Errors = "fail") -> Self:
-        """The rows that meet a condition, a boolean column's name, a Spark expression or SQL over
-        the key, the values and ``_timestamp``; a null does not meet it.
+        """Return the rows that meet a condition.
+
+        ``condition``: a boolean column's name, a Spark expression or SQL over the key, the values
+        and ``_timestamp``; a null does not meet it.
 
         A table's row that ceases to meet it is deleted by a tombstone; one that never met it emits
         nothing. A stream's other records are left out, and those without a value.
 
-        ``errors``: what happens to a row on which the expression fails, as a cast or a division
-        may. ``"fail"`` stops the query. ``"dead_letter"``: the row is left out as if it had never
-        come, so that of a table the key's former row stays; it is counted (metric
-        ``<name>.failed``) and a dead letter, for ``dt.run`` and ``dead_letters()``. Nothing is
-        computed of a tombstone. (A Python function must catch its own errors.)
+        ``errors``: the effect of a row on which the expression fails, as a cast or a division may:
+
+        - ``"fail"`` stops the query;
+        - ``"dead_letter"`` leaves the row out as if it had never come, so that a table's former row
+        of the key stays. The row is counted (metric ``<name>.failed``) and is a dead letter, for
+        ``dt.run`` and ``dead_letters()``.
+
+        Nothing is computed for a tombstone. (A Python function must catch its own errors.)
         """
         return type(self)(views.where(self.plan, condition, errors))
 
     @validated
     def select(self, *columns: Item, errors: Errors = "fail", **named: Item) -> Self:
-        """These value columns, by name or as Spark expressions over the key, the values and
-        ``_timestamp``, with ``name=`` under another name. The key stays, whether named or not.
-        ``errors``: as in ``where``.
+        """Return these value columns, by name or as Spark expressions.
+
+        Expressions are over the key, the values and ``_timestamp``; ``name=`` gives another name.
+        The key stays, whether named or not. ``errors``: as in ``where``.
         """
         return type(self)(views.selected(self.plan, columns, named, errors))
 
     @validated
     def with_columns(self, *, errors: Errors = "fail", **named: Item) -> Self:
-        """All columns, with others that are computed or that replace those of their names.
+        """Return all columns, with further computed ones, or ones that replace those of their
+        names.
+
         ``errors``: as in ``where``.
         """
         return type(self)(views.with_columns(self.plan, named, errors))
 
     @validated
     def drop(self, *columns: ColumnName) -> Self:
-        """All columns but these; those of the key cannot be dropped."""
+        """Return all columns but these; those of the key cannot be dropped."""
         return type(self)(views.dropped(self.plan, columns))
 
     @validated
     def rename(self, names: Mapping[str, Text]) -> Self:
-        """All columns, some under new names: ``{"old": "new"}``, of key and values."""
+        """Return all columns, some under new names: ``{"old": "new"}``, of key and values."""
         return type(self)(views.renamed(self.plan, names))
 
     @property
@@ -386,22 +404,24 @@ class Topology(Planned):
 
     @validated
     def changelog(self, *, emit: Emit = "change", buckets: Buckets | None = None) -> DataFrame:
-        """The changes as a frame: over streaming frames one that any Spark sink takes, in append
-        mode; over static ones the same topology as one batch, in which the end of the input ends
-        all waiting: windows close, grace periods are over.
+        """Return the changes as a frame.
+
+        Over streaming frames any Spark sink takes it, in append mode. Over static frames the same
+        topology is one batch, in which the end of the input ends all waiting: windows close, grace
+        periods are over.
 
         Columns: the key, the values, ``_change`` (``upsert`` or ``delete``), ``_timestamp``, and
         ``_position``, which orders the changes of a key. A stream's records are all upserts, but
         for the rows that a join with ``unmatched="retract"`` withdraws: a ``delete`` with the row's
         own values.
 
-        ``emit="change"``: every record's own result; ``emit="batch"``, for tables: per key and
+        ``emit="change"``: every record's own result. ``emit="batch"``, for tables: per key and
         micro-batch the last one, and none where nothing changed; of static frames these are the
-        rows of the final table. ``buckets``: into how many parts the key space is cut, 8 by default
+        rows of the final table. ``buckets``: the number of parts of the key space, 8 by default
         and of static frames the session's number of shuffle partitions.
 
         For a streaming frame the session must have the settings of ``dovetail.settings``;
-        ``write_stream`` sees to them.
+        ``write_stream`` sets them.
         """
         return query.changelog(self.plan, emit=emit, buckets=buckets)
 
@@ -424,20 +444,21 @@ class Topology(Planned):
     ) -> StreamingQuery:
         """Start a query that keeps ``sink`` up to date; an ordinary ``StreamingQuery``.
 
-        ``checkpoint``: a directory for the query's state; started again with it, the query goes on
-        where it stopped, having lost and doubled nothing. ``processingTime``,
-        ``availableNow``: as in ``DataStreamWriter.trigger``, a micro-batch every so long (``"10
-        seconds"``), or all there is and then stop; with neither of them as fast as data comes.
-        ``buckets``: into how many parts the key space is cut (8 by default); ``partitions``: over
-        how many tasks they are spread, by default as many as there are cores, and at most as many
-        as buckets. The checkpoint fixes both.
+        ``checkpoint``: a directory for the query's state. Started again with it, the query goes on
+        where it stopped, having lost and doubled nothing.
+
+        ``processingTime``, ``availableNow``: as in ``DataStreamWriter.trigger``, a micro-batch
+        every so long (``"10 seconds"``), or all there is and then stop; with neither of them as
+        fast as data comes. ``buckets``: the number of parts of the key space (8 by default).
+        ``partitions``: the number of tasks over which they are spread, by default as many as there
+        are cores, and at most as many as buckets. The checkpoint fixes both.
 
         ``initial``: by name the static frames with which tables begin, one row a key: their columns
         of key and values, and ``_timestamp`` or what ``timestamp=`` reads. Or the checkpoint of a
-        query that stands still, whose state and sources this one goes on with, as ``dt.upgrade``
-        says. The call stores what the query begins with before it starts it; ``emit_initial``: the
-        sink gets what comes of it, as a first micro-batch. On a checkpoint that has begun neither
-        is looked at.
+        query that stands still, whose state and sources this one goes on with, as in
+        ``dt.upgrade``. The call stores what the query begins with before it starts it.
+        ``emit_initial``: the sink gets its results, as a first micro-batch. A checkpoint that has
+        begun ignores both.
 
         ``close_at_end``, with ``availableNow=True``: once all that there is has been read, a last
         micro-batch ends all waiting: windows close, grace periods are over. Over all of its input
@@ -468,16 +489,22 @@ class Topology(Planned):
         )
 
     def dead_letters(self) -> DataFrame:
-        """The rows that the topology leaves out, as a frame for a query of its own, streaming where
-        the inputs are: records that cannot be read, of sources with ``malformed="dead_letter"``,
-        and rows on which a foreign key's expression fails, or one with ``errors="dead_letter"``;
-        ``dt.run`` writes them beside the results, without reading or computing them again.
+        """Return the rows that the topology leaves out, as a frame for a query of its own.
 
-        Columns: ``_operator``, the source, view or join; ``_problem``, which expression fails, or
-        what is wrong with a record and where it lies; ``_timestamp``, the row's own or the
-        record's; ``row``, the row as JSON, of a record its ``key`` and ``value`` (``key_base64``,
-        ``value_base64`` where they are no text).
-        Raises ``PlanError`` where the topology leaves nothing out so.
+        They are records that cannot be read, of sources with ``malformed="dead_letter"``, and rows
+        on which an expression fails: a foreign key's, or one with ``errors="dead_letter"``. The
+        frame is streaming where the inputs are. ``dt.run`` writes dead letters beside the results,
+        without reading or computing them again.
+
+        Columns:
+
+        - ``_operator``: the source, view or join;
+        - ``_problem``: the expression that fails, or what is wrong with a record and its place;
+        - ``_timestamp``: the row's own or the record's;
+        - ``row``: the row as JSON, of a record its ``key`` and ``value`` (``key_base64``,
+          ``value_base64`` where they are no text).
+
+        Raises ``PlanError`` where the topology leaves nothing out in these ways.
         """
         return dead_letters(self.plan)
 

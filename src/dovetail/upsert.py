@@ -1,8 +1,8 @@
 """A few rows of a Delta table replaced by their keys, in one commit of few small jobs.
 
-A MERGE joins its source with the table three times: to find the files that it touches, to write
-what comes, and to mark what goes. Where the keys are few and at hand, none of it is needed: the
-rows that have them go, found in one scan of the key columns, and those that come are written.
+A MERGE joins its source with the table three times: to find the files that it touches, to write new
+rows, and to mark deleted ones. If the keys are few and at hand, this is not needed. One scan of the
+key columns finds the rows with these keys, which go, and the new rows are written.
 """
 
 from __future__ import annotations
@@ -43,17 +43,16 @@ from dovetail.columns import DELETED, key_name, quoted, value_name
 
 ROWS_MAX = 10_000
 BYTES_MAX = 16 << 20
-"""So many rows go through this process."""
+"""The limits of rows and bytes that go through this process."""
 CONDITION_CHARS_MAX = 1 << 20
-"""A condition is written into the table's log."""
+"""The longest condition, which is written into the table's log."""
 
 CODE = "spark.sql.codegen.factoryMode"
-"""Whether Spark compiles code for what it runs."""
+"""The setting that says whether Spark compiles code for its plans."""
 INTERPRETED, COMPILED = "NO_CODEGEN", "FALLBACK"
 COMPILED_BYTES_MIN = 8 << 20
-"""Tables that are smaller are read without compiled code: a commit takes some hundred pieces of it,
-more than Spark keeps by default, which take longer to make than so few rows to read.
-"""
+"""Smaller tables are read without compiled code. A commit takes some hundred pieces of code, more
+than Spark keeps by default. Compiling them takes longer than reading so few rows."""
 _SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.autoBroadcastJoinThreshold": str(1 << 40),
@@ -61,9 +60,8 @@ _SETTINGS = {
     "spark.sql.leafNodeDefaultParallelism": "1",
     "spark.sql.shuffle.partitions": "1",
 }
-"""For few rows: one task a step, no shuffle of the table, no compiled code. For more rows Spark's
-defaults, under which it finds the number of tasks by itself.
-"""
+"""Settings for few rows: one task a step, no shuffle of the table, no compiled code. More rows get
+Spark's defaults, under which it finds the number of tasks by itself."""
 
 _SUFFIXES: Mapping[type[DataType], str] = {
     ByteType: "Y",
@@ -77,7 +75,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def for_many(session: SparkSession) -> AbstractContextManager[None]:
-    """Settings of a session of one's own under which many rows are fast."""
+    """Apply settings for many rows within the block, to a session of the caller's own."""
     return lake.setting(session, {CODE: COMPILED})
 
 
@@ -85,8 +83,9 @@ def for_many(session: SparkSession) -> AbstractContextManager[None]:
 def for_few(
     session: SparkSession, table: str, details: Row | None = None
 ) -> Iterator[Mapping[str, str]]:
-    """Settings of a session of one's own under which a commit of few rows to the table is fast;
-    gives the table's properties. ``details``: as ``lake`` has just read them.
+    """Apply settings for a commit of few rows within the block; yield the table's properties.
+
+    ``session``: the caller's own; ``details``: the result of ``lake.details`` if just read.
     """
     with lake.setting(session, _SETTINGS):
         details = details or lake.details(session, table)
@@ -96,8 +95,9 @@ def for_few(
 
 
 def measure(frame: DataFrame) -> tuple[int, bool]:
-    """How many rows a frame has, and whether they may come through this process: they are few, not
-    large, and of plain types. Runs a job.
+    """Return the number of rows of a frame, and whether they may go through this process.
+
+    They may if they are few, not large, and of plain types. Runs a job.
     """
     types = {field.name: field.dataType for field in frame.schema}
     long = [name for name, one in types.items() if isinstance(one, (StringType, BinaryType))]
@@ -110,12 +110,12 @@ def measure(frame: DataFrame) -> tuple[int, bool]:
 
 
 def has_floats(schema: StructType, keys: Sequence[str]) -> bool:
-    """Whether a key is a float, of which Spark takes different ones for equal."""
+    """Say whether a key is a float. Spark takes different floats for equal."""
     return any(isinstance(schema[name].dataType, (FloatType, DoubleType)) for name in keys)
 
 
 def is_plain(type_: DataType) -> bool:
-    """Types that come to Arrow and back as they are."""
+    """Say whether a type's values come to Arrow and back unchanged."""
     if isinstance(type_, StringType):
         return type_.isUTF8BinaryCollation()
     return isinstance(
@@ -135,9 +135,9 @@ def upsert(
 ) -> None:
     """Put rows in place of those of the same keys, in one commit.
 
-    ``rows``: of each key one, of ``schema``: the table's columns and ``_deleted``, which says that
-    the key has no row any more. All types are plain, keys no floats. ``nulls``: keys may have nulls
-    in them; a null equals a null. ``session``: one's own; ``details``: as in ``for_few``.
+    ``rows``: one per key, of ``schema``: the table's columns and ``_deleted``, true for a key
+    without a row. All types are plain, keys no floats. ``nulls``: keys may have nulls in them; a
+    null equals a null. ``session``: the caller's own; ``details``: as in ``for_few``.
     """
     with for_few(session, table, details) as properties:
         recorded = lake.records_changes(properties)
@@ -154,6 +154,9 @@ def _upsert(
     nulls: bool,
     recorded: bool,
 ) -> None:
+    """Write the rows by a replacement, or by a MERGE if the table has a change feed or too many
+    keys.
+    """
     columns = [name for name in schema.names if name != DELETED]
     where = having_keys({name: (rows[name], schema[name].dataType) for name in keys})
     if len(where) <= CONDITION_CHARS_MAX and not recorded:
@@ -161,7 +164,7 @@ def _upsert(
         frame = session.createDataFrame(coming, StructType([schema[name] for name in columns]))
         lake.replace(frame, table, where)
         return
-    # A change feed tells an update from a delete and an insert by a MERGE alone.
+    # Only a MERGE lets the change feed record an update, not a delete and an insert.
     values = [name for name in columns if name not in keys]
     places = {name: key_name(i) for i, name in enumerate(keys)}
     places |= {name: value_name(0, i) for i, name in enumerate(values)}
@@ -178,7 +181,7 @@ def _upsert(
 
 
 def having_keys(keys: Mapping[str, tuple[pa.ChunkedArray, DataType]]) -> str:
-    """The condition, in SQL, that a row has one of these keys; a null equals a null.
+    """Return the SQL condition that a row has one of these keys; a null equals a null.
 
     Their ranges come first, by which files are skipped.
 
@@ -209,7 +212,7 @@ def having_keys(keys: Mapping[str, tuple[pa.ChunkedArray, DataType]]) -> str:
 def _among(
     names: Mapping[str, str], texts: Mapping[str, npt.NDArray[Any]], null: set[str], rows: Mask
 ) -> str:
-    """The condition for keys that have their nulls in the same columns."""
+    """Return the condition for keys with nulls in the columns ``null``."""
     parts = [f"{names[name]} IS NULL" for name in names if name in null]
     rest = [name for name in names if name not in null]
     own = [texts[name][rows] for name in rest]
@@ -223,13 +226,13 @@ def _among(
 
 
 def _ends(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column's smallest and largest value."""
+    """Return a column's smallest and largest value."""
     ends = pc.min_max(column)
     return pa.chunked_array([pa.array([ends["min"], ends["max"]], column.type)])
 
 
 def _literals(column: pa.ChunkedArray, type_: DataType) -> npt.NDArray[Any]:
-    """A column's values as constant expressions of their type in SQL; any text for nulls."""
+    """Return a column's values as SQL constants of their type, in order; nulls are undefined."""
     before, after = "", ""
     if isinstance(type_, StringType):
         for sign in ("\\", "'"):

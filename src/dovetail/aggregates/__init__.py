@@ -1,1 +1,1 @@
-"""What groups of rows come to, as pure functions on Arrow columns."""
+"""Aggregates of groups of rows, as pure functions on Arrow columns."""

@@ -1,16 +1,24 @@
-"""What an aggregate over changing groups is.
+"""The interface of aggregates over changing groups.
 
-A group is updated by rows, one after the other: a row is added to it or, where it was there before
-and is replaced or deleted, taken out again (retracted). An aggregate keeps an *accumulator* per
-group, some Arrow columns, from which its result is read; the accumulator alone crosses batches.
+A group is updated by rows, one after the other. A row is added, or a row that was added before is
+*retracted*, taken out again, because it is replaced or deleted. An aggregate keeps an *accumulator*
+per group: some Arrow columns from which its result is computed. Only the accumulator crosses
+batches.
 
-The law of all aggregates: the answer does not depend on how the updates are cut into batches, bit
-for bit, nor on rows that have left again. So all sums are exact, those of floats too
-(``exact_floats``), and rounded only when a result is read.
+The law of all aggregates: the result depends neither on how updates are cut into batches, bit for
+bit, nor on rows that have left again. So all sums are exact, even those of floats
+(``exact_floats``), and are rounded only when a result is computed.
 
-The kinds: ``sums`` (count, sum, mean), ``min_max``, ``top``, ``first_last``, ``collect``
-(collect_list, collect_set), ``distinct`` (count_distinct), ``hyperloglog``
-(approx_count_distinct), ``user_defined``.
+| module             | aggregates                |
+|--------------------|---------------------------|
+| ``sums``           | count, sum, mean          |
+| ``min_max``        | min, max                  |
+| ``top``            | top                       |
+| ``first_last``     | first, last               |
+| ``collect``        | collect_list, collect_set |
+| ``distinct``       | count_distinct            |
+| ``hyperloglog``    | approx_count_distinct     |
+| ``user_defined``   | functions of the user     |
 """
 
 from __future__ import annotations
@@ -31,8 +39,8 @@ Columns: TypeAlias = Sequence[pa.Array]
 
 
 class AggregateError(ValueError):
-    """What an aggregate cannot compute: ``problem``, and the ``remedy``. The operator that raises
-    it to its user adds its own name and the aggregate's.
+    """An aggregate cannot be computed: ``problem`` says why, ``remedy`` what to do. The operator
+    that raises it adds its own name and the aggregate's.
     """
 
     def __init__(self, problem: str, remedy: str) -> None:
@@ -45,28 +53,27 @@ class AggregateError(ValueError):
 
 
 class AggregateOverflowError(AggregateError, ArithmeticError):
-    """A result that its type cannot hold, as Spark raises it in ANSI mode."""
+    """A result does not fit its type. Spark raises it, too, in ANSI mode."""
 
 
 @dataclass(frozen=True)
 class Updates:
-    """n updates of groups, side by side by group and in each in the order in which they happen: a
-    row is added to its group or, where ``retracted``, taken out of it, having been added before.
-
-    ``group``: int64[n], non-decreasing, 0..groups-1 (a group may have none); ``retracted``:
-    bool[n].
+    """The n updates of some groups, by (group, time): each row is added to its group or retracted
+    from it.
     """
 
     group: Ints
+    """int64[n], non-decreasing, 0 to ``groups - 1``. A group may have no updates."""
     groups: int
     retracted: Mask
+    """bool[n]: the row is taken out; it was added before."""
 
     def __len__(self) -> int:
         return len(self.group)
 
     @cached_property
     def bounds(self) -> Ints:
-        """int64[groups + 1]: where each group's updates begin, and the end."""
+        """The first update of each group, and n: int64[groups + 1]."""
         bounds = np.zeros(self.groups + 1, dtype=np.int64)
         np.cumsum(np.bincount(self.group, minlength=self.groups), out=bounds[1:])
         return bounds
@@ -78,41 +85,40 @@ class Updates:
 
     @cached_property
     def last(self) -> Ints:
-        """The last update of each group that has one."""
+        """The last update of each group that has one, by group."""
         return self.bounds[self.updated + 1] - 1
 
     @cached_property
     def sign(self) -> Ints:
-        """int64[n]: 1 for a row that is added, -1 for one that is retracted."""
+        """The sign of each update: 1 for a row that is added, -1 for one that is retracted."""
         return 1 - 2 * self.retracted.astype(np.int64)
 
     def where(self, kept: Mask) -> Updates:
-        """Some of the updates, of the same groups."""
+        """Keep the selected updates, with the same groups."""
         return Updates(self.group[kept], self.groups, self.retracted[kept])
 
 
 @dataclass(frozen=True)
 class Traced:
-    """Accumulators and, where they list values (``multiset.Listing``), of each element of all lists
-    where it is from.
+    """Accumulators and the origin of each element of their lists (``multiset.Listing``).
 
-    ``since``, ``latest``: int64[m], what brought the element into its group to stay, and what
-    updated it last: a place among the stored elements of all groups or, from their number on, among
-    the batch's values that are not null.
+    An origin is an index into the stored elements of all groups. From their number on, it is an
+    index into the batch's values that are not null. There are no origins if the accumulators have
+    no lists.
     """
 
     columns: list[pa.Array]
     since: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """int64[m]: the origin that brought each element into its group to stay."""
     latest: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """int64[m]: the origin that updated each element last."""
 
 
 class Aggregate(ABC):
     """One aggregate, as an operator runs it: a frozen dataclass that can be pickled.
 
-    ``state``: the types of the accumulator's columns; ``result``: the type of its result;
-    ``retracts``: whether rows can be taken out again (otherwise no update is retracted). ``values``
-    are the aggregate's columns, a row per update; ``initial`` is the stored accumulator per group,
-    null in all columns where the group is new.
+    In all methods ``values`` are the aggregate's columns, a row per update. ``initial`` is the
+    stored accumulator per group, null in all columns for a new group.
     """
 
     @property
@@ -127,37 +133,41 @@ class Aggregate(ABC):
 
     @property
     def retracts(self) -> bool:
-        """Whether rows can be retracted."""
+        """The ability to retract rows; if False, no update may be retracted."""
         return True
 
     @property
     def commutes(self) -> bool:
-        """Whether the accumulator is the same whatever the order of the rows, bit for bit."""
+        """The guarantee that the accumulator does not depend on the order of rows, bit for bit."""
         return False
 
     @abstractmethod
     def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
-        """The result after each update: n rows.
+        """Return the result after each update: n rows.
 
-        Equals ``results`` of the accumulators after each update. (Those are not made: of a
-        collection there would be one for each update, each as large as its group.)
+        The results equal ``results`` of the accumulators after each update. Those accumulators are
+        not built: a collection would need one as large as its group for each update.
         """
 
     @abstractmethod
     def after(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """The accumulators after the last update: one row per group, any where it has none."""
+        """Return the accumulators after the last update: one row per group, arbitrary for a group
+        without updates.
+        """
 
     @abstractmethod
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Row by row the accumulators of both's rows, ``left``'s before ``right``'s."""
+        """Merge accumulators row by row: the rows of ``left`` come before those of ``right``."""
 
     @abstractmethod
     def results(self, state: Columns) -> pa.Array:
-        """The result of each accumulator; ``AggregateOverflowError`` where one does not fit."""
+        """Return the result of each accumulator. Raises ``AggregateOverflowError`` if one does not
+        fit.
+        """
 
     def fold(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """The accumulators after each group's last update, ``initial`` where it has none: a row per
-        group. Their ``results`` are what ``scan`` gives at these updates.
+        """Return the accumulators after each group's last update, ``initial`` for a group without
+        updates: one row per group. Their ``results`` equal ``scan`` at these updates.
         """
         assert self.retracts or not updates.retracted.any(), "a row cannot be retracted"
         computed = self.after(updates, initial, values)
@@ -172,23 +182,27 @@ class Aggregate(ABC):
         ]
 
     def traced(self, updates: Updates, initial: Columns, values: Columns) -> Traced:
-        """The accumulators after the last update; each group has one."""
+        """Return the accumulators after the last update, with origins. Each group must have an
+        update.
+        """
         return Traced(self.fold(updates, initial, values))
 
 
 class Accumulating(Aggregate):
-    """An aggregate whose accumulators are small, so that they can be made for each update."""
+    """An aggregate with accumulators so small that one can be built for each update."""
 
     @abstractmethod
     def accumulated(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """The accumulators after each update: n rows."""
+        """Return the accumulators after each update: n rows."""
 
     def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
-        """The results of the accumulators after each update."""
+        """Return the results of the accumulators after each update."""
         return self.results(self.accumulated(updates, initial, values))
 
     def after(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """The accumulators at the last updates."""
+        """Return the accumulators at each group's last update, arbitrary for a group without
+        updates.
+        """
         index = np.zeros(updates.groups, dtype=np.int64)
         index[updates.updated] = updates.last
         if len(updates) == 0:
@@ -198,18 +212,18 @@ class Accumulating(Aggregate):
 
 
 def nulls(types: Sequence[pa.DataType], rows: int) -> list[pa.Array]:
-    """The accumulators of ``rows`` new groups."""
+    """Return the accumulators of ``rows`` new groups: nulls."""
     return [pa.nulls(rows, type_) for type_ in types]
 
 
 def valid(array: pa.Array) -> Mask:
-    """Which elements are not null: bool[n]."""
+    """Find the elements that are not null: bool[n]."""
     if array.null_count == 0:
         return np.ones(len(array), dtype=np.bool_)
     return array.is_valid().to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
 def numbers(column: pa.Array) -> Ints:
-    """An integer column as int64[n], 0 for null."""
+    """Convert an integer column to int64[n], 0 for null."""
     filled = column.fill_null(0) if column.null_count else column
     return filled.to_numpy(zero_copy_only=False).astype(np.int64)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""collect_list, collect_set and the last row of a group."""
+"""collect_list, collect_set, and the last row of a group."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ from dovetail.arrays.search import expand
 
 @dataclass(frozen=True)
 class CollectList(Listing):
-    """The values that are not null, in the order in which they came; empty where there are none.
-    A row that is retracted takes the first value with it that is equal to its own.
+    """The values that are not null, in the order of arrival; an empty list if there are none. A
+    retracted row removes the first value that equals its own.
 
-    ``values``: the type of the column. Accumulator: the list. ``scan`` makes a list for each
-    update, so what it returns grows with the square of a group's updates.
+    The accumulator is the list. ``scan`` builds a list for each update, so its output grows with
+    the square of a group's updates.
     """
 
     values: pa.DataType
+    """The type of the column."""
 
     ordered = False
 
@@ -46,16 +47,16 @@ class CollectList(Listing):
 
     @property
     def reads(self) -> Literal["all"]:
-        """All."""
+        """The whole list."""
         return "all"
 
     @property
     def result(self) -> pa.DataType:
-        """A list of the column's type."""
+        """The list of the column's type."""
         return list_of(self.values)
 
     def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
-        """The list after each update."""
+        """Return the list after each update."""
         listed = self.listed(values)
         held = _held(updates, initial[0], listed)
         if updates.retracted.any():
@@ -70,55 +71,55 @@ class CollectList(Listing):
         return lists_of(size, held.pool.take(pa.array(held.row[which])))
 
     def traced(self, updates: Updates, initial: Columns, values: Columns) -> Traced:
-        """The lists after the last updates."""
+        """Return the lists after the last updates."""
         held = _held(updates, initial[0], self.listed(values))
         size = np.bincount(held.group[held.stays], minlength=updates.groups)
         row = held.row[held.stays]
         return Traced([lists_of(size, held.pool.take(pa.array(row)))], row, row)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """The left's list, then the right's. (Where rows have left the right side, an equal value
-        of the left's would have gone in their place: the values are the same, the order is not.)
+        """Append the right list to the left one. A row that left the right side may have equalled a
+        value of the left, which would have gone instead. So the merged values are right, but their
+        order may differ.
         """
         group, added = elements(right[0])
         updates = Updates(group, len(left[0]), np.zeros(len(group), dtype=np.bool_))
         return self.after(updates, left, [added])
 
     def results(self, state: Columns) -> pa.Array:
-        """The lists."""
+        """Return the lists, empty for null."""
         return _no_nulls(state[0])
 
 
 @dataclass(frozen=True)
 class LastRow(CollectList):
-    """Of the rows of a group the one that came last, as a struct (``values``); null where there is
-    none. ``unique``: a batch may leave one at most, of a group whose columns have the names
-    ``key``; in between there may be more.
-    """
+    """The group's row that came last, as a struct; null if there is none."""
 
     unique: bool
+    """A batch may leave at most one row in a group; within the batch there may be more."""
     key: tuple[str, ...]
+    """The names of the columns by which rows are grouped."""
 
     @property
     def result(self) -> pa.DataType:
-        """A row."""
+        """The row's type."""
         return self.values
 
     def listed(self, values: Columns) -> pa.Array:
-        """The rows."""
+        """Return the rows as structs."""
         return pa.StructArray.from_arrays(list(values), fields=list(self.values))
 
     def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
-        """The last row after each update."""
+        """Return the last row after each update."""
         return _last(super().scan(updates, initial, values))
 
     def results(self, state: Columns) -> pa.Array:
-        """The last row of each list."""
+        """Return the last row of each list, null for an empty one."""
         return _last(state[0])
 
 
 def _last(lists: pa.Array) -> pa.Array:
-    """The last element of each list, null where it has none."""
+    """Return the last element of each list, null for an empty list."""
     size = sizes(lists)
     end = np.cumsum(size)
     return lists.flatten().take(pa.array(end - 1, mask=size == 0))
@@ -126,20 +127,33 @@ def _last(lists: pa.Array) -> pa.Array:
 
 @dataclass(frozen=True)
 class _Held:
-    """The elements of all lists, by (group, time): ``row``: int64[m], the element in ``pool``;
-    ``first``, ``end``: int64[m], the updates during which its list has it; ``stays``: bool[m],
-    whether it is there after the last one.
+    """The m elements of all lists, by (group, time). The list of an update holds the elements whose
+    span covers it.
+
+    | update | row       | span of the row's element | list after the update |
+    |--------|-----------|---------------------------|-----------------------|
+    | 0      | x         | 0 to 3                    | x                     |
+    | 1      | y         | 1 to 4                    | x, y                  |
+    | 2      | x         | 2 to 4                    | x, y, x               |
+    | 3      | retract x | none                      | y, x                  |
     """
 
     pool: pa.Array
     row: Ints
+    """int64[m]: the element's index in ``pool``."""
     group: Ints
     first: Ints
+    """int64[m]: the first update whose list has the element."""
     end: Ints
+    """int64[m]: the exclusive end of these updates."""
     stays: Mask
+    """bool[m]: the element is there after the last update."""
 
 
 def _held(updates: Updates, stored: pa.Array, values: pa.Array) -> _Held:
+    """Build the elements from the ``stored`` lists and the batch's ``values``; nulls are left
+    out.
+    """
     old_group, old = elements(stored)
     update = np.flatnonzero(valid(values))
     pool = pa.concat_arrays([old, values.take(pa.array(update))])
@@ -160,7 +174,9 @@ def _held(updates: Updates, stored: pa.Array, values: pa.Array) -> _Held:
 
 
 def _pairs(place: Ints, gone: Mask) -> tuple[Ints, Ints]:
-    """The k-th row that is added at a place, with the k-th one that is taken from there."""
+    """Pair the k-th row added at a place with the k-th row taken from that place: (added,
+    taken).
+    """
     added, taken = np.flatnonzero(~gone), np.flatnonzero(gone)
     added = added[stable_argsort(place[added])]
     taken = taken[stable_argsort(place[taken])]
@@ -173,50 +189,51 @@ def _pairs(place: Ints, gone: Mask) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True)
 class CollectSet(Listing):
-    """The distinct values that are not null, in ascending order where their type has one
-    (``arrays.ordering``), otherwise in the order in which they came to stay. Values are equal
-    where their bits are; all NaNs are one.
+    """The distinct values that are not null. They are in ascending order if their type has one
+    (``arrays.ordering``), otherwise in the order in which they came to stay.
 
-    ``values``: the type of the column; ``retractable``: whether rows may leave. Accumulator: the
-    values and, where rows may leave, their counts (``aggregates.multiset``). ``scan`` makes a
-    list for each update, so what it returns grows with the square of a group's updates.
+    Values are equal if their bits are; all NaNs are one value. The accumulator is the values and,
+    if rows may leave, their counts (``aggregates.multiset``). ``scan`` builds a list for each
+    update, so its output grows with the square of a group's updates.
     """
 
     values: pa.DataType
+    """The type of the column."""
     retractable: bool
+    """Rows may leave."""
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """One list or two."""
+        """The list of values and, if rows may leave, the list of counts."""
         return (list_of(self.values), *[list_of(pa.int64())] * self.retractable)
 
     @property
     def ordered(self) -> bool:
-        """By value where its type has an order."""
+        """The order of the list: by value if the type has an order."""
         return is_ordered(self.values)
 
     @property
     def reads(self) -> Literal["all"]:
-        """All."""
+        """The whole list."""
         return "all"
 
     @property
     def result(self) -> pa.DataType:
-        """A list of the column's type."""
+        """The list of the column's type."""
         return list_of(self.values)
 
     @property
     def retracts(self) -> bool:
-        """Where the counts are kept."""
+        """The ability to retract rows, given by the counts."""
         return self.retractable
 
     @property
     def commutes(self) -> bool:
-        """Where the values are in their own order."""
+        """The independence of the order of rows, given if values are in their own order."""
         return is_ordered(self.values)
 
     def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
-        """The set after each update: the values whose spans hold it."""
+        """Return the set after each update: the values whose spans cover the update."""
         found = spans(updates, [initial], values[0])
         found = found.where((found.count > 0) & (found.first < found.end))
         if not self.ordered:
@@ -227,17 +244,17 @@ class CollectSet(Listing):
         return lists_of(size, found.pool.take(pa.array(found.row[which])))
 
     def traced(self, updates: Updates, initial: Columns, values: Columns) -> Traced:
-        """The sets after the last updates."""
+        """Return the sets after the last updates."""
         return self._stored(spans(updates, [initial], values[0]), updates.groups)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """The values of both, the left's first."""
+        """Merge the values of both sides, the left's first."""
         rows = len(left[0])
         none = Updates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
         return self._stored(spans(none, [left, right], pa.nulls(0, self.values)), rows).columns
 
     def results(self, state: Columns) -> pa.Array:
-        """The sets."""
+        """Return the sets, empty for null."""
         return _no_nulls(state[0])
 
     def _stored(self, found: Spans, groups: int) -> Traced:
@@ -246,5 +263,5 @@ class CollectSet(Listing):
 
 
 def _no_nulls(lists: pa.Array) -> pa.Array:
-    """The same lists, empty for null."""
+    """Return the lists with an empty list for null."""
     return lists_of(sizes(lists), lists.flatten()) if lists.null_count else lists

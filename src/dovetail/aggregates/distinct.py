@@ -1,4 +1,7 @@
-"""count_distinct: a multiset that only its updates are looked up in, and a count beside it."""
+"""count_distinct: a multiset and the number of its values.
+
+Only the values of the updates are looked up in the multiset.
+"""
 
 from __future__ import annotations
 
@@ -23,65 +26,69 @@ from dovetail.arrays.ordering import is_ordered
 
 @dataclass(frozen=True)
 class CountDistinct(Listing):
-    """How many distinct values that are not null there are. Never null. Values are equal where
-    their bits are; at any depth all NaNs are one, and zeros of either sign.
+    """The number of distinct values that are not null; never null. Values are equal if their bits
+    are. At any depth all NaNs are one value, and zeros of either sign.
 
-    ``values``: the type of the column; ``retractable``: whether rows may leave. Accumulator: the
-    values; where rows may leave, their counts (``aggregates.multiset``); how many values there are.
+    The accumulator is the values; if rows may leave, their counts (``aggregates.multiset``); and
+    the number of values.
     """
 
     values: pa.DataType
+    """The type of the column."""
     retractable: bool
+    """Rows may leave."""
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """One list or two, and a number."""
+        """The list of values, the list of counts if rows may leave, and the number."""
         lists = (list_of(self.values), *[list_of(pa.int64())] * self.retractable)
         return (*lists, pa.int64())
 
     @property
     def ordered(self) -> bool:
-        """By value where its type has an order."""
+        """The order of the list: by value if the type has an order."""
         return is_ordered(self.values)
 
     @property
     def reads(self) -> Reads:
-        """None of the values but those that are updated; without an order those may be anywhere."""
+        """The part of the list that is needed: none but the updated values. Without an order they
+        may be anywhere, so all.
+        """
         return "none" if self.ordered else "all"
 
     @property
     def result(self) -> pa.DataType:
-        """A long."""
+        """The type long."""
         return pa.int64()
 
     @property
     def retracts(self) -> bool:
-        """Where the counts are kept."""
+        """The ability to retract rows, given by the counts."""
         return self.retractable
 
     @property
     def commutes(self) -> bool:
-        """Where the values are in their own order."""
+        """The independence of the order of rows, given if values are in their own order."""
         return self.ordered
 
     def listed(self, values: Columns) -> pa.Array:
-        """The value, as all that are equal to it are stored."""
+        """Return each value in the form in which all its equals are stored."""
         return canonical(values[0])
 
     def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
-        """The number after each update."""
+        """Return the number after each update."""
         found = self._spans(updates, initial, values)
         return pa.array(_numbers(updates, initial, found))
 
     def traced(self, updates: Updates, initial: Columns, values: Columns) -> Traced:
-        """The values after the last updates, and the last numbers."""
+        """Return the values after the last updates, and the last numbers."""
         found = self._spans(updates, initial, values)
         number = numbers(initial[-1])
         number[updates.updated] = _numbers(updates, initial, found)[updates.last]
         return self._stored(found, number)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """The values of both."""
+        """Merge the values of both sides and count them."""
         rows = len(left[0])
         none = Updates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
         found = spans(none, [left[:-1], right[:-1]], pa.nulls(0, self.values))
@@ -89,7 +96,7 @@ class CountDistinct(Listing):
         return self._stored(found, np.bincount(found.group[held], minlength=rows)).columns
 
     def results(self, state: Columns) -> pa.Array:
-        """The numbers."""
+        """Return the numbers, 0 for null."""
         return state[-1].fill_null(0)
 
     def _spans(self, updates: Updates, initial: Columns, values: Columns) -> Spans:
@@ -102,7 +109,9 @@ class CountDistinct(Listing):
 
 
 def _numbers(updates: Updates, initial: Columns, found: Spans) -> Ints:
-    """How many values each group has after each update: what a span of the batch begins with."""
+    """Return the number of values in each group after each update: int64[n]. Only updates that
+    bring or remove a value change it.
+    """
     change = np.zeros(len(updates), np.int64)
     own = found.row >= len(initial[0].flatten())
     change[found.first[own & found.came]] = 1

@@ -1,9 +1,15 @@
 """Exact sums of longs and decimals, as columns of limbs.
 
-A number is a list of int64 columns, its *limbs*, 32 bits each and the lowest first: the number is
-the sum of ``limb[i] * 2**(32 * i)``. It is *normal* when all but the last are within 0..2**32-1;
-the last one is signed and keeps what is left. Limbs can be added up column by column, billions of
-them, before they need to be normal again.
+A number is a list of int64 columns, its *limbs*, of 32 bits each, the lowest first: the sum of
+``limb[i] * 2**(32 * i)``. It is *normal* if all limbs but the last are within 0..2**32-1. The last
+limb is signed and holds the rest. Billions of numbers can be added limb by limb before the result
+must be made normal.
+
+| number    | limbs             | normal              |
+|-----------|-------------------|---------------------|
+| 5         | 5, 0              | yes                 |
+| -1        | 2**32 - 1, -1     | yes                 |
+| -1 + 5    | 2**32 + 4, -1     | no: 4, 0 is         |
 """
 
 from __future__ import annotations
@@ -21,16 +27,16 @@ Limbs = list[Ints]
 _BITS = 32
 _LOW = (1 << _BITS) - 1
 _LONG_DIGITS = 18
-"""Decimals of so many digits fit a long."""
+"""The most digits of a decimal that always fits a long."""
 
 
 def limb_count(type_: pa.DataType) -> int:
-    """How many limbs the values of an integer or decimal type have."""
+    """Return the number of limbs of an integer or decimal type: 2 or 4."""
     return 4 if pa.types.is_decimal(type_) and type_.precision > _LONG_DIGITS else 2
 
 
 def limbs_of(values: pa.Array) -> Limbs:
-    """The limbs of an integer or decimal column, zeros for null."""
+    """Return the limbs of an integer or decimal column, zeros for null."""
     if not pa.types.is_decimal(values.type):
         return _split(numbers(values))
     words = _words(values)
@@ -42,7 +48,7 @@ def limbs_of(values: pa.Array) -> Limbs:
 
 
 def normal(limbs: Sequence[Ints]) -> Limbs:
-    """The same numbers, normal."""
+    """Return the same numbers in normal form."""
     carried, carry = [], np.int64(0)
     for limb in limbs[:-1]:
         limb = limb + carry
@@ -52,20 +58,20 @@ def normal(limbs: Sequence[Ints]) -> Limbs:
 
 
 def to_longs(limbs: Limbs) -> tuple[Ints, Mask]:
-    """Normal numbers of two limbs as int64[n], and which of them fit."""
+    """Convert normal numbers of two limbs to int64[n], with a mask of those that fit."""
     low, high = limbs
     return (high << _BITS) | low, (high >= -(1 << 31)) & (high < 1 << 31)
 
 
 def to_doubles(limbs: Limbs) -> npt.NDArray[np.float64]:
-    """Normal numbers of two limbs as float64[n], rounded once where they are below 2**84."""
+    """Convert normal numbers of two limbs to float64[n]. They are rounded once if below 2**84."""
     low, high = limbs
     return high.astype(np.float64) * float(1 << _BITS) + low.astype(np.float64)
 
 
 def to_decimals(limbs: Limbs, type_: pa.DataType, present: Mask) -> tuple[pa.Array, Mask]:
-    """Normal numbers as unscaled decimals of ``type_``, null where not ``present``, and which fit
-    its precision.
+    """Convert normal numbers to unscaled decimals of ``type_``, null where not ``present``. The
+    second result is a mask of those that fit the precision.
     """
     limbs = _extended(limbs, 4)
     magnitude, _ = _magnitude(limbs)
@@ -73,14 +79,14 @@ def to_decimals(limbs: Limbs, type_: pa.DataType, present: Mask) -> tuple[pa.Arr
     words = np.empty((len(limbs[0]), 2), dtype=np.int64)
     words[:, 0] = limbs[0] | (limbs[1] << _BITS)
     words[:, 1] = limbs[2] | (limbs[3] << _BITS)
-    validity = pa.array(present).buffers()[1]  # bits, as validity is
+    validity = pa.array(present).buffers()[1]  # a bitmap, as Arrow wants
     return pa.Array.from_buffers(type_, len(words), [validity, pa.py_buffer(words)]), fits
 
 
 def quotients(limbs: Limbs, factor: int, divisor: Ints) -> Limbs:
-    """``limbs * factor / divisor`` in whole numbers, rounded half away from zero (HALF_UP).
+    """Return ``limbs * factor / divisor`` in whole numbers, rounded half away from zero (HALF_UP).
 
-    ``limbs``: normal; ``factor``: up to 2**16; ``divisor``: int64[n] from 1 to 2**47.
+    ``limbs``: normal. ``factor``: up to 2**16. ``divisor``: int64[n] from 1 to 2**47.
     """
     magnitude, negative = _magnitude(limbs)
     wider = _extended(magnitude, len(limbs) + 1)
@@ -92,11 +98,11 @@ def quotients(limbs: Limbs, factor: int, divisor: Ints) -> Limbs:
 
 
 def long_division(dividend: Limbs, divisor: Ints, bits: int) -> tuple[Limbs, Ints]:
-    """Digit by digit of ``bits`` bits, 16 or 32: quotient and remainder of normal numbers, none
-    negative, by divisors that leave so many bits of a long.
+    """Divide normal, non-negative numbers digit by digit: (quotient, remainder). A digit has
+    ``bits`` bits, 16 or 32; divisors must leave that many bits of a long free.
 
-    A quotient of doubles is at most one off, which the remainder tells. (Long integers are divided
-    one by one, several times slower.)
+    A quotient of doubles is at most one off, and the remainder corrects it. Division of long
+    integers would be several times slower.
     """
     by = divisor.astype(np.float64)
     remainder = np.zeros_like(divisor)
@@ -106,7 +112,7 @@ def long_division(dividend: Limbs, divisor: Ints, bits: int) -> tuple[Limbs, Int
         for shift in range(_BITS - bits, -1, -bits):
             digit = (limb >> shift) & ((1 << bits) - 1)
             near = (remainder * float(1 << bits) + digit) / by
-            digit = (remainder << bits) + digit  # may wrap round, the difference does not
+            digit = (remainder << bits) + digit  # may overflow, the difference does not
             found = near.astype(np.int64)
             remainder = digit - found * divisor
             off = (remainder >= divisor).astype(np.int64) - (remainder < 0)
@@ -117,11 +123,12 @@ def long_division(dividend: Limbs, divisor: Ints, bits: int) -> tuple[Limbs, Int
 
 
 def _split(longs: Ints) -> Limbs:
+    """Split longs into two limbs."""
     return [longs & _LOW, longs >> _BITS]
 
 
 def _words(values: pa.Array) -> npt.NDArray[np.int64]:
-    """The two 64-bit words of each decimal, the lower first."""
+    """Return the two 64-bit words of each decimal, the lower first: int64[n, 2]."""
     if not pa.types.is_decimal128(values.type):
         values = values.cast(pa.decimal128(values.type.precision, values.type.scale))
     stored = np.frombuffer(values.buffers()[1] or b"", np.int64).reshape(-1, 2)
@@ -129,18 +136,19 @@ def _words(values: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _extended(limbs: Limbs, count: int) -> Limbs:
+    """Return the numbers with ``count`` limbs, normal."""
     zeros = [np.zeros_like(limbs[0])] * (count - len(limbs))
     return normal([*limbs, *zeros])
 
 
 def _magnitude(limbs: Limbs) -> tuple[Limbs, Mask]:
-    """The numbers without their sign, normal, and which are negative."""
+    """Return the absolute values, normal, and a mask of the negative numbers."""
     negative = limbs[-1] < 0
     return normal([np.where(negative, -limb, limb) for limb in limbs]), negative
 
 
 def _below(magnitude: Limbs, bound: int) -> Mask:
-    """Which normal numbers, none negative, are below ``bound``."""
+    """Find the normal, non-negative numbers below ``bound``: bool[n]."""
     below = np.zeros(len(magnitude[0]), dtype=np.bool_)
     for place, limb in enumerate(magnitude):
         top = place == len(magnitude) - 1

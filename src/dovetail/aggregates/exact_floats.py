@@ -1,12 +1,13 @@
-"""Exact sums of doubles, and what they and their quotients round to.
+"""Exact sums of doubles, and the doubles to which sums and quotients round.
 
-Every finite double is a whole multiple of 2**-1074, so a sum of them is a whole number, too long
-for a column. It is held as limbs, 32 bits each: the number is the sum of ``limb * 2**(32 * i)`` for
-the numbers i of its limbs, -34..33. Only the limbs between a batch's smallest and largest bits are
-there, so most sums have three or four.
+Every finite double is a whole multiple of 2**-1074, so a sum of doubles is a whole number, too long
+for one column. It is held as limbs of 32 bits: the sum of ``limb * 2**(32 * i)``, where the number
+i of a limb is from -34 to 33. Only the limbs between a batch's smallest and largest bits exist, so
+most sums have three or four.
 
-Stored, a sum is the number of its lowest limb and a list of 32-bit words in two's complement, the
-lowest first, as short as can be: equal sums are stored alike, zero as an empty list.
+A stored sum is the number of its lowest limb and a list of 32-bit words in two's complement, the
+lowest first. The list is as short as possible, so equal sums are stored alike; zero is an empty
+list.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ STORED = (pa.int16(), list_of(pa.int32()))
 _BITS = 32
 _LOW = (1 << _BITS) - 1
 _BLOCK = 1 << 15
-"""So many sums are worked on at a time: their limbs stay within a processor's cache."""
+"""The number of sums that are worked on at a time, so that their limbs stay in the processor's
+cache.
+"""
 _TINY = -30
-"""The powers of two of limbs below this one, or their inverses, are no normal doubles."""
+"""The lowest limb number whose power of two, and its inverse, are normal doubles."""
 _TINY_SCALE = 10
 _LEAST_EXPONENT = -1074
 _NORMAL_EXPONENT = -1022
@@ -42,32 +45,32 @@ _NORMAL_EXPONENT = -1022
 
 @dataclass(frozen=True)
 class Limbs:
-    """n sums: ``rows``: int64[limbs, n], of any sign and size; ``lowest``: the first row's
-    number.
-    """
+    """The n sums as limbs of any sign and size."""
 
     lowest: int
+    """The number of the first row."""
     rows: Ints
+    """int64[limbs, n]."""
 
     @property
     def highest(self) -> int:
-        """The number after the last row's."""
+        """The number after that of the last row."""
         return self.lowest + len(self.rows)
 
     def within(self, lowest: int, highest: int) -> Ints:
-        """The rows of a wider range, a copy."""
+        """Return the rows of a wider range as a copy, zeros outside."""
         rows = np.zeros((highest - lowest, self.rows.shape[1]), np.int64)
         if len(self.rows):
             rows[self.lowest - lowest : self.highest - lowest] = self.rows
         return rows
 
     def last(self) -> Limbs:
-        """The last sum."""
+        """Return the last sum."""
         return Limbs(self.lowest, self.rows[:, -1:].copy())
 
 
 def sums_after_each(updates: Updates, stored: Columns, summands: Floats) -> Iterator[Limbs]:
-    """The sum of each group's summands up to each update, over its ``stored`` one, some updates at
+    """Return each group's sum after each update, its ``stored`` sum included, a block of updates at
     a time.
     """
     carried = None
@@ -88,7 +91,7 @@ def sums_after_each(updates: Updates, stored: Columns, summands: Floats) -> Iter
 
 
 def sums_at_the_end(updates: Updates, stored: Columns, summands: Floats) -> list[pa.Array]:
-    """The stored sums after the last update of each group that has one."""
+    """Return the stored sums after the last update of each group that has one."""
     parts: list[list[pa.Array]] = []
     carried = None
     for block in _blocks(updates):
@@ -103,7 +106,7 @@ def sums_at_the_end(updates: Updates, stored: Columns, summands: Floats) -> list
 
 
 def added(left: Columns, right: Columns) -> list[pa.Array]:
-    """Stored sums added, row by row."""
+    """Add stored sums row by row."""
     parts = [_store(_added(a, b)) for a, b in zip(loaded(left), loaded(right), strict=True)]
     if not parts:
         return list(left)
@@ -111,13 +114,13 @@ def added(left: Columns, right: Columns) -> list[pa.Array]:
 
 
 def loaded(stored: Columns) -> Iterator[Limbs]:
-    """Stored sums, some at a time."""
+    """Load stored sums, a block at a time."""
     for start in range(0, len(stored[0]), _BLOCK):
         yield _load(*(column.slice(start, _BLOCK) for column in stored))
 
 
 def to_nearest(limbs: Limbs) -> Floats:
-    """The nearest doubles, of two that are as near the even one; infinite beyond the largest."""
+    """Return the nearest doubles: the even one on a tie, infinite beyond the largest double."""
     magnitude, negative = _magnitude(limbs)
     rows, top, sticky = _window(magnitude, 3)
     result = _rounded(rows, limbs.lowest + top, sticky)
@@ -125,7 +128,9 @@ def to_nearest(limbs: Limbs) -> Floats:
 
 
 def to_quotients(limbs: Limbs, divisor: Ints) -> Floats:
-    """The doubles nearest to the sums divided by whole numbers from 1 to 2**47."""
+    """Return the doubles nearest to the sums divided by ``divisor``, whole numbers from 1 to
+    2**47.
+    """
     magnitude, negative = _magnitude(limbs)
     small = int(divisor.max(initial=1)) <= _LOW
     rows, top, sticky = _window(magnitude, 4 if small else 5)
@@ -139,25 +144,29 @@ def to_quotients(limbs: Limbs, divisor: Ints) -> Floats:
 
 @dataclass(frozen=True)
 class _Block:
-    """Some updates, ``updates``, of ``groups`` groups, one after the other of those that have any,
-    the first of them ``number``. ``group``: of each, from 0; ``first``: each group's first update
-    here; ``began``: whether the first group has updates before it; ``ends``: how many of the groups
-    have none after it.
-    """
+    """Some consecutive updates, and the groups that they belong to."""
 
     updates: slice
     group: Ints
+    """The group of each update, from 0 within the block."""
     first: Ints
+    """The first update of each group within the block."""
     number: int
+    """The index of the first group in ``Updates.updated``."""
     began: bool
+    """The first group has updates before the block."""
     ends: int
+    """The number of groups that have no updates after the block."""
 
     @property
     def groups(self) -> int:
+        """The number of groups in the block."""
         return len(self.first)
 
     def initial(self, updates: Updates, stored: Columns, carried: Limbs | None) -> Limbs:
-        """What its groups' sums begin with, ``carried`` that of the first if it ``began``."""
+        """Return the sum before the block of each group; ``carried`` is that of the first group if
+        it ``began``.
+        """
         updated = updates.updated[self.number : self.number + self.groups]
         begin, end = int(updated[0]), int(updated[-1]) + 1
         if end - begin == len(updated):
@@ -174,7 +183,7 @@ class _Block:
 
 
 def _blocks(updates: Updates) -> Iterator[_Block]:
-    """The updates, some at a time."""
+    """Cut the updates into blocks."""
     number = -1
     for start in range(0, len(updates), _BLOCK):
         stop = min(start + _BLOCK, len(updates))
@@ -196,7 +205,7 @@ def _blocks(updates: Updates) -> Iterator[_Block]:
 
 
 def _split(values: Floats) -> Limbs:
-    """The limbs of finite doubles, each of its value's sign: taken off from the largest down."""
+    """Split finite doubles into limbs with the sign of their double, from the largest limb down."""
     rest = values.copy()
     taken: dict[int, Ints] = {}
     scaled = 0
@@ -220,18 +229,21 @@ def _split(values: Floats) -> Limbs:
 
 
 def _range(left: Limbs, right: Limbs) -> tuple[int, int]:
-    """The numbers of the limbs that either has."""
+    """Return the (lowest, exclusive highest) limb number of two sums together."""
     some = [limbs for limbs in (left, right) if len(limbs.rows)] or [left]
     return min(limbs.lowest for limbs in some), max(limbs.highest for limbs in some)
 
 
 def _added(left: Limbs, right: Limbs) -> Limbs:
+    """Add two sums of n rows."""
     lowest, highest = _range(left, right)
     return Limbs(lowest, left.within(lowest, highest) + right.within(lowest, highest))
 
 
 def _normal(limbs: Limbs) -> tuple[Ints, Mask]:
-    """The numbers in two's complement, with one limb more, and which are negative."""
+    """Return the numbers in two's complement, with one limb more, and a mask of the negative
+    ones.
+    """
     count, n = limbs.rows.shape
     normal = np.empty((count + 1, n), np.int64)
     carry = np.zeros(n, np.int64)
@@ -244,7 +256,9 @@ def _normal(limbs: Limbs) -> tuple[Ints, Mask]:
 
 
 def _magnitude(limbs: Limbs) -> tuple[Ints, Mask]:
-    """The numbers without their sign, each limb within 0..2**32-1, and which are negative."""
+    """Return the absolute values, each limb within 0..2**32-1, and a mask of the negative
+    numbers.
+    """
     rows, negative = _normal(limbs)
     if negative.any():
         rows ^= negative * np.int64(_LOW)
@@ -257,7 +271,7 @@ def _magnitude(limbs: Limbs) -> tuple[Ints, Mask]:
 
 
 def _load(position: pa.Array, words: pa.Array) -> Limbs:
-    """Stored sums, whose last limb is signed."""
+    """Load stored sums. Their last limb is signed."""
     size = sizes(words)
     some = np.flatnonzero(size)
     if len(some) == 0:
@@ -275,7 +289,7 @@ def _load(position: pa.Array, words: pa.Array) -> Limbs:
 
 
 def _store(limbs: Limbs) -> list[pa.Array]:
-    """Sums as they are stored."""
+    """Convert sums to their stored columns."""
     rows, negative = _normal(limbs)
     beyond = negative * np.int64(_LOW)
     n = len(negative)
@@ -286,7 +300,7 @@ def _store(limbs: Limbs) -> list[pa.Array]:
         differs = row != beyond
         np.copyto(high, number, where=differs)
         sign = np.where(differs, row >> (_BITS - 1) != 0, sign)
-    # One word more where the last one's own sign is not the number's.
+    # One word more if the sign bit of the last word is not the number's sign.
     end = np.where(high < low, low, high + (sign != negative)) + 1
     empty = low == len(rows)
     low[empty] = end[empty] = 0
@@ -297,8 +311,8 @@ def _store(limbs: Limbs) -> list[pa.Array]:
 
 
 def _window(magnitude: Ints, size: int) -> tuple[list[Ints], Ints, Mask]:
-    """The first limb that is not zero and those below it, ``size`` in all, the lowest first; the
-    row of the first one; and whether any limb below them is not zero.
+    """Return ``size`` limbs, the lowest first: the highest that is not zero and those below it.
+    Also return the row of that limb, and a mask of numbers with anything below the window.
     """
     limbs, n = magnitude.shape
     top, bottom = np.zeros(n, np.int64), np.full(n, limbs)
@@ -318,10 +332,10 @@ def _window(magnitude: Ints, size: int) -> tuple[list[Ints], Ints, Mask]:
 
 
 def _rounded(rows: list[Ints], number: Ints, sticky: Mask) -> Floats:
-    """Doubles from three limbs each, the lowest first and the last not zero unless all are, that
-    has this number; ``sticky``: whether there is more below them.
+    """Round three limbs each to a double. ``rows`` has the lowest first, and the last is not zero
+    unless all are. ``number`` is the number of the last limb; ``sticky`` marks a rest below them.
 
-    The first 64 bits, the last of them set where anything below is, round as the whole does.
+    The first 64 bits, with the last bit set if any rest follows, round as the whole number does.
     """
     low, middle, high = (row.view(np.uint64) for row in rows)
     bits = np.maximum((rows[2].astype(np.float64).view(np.int64) >> 52) - 1022, 0)
@@ -341,7 +355,7 @@ def _rounded(rows: list[Ints], number: Ints, sticky: Mask) -> Floats:
 
 
 def _subnormal(first: npt.NDArray[np.uint64], exponent: Ints) -> Floats:
-    """``first * 2**exponent`` below the normal doubles, rounded once."""
+    """Return ``first * 2**exponent`` below the normal doubles, rounded once."""
     shift = np.minimum(_LEAST_EXPONENT - exponent - 8, 60).astype(np.uint64)
     first = (first >> np.uint64(8)) | ((first & np.uint64(255)) != 0)
     whole = first >> shift
@@ -352,5 +366,5 @@ def _subnormal(first: npt.NDArray[np.uint64], exponent: Ints) -> Floats:
 
 
 def _power(exponent: Ints) -> Floats:
-    """Two to the power of exponents of normal doubles."""
+    """Return two to the power of exponents of normal doubles."""
     return ((exponent + 1023) << 52).view(np.float64)

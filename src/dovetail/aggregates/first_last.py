@@ -1,4 +1,4 @@
-"""first and last of groups that only grow."""
+"""first and last of groups whose rows never leave."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from dovetail.aggregates.scans import any_so_far, lowest_over
 
 @dataclass(frozen=True)
 class End(Accumulating):
-    """The value of the first (or ``last``) row, a null too unless ``ignore_nulls``; null where
-    there is no such row. Rows cannot be retracted.
-
-    ``values``: the type of the column. Accumulator: the value, and whether there is one.
+    """The value of the first (or ``last``) row; null if there is no such row. Rows cannot be
+    retracted. The accumulator is the value and a flag that it exists.
     """
 
     values: pa.DataType
+    """The type of the column."""
     last: bool
+    """The value is the last row's, not the first's."""
     ignore_nulls: bool
+    """Rows whose value is null do not count."""
 
     retracts = False
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The value, and whether there is one."""
+        """The types of the value and of its flag."""
         return (self.values, pa.bool_())
 
     @property
@@ -36,25 +37,27 @@ class End(Accumulating):
         return self.values
 
     def accumulated(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """The first or last value up to each update."""
+        """Return the first or last value up to each update."""
         eligible = valid(values[0]) if self.ignore_nulls else np.ones(len(updates), np.bool_)
         return self._chosen(updates, initial, values[0], eligible)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """The left's first value, the right's last one, or the only one."""
+        """Return the left's first value or the right's last one; the only one if one side has
+        none.
+        """
         row = np.arange(len(left[0]))
         updates = Updates(row, len(row), np.zeros(len(row), dtype=np.bool_))
         return self._chosen(updates, left, right[0], _flags(right[1]))
 
     def results(self, state: Columns) -> pa.Array:
-        """The values."""
+        """Return the values."""
         return state[0]
 
     def over(
         self, first: Ints, end: Ints, order: Ints, values: Columns, places: int
     ) -> list[pa.Array]:
-        """The accumulators of the rows whose ranges ``first[i]`` up to ``end[i]`` cover each place,
-        taken in ``order``, a number per row: O(n log n).
+        """Return the accumulator of each place over the rows whose range ``first[i]`` to ``end[i]``
+        covers it: ``places`` rows. Rows are taken by ``order``, a number per row. Takes O(n log n).
         """
         eligible = valid(values[0]) if self.ignore_nulls else np.ones(len(order), np.bool_)
         row = np.flatnonzero(eligible)
@@ -69,7 +72,9 @@ class End(Accumulating):
     def _chosen(
         self, updates: Updates, initial: Columns, values: pa.Array, eligible: Mask
     ) -> list[pa.Array]:
-        """The stored value or that of the update at the end of the ``eligible`` ones."""
+        """Choose the stored value or that of the first or last ``eligible`` update, for each
+        update.
+        """
         stored = _flags(initial[1])
         present = any_so_far(updates, eligible, stored)
         found = _latest(eligible) if self.last else _first(updates, eligible)
@@ -82,13 +87,13 @@ class End(Accumulating):
 
 
 def _latest(eligible: Mask) -> Ints:
-    """The last eligible update up to each, of its group where that has one."""
+    """Return the last eligible update up to each, valid if its group has one."""
     update = np.where(eligible, np.arange(len(eligible)), -1)
     return np.maximum.accumulate(update) if len(update) else update
 
 
 def _first(updates: Updates, eligible: Mask) -> Ints:
-    """The first eligible update of each update's group, where it has one."""
+    """Return the first eligible update of each update's group, valid if the group has one."""
     at = np.flatnonzero(eligible)
     first = np.zeros(updates.groups, dtype=np.int64)
     first[updates.group[at][::-1]] = at[::-1]
@@ -96,5 +101,5 @@ def _first(updates: Updates, eligible: Mask) -> Ints:
 
 
 def _flags(column: pa.Array) -> Mask:
-    """A boolean column, false for null."""
+    """Return a boolean column as bool[n], false for null."""
     return column.fill_null(False).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
 """approx_count_distinct: a HyperLogLog sketch of 512 registers, standard error 4.6 %.
 
-Source: Flajolet et al. 2007, "HyperLogLog"; the estimate: Ertl 2017, "New cardinality estimation
-algorithms for HyperLogLog sketches" (arXiv 1702.01284), section 3, which needs neither a table of
+Sources: Flajolet et al. 2007, "HyperLogLog". The estimate follows Ertl 2017, arXiv 1702.01284, "New
+cardinality estimation algorithms for HyperLogLog sketches", section 3. It needs neither a table of
 corrections nor a rule for small counts.
 """
 
@@ -31,12 +31,12 @@ _Registers = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class ApproxCountDistinct(Aggregate):
-    """About how many distinct values that are not null there are, exact to 5 % in two of three
-    cases. Never null. Rows cannot be retracted.
+    """The approximate number of distinct values that are not null; never null. The error is within
+    5 % in two of three cases. Rows cannot be retracted.
 
-    A value's hash chooses a register, which keeps the largest *rank* that it has seen: one more
-    than the number of zeros with which another part of the hash begins. -0.0 and 0.0 are one
-    value. Accumulator: the registers, a byte each.
+    A value's hash chooses a register, which keeps the largest *rank* seen. A rank is the number of
+    leading zeros in another part of the hash, plus one. -0.0 and 0.0 are one value. The accumulator
+    is the registers, a byte each.
     """
 
     retracts = False
@@ -44,19 +44,19 @@ class ApproxCountDistinct(Aggregate):
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The registers."""
+        """The type of the registers."""
         return (pa.binary(_REGISTERS),)
 
     @property
     def result(self) -> pa.DataType:
-        """A long."""
+        """The type long."""
         return pa.int64()
 
     def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
-        """The estimate after each update.
+        """Return the estimate after each update.
 
-        A update changes one register at most, so the two sums that the estimate is made of are
-        carried along, in whole numbers; no registers are copied.
+        An update changes at most one register. So the two sums behind the estimate are carried
+        along in whole numbers, and no registers are copied.
         """
         update, register, rank = _ranked(values[0])
         place = updates.group[update] * _REGISTERS + register
@@ -77,7 +77,7 @@ class ApproxCountDistinct(Aggregate):
         return _estimate(running_sum(updates, rest, rest_0), running_sum(updates, empty, empty_0))
 
     def after(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """The registers after the last updates."""
+        """Return the registers after the last updates."""
         registers = _registers(initial[0])
         update, register, rank = _ranked(values[0])
         place = updates.group[update] * _REGISTERS + register
@@ -85,16 +85,16 @@ class ApproxCountDistinct(Aggregate):
         return [_stored(registers)]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """The larger registers."""
+        """Return the larger of each pair of registers."""
         return [_stored(np.maximum(_registers(left[0]), _registers(right[0])))]
 
     def results(self, state: Columns) -> pa.Array:
-        """The estimates."""
+        """Return the estimates."""
         return _estimate(*_sums(state[0]))
 
 
 def _ranked(values: pa.Array) -> tuple[Ints, Ints, Ints]:
-    """The updates that have a value, their registers and ranks."""
+    """Return the updates that have a value, their registers and their ranks."""
     update = np.flatnonzero(valid(values))
     values = values.take(pa.array(update))
     if pa.types.is_floating(values.type):
@@ -108,7 +108,7 @@ def _ranked(values: pa.Array) -> tuple[Ints, Ints, Ints]:
 
 
 def _registers(stored: pa.Array) -> _Registers:
-    """The registers per group, zeros where it is new: a copy."""
+    """Return a copy of the registers per group, zeros for a new group."""
     registers = np.zeros((len(stored), _REGISTERS), dtype=np.uint8)
     known = valid(stored)
     registers[known] = _bytes(stored)[known]
@@ -116,7 +116,7 @@ def _registers(stored: pa.Array) -> _Registers:
 
 
 def _bytes(stored: pa.Array) -> _Registers:
-    """The stored bytes as they lie, anything where null."""
+    """Return the stored bytes without a copy, arbitrary for null: uint8[groups, registers]."""
     if stored.null_count == len(stored):
         return np.zeros((len(stored), _REGISTERS), dtype=np.uint8)
     kept = np.frombuffer(stored.buffers()[1], np.uint8)
@@ -125,12 +125,13 @@ def _bytes(stored: pa.Array) -> _Registers:
 
 
 def _places(stored: pa.Array, place: Ints) -> Ints:
-    """Some registers, by their place in those of all groups."""
+    """Return registers by their index among those of all groups, 0 for a new group."""
     row, register = place // _REGISTERS, place % _REGISTERS
     return np.where(valid(stored)[row], _bytes(stored)[row, register], 0).astype(np.int64)
 
 
 def _stored(registers: _Registers) -> pa.Array:
+    """Return registers as a binary column."""
     type_ = pa.binary(_REGISTERS)
     return pa.Array.from_buffers(type_, len(registers), [None, pa.py_buffer(registers)])
 
@@ -140,7 +141,7 @@ _WEIGHT = np.append(0, 1 << np.arange(_RANK_MAX - 1, -1, -1, dtype=np.int64))
 
 
 def _sums(stored: pa.Array) -> tuple[Ints, Ints]:
-    """Per group the sum of the weights and the number of empty registers: int64 each."""
+    """Return each group's sum of weights and number of empty registers: int64[groups] each."""
     weights = np.zeros(len(stored), dtype=np.int64)
     empty = np.full(len(stored), _REGISTERS)
     known = np.flatnonzero(valid(stored))
@@ -153,7 +154,9 @@ def _sums(stored: pa.Array) -> tuple[Ints, Ints]:
 
 
 def _sigma(x: float) -> float:
-    """X + x**2 * 1 + x**4 * 2 + x**8 * 4 + …: what empty registers add to the harmonic sum."""
+    """Return x + x**2 * 1 + x**4 * 2 + x**8 * 4 + …, the share of empty registers in the harmonic
+    sum.
+    """
     if x == 1.0:
         return math.inf
     total, factor, previous = x, 1.0, -1.0
@@ -170,6 +173,8 @@ _ALPHA = _REGISTERS**2 / (2 * math.log(2))
 
 
 def _estimate(weights: Ints, empty: Ints) -> pa.Array:
-    """Estimates from the sums; ranks beyond the largest are too rare to be corrected for."""
+    """Return the estimates from the sums. Ranks beyond the largest are too rare to need a
+    correction.
+    """
     harmonic = weights / float(1 << _RANK_MAX) + _OF_EMPTY[empty]
     return pa.array(np.rint(_ALPHA / harmonic).astype(np.int64))

@@ -1,4 +1,4 @@
-"""min and max: of groups that only grow the value is kept, of changing ones the multiset."""
+"""min and max: the value alone for groups that only grow, a multiset for changing groups."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from dovetail.arrays.ordering import keyed
 
 @dataclass(frozen=True)
 class Extreme(Accumulating):
-    """The smallest (or ``largest``) value that is not null, null where there is none.
-
-    ``values``: the type of the column, an ordered one (``arrays.ordering``). Accumulator: the
-    value. Rows cannot be retracted.
+    """The smallest (or ``largest``) value that is not null, or null if there is none. Rows cannot
+    be retracted. The accumulator is the value.
     """
 
     values: pa.DataType
+    """The type of the column, an ordered one (``arrays.ordering``)."""
     largest: bool
 
     retracts = False
@@ -30,7 +29,7 @@ class Extreme(Accumulating):
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The value."""
+        """The type of the value."""
         return (self.values,)
 
     @property
@@ -39,7 +38,7 @@ class Extreme(Accumulating):
         return self.values
 
     def accumulated(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """The extreme after each update."""
+        """Return the extreme after each update."""
         both = keyed([initial[0], values[0]])
         had, has = valid(initial[0]), valid(values[0])
         neutral = np.iinfo(np.int64).min if self.largest else np.iinfo(np.int64).max
@@ -51,15 +50,16 @@ class Extreme(Accumulating):
         return [both.values(self._scan(updates, before, now), present)]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """The extremes of both."""
+        """Return the extremes of both sides together."""
         row = np.arange(len(left[0]))
         return self.accumulated(Updates(row, len(row), np.zeros(len(row), np.bool_)), left, right)
 
     def results(self, state: Columns) -> pa.Array:
-        """The extremes."""
+        """Return the extremes."""
         return state[0]
 
     def _scan(self, updates: Updates, before: Ints, now: Ints) -> Ints:
+        """Accumulate the keys of each group's updates, its ``before`` included."""
         operation = np.maximum if self.largest else np.minimum
         first = updates.bounds[updates.updated]
         now[first] = operation(now[first], before[updates.updated])
@@ -68,26 +68,25 @@ class Extreme(Accumulating):
 
 @dataclass(frozen=True)
 class ChangingExtreme(Listing):
-    """The smallest (or ``largest``) value that is not null of a group whose rows may leave, null
-    where there is none.
-
-    ``values``: the type of the column, an ordered one (``arrays.ordering``). Accumulator: the
-    distinct values, ascending, and their counts (``aggregates.multiset``).
+    """The smallest (or ``largest``) value that is not null of a group whose rows may leave, or
+    null. The accumulator is the distinct values, ascending, and their counts
+    (``aggregates.multiset``).
     """
 
     values: pa.DataType
+    """The type of the column, an ordered one (``arrays.ordering``)."""
     largest: bool
 
     ordered = True
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """Two lists."""
+        """The types of the two lists."""
         return (list_of(self.values), list_of(pa.int64()))
 
     @property
     def reads(self) -> Literal["first", "last"]:
-        """One end."""
+        """The end of the list that has the extreme."""
         return "last" if self.largest else "first"
 
     @property
@@ -96,7 +95,7 @@ class ChangingExtreme(Listing):
         return self.values
 
     def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
-        """The extreme after each update: the lowest of the values whose spans hold it."""
+        """Return the extreme after each update, over the values whose spans cover the update."""
         found = spans(updates, [initial], values[0])
         found = found.where((found.count > 0) & (found.first < found.end))
         nothing = np.iinfo(np.int64).max
@@ -109,17 +108,17 @@ class ChangingExtreme(Listing):
         return found.pool.take(pa.array(row[-lowest if self.largest else lowest], mask=absent))
 
     def traced(self, updates: Updates, initial: Columns, values: Columns) -> Traced:
-        """The multisets after the last updates."""
+        """Return the multisets after the last updates."""
         return stored_lists(spans(updates, [initial], values[0]), updates.groups)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """The multisets added."""
+        """Add the multisets."""
         rows = len(left[0])
         none = Updates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
         return stored_lists(spans(none, [left, right], pa.nulls(0, self.values)), rows).columns
 
     def results(self, state: Columns) -> pa.Array:
-        """The first or last value of each."""
+        """Return the first or last value of each list, null for an empty one."""
         size = sizes(state[0])
         end = np.cumsum(size)
         index = end - 1 if self.largest else end - size

@@ -1,9 +1,9 @@
-"""Which values a group has, and how often: what min, max, top, collect_set and count_distinct need
-to take rows back.
+"""Multisets: the distinct values of a group and their counts. min, max, top, collect_set and
+count_distinct need them to retract rows.
 
-A multiset is stored as a list of distinct values and a list of their counts. Within a batch each
-update of a value begins a span of updates during which the group has it so many times; nothing is
-made for the values that a update leaves alone.
+A stored multiset is a list of distinct values and a list of their counts. Within a batch each
+update of a value begins a *span*: the updates during which the group has the value that many times.
+Values without updates cost nothing per update.
 """
 
 from __future__ import annotations
@@ -38,76 +38,91 @@ Reads: TypeAlias = Literal["first", "last", "all", "none"]
 
 
 class Listing(Aggregate):
-    """An aggregate whose accumulator lists its group's values, so that it grows with the group.
+    """An aggregate whose accumulator lists its group's values, so it grows with the group.
 
-    Those columns of the accumulator that are lists come first, each as long as the first, which has
-    the values. ``ordered``: whether they are listed in their own order, otherwise in that of
-    arrival: what comes is then last; ``reads``: what of the lists a result is made from, of an end
-    so many values as ``reach`` says. What is made of some part of a list is the same as of all,
-    where the part has the values that are updated and, at that end, ``reach`` values more than
-    updates take away.
+    The accumulator's list columns come first. All are as long as the first, which has the values. A
+    part of a list gives the same result as the whole if it holds enough values. It must hold the
+    updated values and, at the end that is read, ``reach`` values more than updates remove.
     """
 
     @property
     @abstractmethod
     def ordered(self) -> bool:
-        """Whether values are listed in their own order."""
+        """The order of the lists: the values' own if True, else that of arrival, new values
+        last.
+        """
 
     @property
     @abstractmethod
     def reads(self) -> Reads:
-        """What of the lists a result is made from."""
+        """The part of the lists that a result needs."""
 
     @property
     def reach(self) -> int:
-        """How many values of an end."""
+        """The number of values that a result needs from an end of the lists."""
         return 1
 
     @abstractmethod
     def traced(self, updates: Updates, initial: Columns, values: Columns) -> Traced:
-        """The lists after the last update, and where their elements are from."""
+        """Return the lists after the last update, with the origins of their elements."""
 
     def after(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """The lists after the last update."""
+        """Return the lists after the last update."""
         return self.traced(updates, initial, values).columns
 
     def listed(self, values: Columns) -> pa.Array:
-        """What is listed of each row, null for nothing."""
+        """Return the value that each row adds to the list, null for none."""
         return values[0]
 
     def keys(self, values: Sequence[pa.Array]) -> list[Ints]:
-        """Some listed values as int64 keys, which compare as they do."""
+        """Convert listed values to int64 keys that compare as the values do."""
         return keyed(values).keys
 
 
 @dataclass(frozen=True)
 class Spans:
-    """m spans of updates in each of which a group has a value ``count`` times, by (group, value,
-    time).
+    """The m spans of updates, by (group, value, time). During a span a group has a value ``count``
+    times.
 
-    ``pool``: the values, those stored before those of the batch; ``row``, ``since``: int64[m], a
-    span's value in the pool, and where it is that it came into the group to stay until then;
-    ``value``: int64[m], a number per distinct value, or per group and value, in their order where
-    they are ``ordered``; ``first``, ``end``: int64[m], the updates; ``count``: int64[m]; ``came``,
-    ``went``, ``last``: bool[m], whether the value comes into its group with this span, whether it
-    goes with it, whether the span is the last one of its value there.
+    One group with a stored value a, and four updates:
+
+    | update    | span begun | count | flags      |
+    |-----------|------------|-------|------------|
+    | (stored)  | a, 0 to 0  | 1     | came       |
+    | 0: add a  | a, 0 to 2  | 2     |            |
+    | 1: add b  | b, 1 to 4  | 1     | came, last |
+    | 2: take a | a, 2 to 3  | 1     |            |
+    | 3: take a | a, 3 to 4  | 0     | went, last |
     """
 
     pool: pa.Array
+    """The values: the stored ones, then those of the batch."""
     row: Ints
+    """int64[m]: the index of the span's value in ``pool``."""
     since: Ints
+    """int64[m]: the index in ``pool`` with which the value came into the group to stay until the
+    span.
+    """
     group: Ints
     value: Ints
+    """int64[m]: a number per distinct value, or per group and value, ascending with the values if
+    ``ordered``.
+    """
     first: Ints
+    """int64[m]: the first update of the span."""
     end: Ints
+    """int64[m]: the exclusive end of the span."""
     count: Ints
     came: Mask
+    """bool[m]: the value comes into its group with this span."""
     went: Mask
+    """bool[m]: the value leaves its group with this span."""
     last: Mask
+    """bool[m]: the span is the last one of its value in the group."""
     ordered: bool
 
     def where(self, kept: Mask | Ints) -> Spans:
-        """Some of the spans."""
+        """Keep the selected spans."""
         return Spans(
             self.pool,
             self.row[kept],
@@ -130,11 +145,11 @@ def spans(
     values: pa.Array,
     number: Callable[[pa.Array, Ints], Ints] | None = None,
 ) -> Spans:
-    """The spans of the stored values and of those of a batch. Nulls are no values.
+    """Return the spans of stored values and of those of a batch. Null is no value.
 
-    ``stored``: multisets, one row per group each, which are added up; without counts each value
-    counts once. ``values``: one per update; ``number``: of values and their groups a number per
-    group and distinct one, from 0, in their order, where that is not the one of the type.
+    ``stored``: multisets, one row per group each, which are added up. Without counts each value
+    counts once. ``values``: one per update. ``number``: computes a number per group and distinct
+    value, from 0 and in their order; None for the order of the type.
     """
     members = [elements(lists[0]) for lists in stored]
     update = np.flatnonzero(valid(values))
@@ -165,7 +180,9 @@ def spans(
 
 
 def stored_lists(found: Spans, groups: int) -> Traced:
-    """The multisets after the last update, values in the order of the type or else of arrival."""
+    """Return the multisets after the last update. Values are in the order of their type, or else of
+    arrival.
+    """
     kept = found.where(found.last & (found.count > 0))
     if not found.ordered:
         kept = kept.where(np.lexsort((kept.since, kept.group)))
@@ -176,7 +193,9 @@ def stored_lists(found: Spans, groups: int) -> Traced:
 
 
 def classes(values: pa.Array) -> Ints:
-    """A number per distinct value, from 0, in their order where their type has one."""
+    """Return a number per distinct value, from 0: int64[n]. Numbers ascend with the values if their
+    type has an order.
+    """
     if len(values) == 0:
         return np.zeros(0, dtype=np.int64)
     if is_ordered(values.type):
@@ -191,22 +210,22 @@ def classes(values: pa.Array) -> Ints:
 
 
 def elements(lists: pa.Array) -> tuple[Ints, pa.Array]:
-    """All elements of a column of lists: which row each is in, and the elements."""
+    """Return all elements of a column of lists: the row of each, and the elements."""
     return np.repeat(np.arange(len(lists)), sizes(lists)), lists.flatten()
 
 
 def sizes(lists: pa.Array) -> Ints:
-    """How many elements each list has, 0 for null."""
+    """Return the length of each list, 0 for null."""
     return numbers(pc.list_value_length(lists))
 
 
 def list_of(element: pa.DataType) -> pa.DataType:
-    """The type of a list of values, with its elements named as Spark names them."""
+    """Return the type of a list of values, its elements named as Spark names them."""
     return pa.list_(pa.field("element", element))
 
 
 def lists_of(size: Ints, values: pa.Array) -> pa.Array:
-    """Build lists of these sizes from elements that lie one after the other."""
+    """Build lists of the given sizes from consecutive elements."""
     end = np.cumsum(size)
     if len(end) and end[-1] > _LIST_END_MAX:
         raise AggregateError(
@@ -218,7 +237,7 @@ def lists_of(size: Ints, values: pa.Array) -> pa.Array:
 
 
 def _counts(place: Ints, change: Ints) -> tuple[Mask, Ints]:
-    """Where a new place begins, and the sum of its changes so far."""
+    """Mark the first entry of each place, and sum the changes of each place so far."""
     new = np.ones(len(place), dtype=np.bool_)
     new[1:] = place[1:] != place[:-1]
     start = np.flatnonzero(new)

@@ -1,7 +1,7 @@
-"""A long list in parts: which of them a batch needs, and how it is cut.
+"""Long lists in parts: the parts that a batch needs, and the cutting of lists.
 
-The parts of a group's list, one after the other, are the list. Most are between half of
-``PART_MAX`` and that long; values that leave make them shorter.
+The parts of a group's list, one after the other, are the list. A part holds at most ``PART_MAX``
+values, usually about half of that or more. Parts from which values leave become shorter.
 """
 
 from __future__ import annotations
@@ -15,37 +15,39 @@ from dovetail.aggregates.aggregate import Ints, Mask
 from dovetail.arrays.search import bisect, expand
 
 PART_MAX = 1024
-"""A list up to this length is not cut."""
+"""The length up to which a list is not cut."""
 _SPARSE = 16
-"""Parts are put together where they are on average shorter than ``PART_MAX`` by this factor."""
+"""The factor for sparse lists: parts are joined if they are on average shorter than ``PART_MAX`` by
+it.
+"""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """p parts of the lists of some groups, by (group, place in the list).
-
-    ``group``, ``size``: int64[p]; ``start``: int64[groups + 1], where each group's parts begin.
-    """
+    """The p parts of some groups' lists, by (group, place in the list)."""
 
     group: Ints
     size: Ints
+    """int64[p]: the number of values in each part."""
     start: Ints
+    """int64[groups + 1]: the first part of each group, and p."""
 
     @classmethod
     def of(cls, group: Ints, size: Ints, groups: int) -> Layout:
-        """The layout of parts that lie by group."""
+        """Build the layout of parts that lie by group."""
         return cls(group, size, np.searchsorted(group, np.arange(groups + 1)))
 
     @property
     def parts(self) -> Ints:
-        """How many parts each group has: int64[groups]."""
+        """The number of parts of each group: int64[groups]."""
         return np.diff(self.start)
 
     def apart(self, updates: Ints, taken: Ints) -> Mask:
-        """The groups of which a batch updates few values, so that it works on their parts: fewer
-        than they have parts, and those do not become sparse.
+        """Find the groups in which a batch updates so few values that it works on their parts:
+        bool[groups]. Their updates are fewer than their parts, and the parts do not become sparse.
 
-        ``updates``, ``taken``: int64[groups], how many rows come or go, and how many of them go.
+        ``updates``: int64[groups], the rows that come or go. ``taken``: int64[groups], the rows
+        that go.
         """
         rows = np.append(0, np.cumsum(self.size))
         total = rows[self.start[1:]] - rows[self.start[:-1]]
@@ -54,20 +56,20 @@ class Layout:
         return apart
 
     def homes(self, first: Ints, group: Ints, value: Ints) -> Ints:
-        """The part to which each of some values belongs: the last one that begins with no larger
-        one, or the group's first. ``first``: int64[p], what each part begins with.
+        """Return the part to which each value belongs: the last one that begins with no larger
+        value, or the group's first. ``first``: int64[p], the value with which each part begins.
         """
         start = self.start[group]
         home = bisect(first, start, self.start[group + 1], value, right=True) - 1
         return np.maximum(home, start)
 
     def last(self, group: Ints) -> Ints:
-        """The last part of each of these groups."""
+        """Return the last part of each of these groups."""
         last: Ints = self.start[group + 1] - 1
         return last
 
     def at_end(self, end: Literal["first", "last"], wanted: Ints) -> Mask:
-        """The parts at one end of their lists that have ``wanted`` values together, or are the
+        """Find the parts at one end of their list that together hold ``wanted`` values, or the
         whole list: bool[p]. ``wanted``: int64[groups].
         """
         rows = np.append(0, np.cumsum(self.size))
@@ -80,13 +82,14 @@ class Layout:
 
 
 def is_long(size: Ints) -> Mask:
-    """Which lists are cut."""
+    """Say for each list whether it is cut: bool[n]."""
     long: Mask = size > PART_MAX
     return long
 
 
 def cut(size: Ints) -> tuple[Ints, Ints, Ints]:
-    """Runs of values as parts: per part which run it is of, the how manieth, and its size.
+    """Cut runs of values into parts: the run of each part, its ordinal within the run, and its
+    size.
 
     >>> [column.tolist() for column in cut(np.array([3, 2048 + 1]))]
     [[0, 1, 1, 1, 1, 1], [0, 0, 1, 2, 3, 4], [3, 409, 410, 410, 410, 410]]

@@ -8,13 +8,13 @@ import pyarrow as pa
 from dovetail.aggregates.aggregate import Aggregate, Columns, Ints, Mask, Updates, nulls
 
 _SHORT = 64
-"""Segments up to this length are scanned together, longer ones each for itself."""
+"""The length up to which segments are scanned together; each longer one is scanned by itself."""
 
 
 def running_sum(updates: Updates, summands: Ints, initial: Ints) -> Ints:
-    """The sum of each group's summands up to each update, over its ``initial``: int64[n].
+    """Return the sum of each group's summands up to each update, ``initial`` included: int64[n].
 
-    One cumulative sum over all: it may wrap round, the differences do not.
+    One cumulative sum over all groups may overflow; the differences that are returned do not.
     """
     total = np.zeros(len(summands) + 1, dtype=np.int64)
     np.cumsum(summands, out=total[1:])
@@ -23,18 +23,20 @@ def running_sum(updates: Updates, summands: Ints, initial: Ints) -> Ints:
 
 
 def any_so_far(updates: Updates, flags: Mask, initial: Mask) -> Mask:
-    """Whether a flag was set in the group up to each update, or ``initial`` is: bool[n]."""
+    """Say for each update whether a flag was set in its group so far, or ``initial`` is:
+    bool[n].
+    """
     update = np.arange(len(flags))
     latest = np.maximum.accumulate(np.where(flags, update, -1)) if len(flags) else update
     return (latest >= updates.bounds[updates.group]) | initial[updates.group]
 
 
 def scan(operation: np.ufunc, start: Ints, values: Ints) -> Ints:
-    """``operation`` accumulated within each segment.
+    """Accumulate ``operation`` within each segment: int64[n].
 
-    ``start``: where segments begin, ascending, the first at 0. Segments of up to 64 elements
-    advance together, one element a step, and each longer one is accumulated for itself. So there
-    are at most 64 steps and n/64 calls.
+    ``start``: the first index of each segment, ascending from 0. Segments of up to 64 elements
+    advance together, one element a step. Each longer one is accumulated by itself. So there are at
+    most 64 steps and n/64 calls.
 
     >>> scan(np.maximum, np.array([0, 2]), np.array([2, 1, 3, 4])).tolist()
     [2, 2, 3, 4]
@@ -53,12 +55,17 @@ def scan(operation: np.ufunc, start: Ints, values: Ints) -> Ints:
     return scanned
 
 
+# Ranges 0 to 4 with value 7 and 2 to 3 with value 5, over five places; ``.`` is ``nothing``::
+#
+#     power 4   7 . . . .    the entry at i stands for the places i to i + 4
+#     power 2   7 . 7 . .    handed to both halves
+#     power 1   7 7 5 7 .    handed down again; the range 2 to 3 adds its 5
 def lowest_over(first: Ints, end: Ints, values: Ints, places: int, nothing: int) -> Ints:
-    """The smallest value of the ranges ``first[i]`` up to ``end[i]`` that cover each place, or
-    ``nothing``, which no value exceeds: int64[places].
+    """Return the smallest value of the ranges ``first[i]`` to ``end[i]`` that cover each place:
+    int64[places]. A place without a range gets ``nothing``, which no value exceeds.
 
-    A range is covered by two overlapping ones of the largest power of two that fits. The powers are
-    gone through from the longest down, each handing what it has to the two halves: O(n log n).
+    A range is covered by two overlapping ranges of the largest power of two that fits. Powers are
+    visited from the longest down; each hands its values to its two halves: O(n log n).
 
     >>> lowest_over(np.array([0, 2]), np.array([4, 3]), np.array([7, 5]), 5, 9).tolist()
     [7, 7, 5, 7, 9]
@@ -80,8 +87,8 @@ def lowest_over(first: Ints, end: Ints, values: Ints, places: int, nothing: int)
 
 
 def first_over(first: Ints, end: Ints, places: int, n: int) -> tuple[Ints, Ints]:
-    """The first ``n`` of the ranges ``first[i]`` up to ``end[i]``, none empty, that cover each
-    place, in pairs: the place, ascending, and i, ascending at each.
+    """Find the first ``n`` ranges ``first[i]`` to ``end[i]`` that cover each place: pairs (place,
+    i). Places are ascending, and i is ascending within a place. No range may be empty.
 
     The places are the leaves of a tree, as in ``fold_over``: O(n log n) for each of the ``n``.
 
@@ -108,11 +115,11 @@ def first_over(first: Ints, end: Ints, places: int, n: int) -> tuple[Ints, Ints]
 def fold_over(
     kernel: Aggregate, first: Ints, end: Ints, values: Columns, places: int
 ) -> list[pa.Array]:
-    """The accumulators of the rows whose ranges ``first[i]`` up to ``end[i]`` cover each place, in
-    whatever order: ``places`` rows. ``kernel`` must not mind (``commutes``).
+    """Return the accumulator of each place over the rows whose range ``first[i]`` to ``end[i]``
+    covers it: ``places`` rows. ``kernel`` must commute, because rows are taken in any order.
 
-    The places are the leaves of a tree. A row is added to the topmost nodes within its range, two a
-    level at most, and each node hands what it has down: O(n log n), a level at a time.
+    The places are the leaves of a tree. A row is added to the topmost nodes within its range, at
+    most two a level. Each node hands its accumulator down, a level at a time: O(n log n).
     """
     assert kernel.commutes, "the order of the rows matters"
     levels = int((end - first).max(initial=1)).bit_length()
@@ -128,9 +135,14 @@ def fold_over(
     return [column.slice(0, places) for column in state]
 
 
+# A node of a level covers 2**level places. The range 1 to 7 of eight places has these::
+#
+#     level 2   .               .            none: neither 0-4 nor 4-8 lies within 1-7
+#     level 1   .       2-4     4-6     .    two
+#     level 0   . 1 . . . . 6 .              two
 def _topmost(first: Ints, end: Ints, level: int) -> tuple[Ints, Ints]:
-    """The nodes of a level that are topmost ones within the range ``first[i]`` up to ``end[i]``,
-    two at most: the node, ascending, and i.
+    """Find the nodes of a level that are topmost within the range ``first[i]`` to ``end[i]``, at
+    most two: (node, i), nodes ascending.
     """
     low, high = (first + (1 << level) - 1) >> level, end >> level
     left = np.flatnonzero((low < high) & (low % 2 == 1))
@@ -141,9 +153,9 @@ def _topmost(first: Ints, end: Ints, level: int) -> tuple[Ints, Ints]:
 
 
 def merged_over(kernel: Aggregate, state: Columns, first: Ints, end: Ints) -> Columns:
-    """The accumulators from each ``first[i]`` up to a larger ``end[i]`` merged, in order.
+    """Merge the accumulators from each ``first[i]`` to a larger ``end[i]``, in order.
 
-    A tree of accumulators, two of a level at most for each range: O(n log n).
+    A tree of accumulators gives at most two of a level for each range: O(n log n).
     """
     many = np.flatnonzero(end - first > 1)
     alone, first, end = _rows(state, first), first[many], end[many]
@@ -161,12 +173,13 @@ def merged_over(kernel: Aggregate, state: Columns, first: Ints, end: Ints) -> Co
 
 
 def _rows(state: Columns, row: Ints) -> list[pa.Array]:
+    """Return the accumulators at ``row``."""
     index = pa.array(row)
     return [column.take(index) for column in state]
 
 
 def replaced(state: Columns, at: Ints, others: Columns) -> Columns:
-    """Accumulators with others in the place of some."""
+    """Return the accumulators with those at ``at`` replaced by ``others``."""
     if len(at) == 0:
         return state
     index = np.arange(len(state[0]))

@@ -1,6 +1,6 @@
-"""count, sum and mean. All are exact until a result is read, which rounds once.
+"""count, sum and mean. All are exact until a result is computed, which rounds once.
 
-Infinities and NaNs are counted apart from what is finite, so that these can be taken out again.
+Infinities and NaNs are counted apart from the finite values, so they can be retracted.
 """
 
 from __future__ import annotations
@@ -48,46 +48,47 @@ from dovetail.aggregates.scans import running_sum
 _LONG = pa.int64()
 _DOUBLE = pa.float64()
 _COUNTS = (0, 3, 4, 5)
-"""Where a float's accumulator has its counts: of values, NaNs, infinities of either sign."""
+"""The columns of a float accumulator that are counts: of values, NaNs, and infinities of either
+sign.
+"""
 
 
 @dataclass(frozen=True)
 class Count(Accumulating):
-    """How many rows there are or, with a column of values, how many are not null. Never null.
-
-    Accumulator: the count.
+    """The number of rows or, with a column of values, of values that are not null; never null. The
+    accumulator is the count.
     """
 
     commutes = True
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """One long."""
+        """The type of the count."""
         return (_LONG,)
 
     @property
     def result(self) -> pa.DataType:
-        """A long."""
+        """The type long."""
         return _LONG
 
     def accumulated(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """The count after each update."""
+        """Return the count after each update."""
         counted = updates.sign * valid(values[0]) if values else updates.sign
         return [pa.array(running_sum(updates, counted, numbers(initial[0])))]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """The counts added."""
+        """Add the counts."""
         return [pa.array(numbers(left[0]) + numbers(right[0]))]
 
     def results(self, state: Columns) -> pa.Array:
-        """The counts."""
+        """Return the counts, 0 for null."""
         return pa.array(numbers(state[0]))
 
 
 class _Exact(Accumulating):
-    """What is read from an exact sum of integers or decimals, null where no value is not null.
+    """A result of an exact sum of integers or decimals; null if all values are null.
 
-    Accumulator: the count of values, then the limbs of their sum (``aggregates.exact``).
+    The accumulator is the count of values, then the limbs of their sum (``aggregates.exact``).
     """
 
     values: pa.DataType
@@ -96,11 +97,11 @@ class _Exact(Accumulating):
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The count and the limbs."""
+        """The types of the count and the limbs."""
         return (_LONG,) * (1 + limb_count(self.values))
 
     def accumulated(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """Counts and sums after each update."""
+        """Return counts and sums after each update."""
         summands = [updates.sign * valid(values[0])]
         summands += [updates.sign * limb for limb in limbs_of(values[0])]
         sums = [
@@ -110,11 +111,11 @@ class _Exact(Accumulating):
         return _stored(sums)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Counts and sums added."""
+        """Add counts and sums."""
         return _stored([numbers(a) + numbers(b) for a, b in zip(left, right, strict=True)])
 
     def results(self, state: Columns) -> pa.Array:
-        """The results; raises ``AggregateOverflowError`` where one does not fit."""
+        """Return the results. Raises ``AggregateOverflowError`` if one does not fit."""
         count, *limbs = [numbers(column) for column in state]
         result, fits = self._read(count, limbs)
         if not np.all(fits | (count == 0)):
@@ -132,25 +133,23 @@ class _Exact(Accumulating):
     @property
     @abstractmethod
     def _title(self) -> str:
-        """The aggregate's name."""
+        """The aggregate's name in errors."""
 
     @abstractmethod
     def _read(self, count: Ints, limbs: list[Ints]) -> tuple[pa.Array, Mask]:
-        """The results, null where the count is 0, and which fit."""
+        """Return the results, null where the count is 0, and a mask of those that fit."""
 
 
 @dataclass(frozen=True)
 class ExactSum(_Exact):
-    """The sum of an integer column as a long, or of decimals with ten more digits.
-
-    ``values``: the type of the column.
-    """
+    """The sum of an integer column as a long, or of decimals with ten more digits."""
 
     values: pa.DataType
+    """The type of the column."""
 
     @property
     def result(self) -> pa.DataType:
-        """A long, or a decimal with up to ten more digits."""
+        """The type long, or a decimal with up to ten more digits."""
         if pa.types.is_decimal(self.values):
             return pa.decimal128(min(38, self.values.precision + 10), self.values.scale)
         return _LONG
@@ -168,17 +167,18 @@ class ExactSum(_Exact):
 
 @dataclass(frozen=True)
 class ExactMean(_Exact):
-    """The mean of an integer column as a double, or of decimals with four more digits, rounded
-    half away from zero. It is the quotient of the exact sum, even where a sum would not fit.
+    """The mean of an integer column as a double, or of decimals with four more digits.
 
-    ``values``: the type of the column.
+    It is the quotient of the exact sum, even if a sum would not fit its type. Decimals are rounded
+    half away from zero.
     """
 
     values: pa.DataType
+    """The type of the column."""
 
     @property
     def result(self) -> pa.DataType:
-        """A double, or a decimal with up to four more digits, all after the point."""
+        """The type double, or a decimal with up to four more digits, all after the point."""
         if pa.types.is_decimal(self.values):
             precision, scale = self.values.precision, self.values.scale
             return pa.decimal128(min(38, precision + 4), min(38, scale + 4))
@@ -198,32 +198,32 @@ class ExactMean(_Exact):
 
 
 class _Float(Aggregate):
-    """What is read from the exact sum of floats or doubles, null where no value is not null.
+    """A result of the exact sum of floats or doubles; null if all values are null.
 
-    Accumulator: the count of values; the sum of the finite ones (``aggregates.exact_floats``); how
-    many are NaN, infinite, and minus infinite.
+    The accumulator is the count of values, the sum of the finite ones
+    (``aggregates.exact_floats``), and the counts of NaN, infinity and minus infinity.
     """
 
     commutes = True
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The count, the finite sum, three counts."""
+        """The types of the count, the finite sum and the three other counts."""
         return (_LONG, *STORED, _LONG, _LONG, _LONG)
 
     @property
     def result(self) -> pa.DataType:
-        """A double."""
+        """The type double."""
         return _DOUBLE
 
     def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
-        """The results after each update."""
+        """Return the results after each update."""
         summands, *counts = self._summands(updates, initial, values)
         sums = sums_after_each(updates, initial[1:3], summands)
         return self._read_all(sums, counts)
 
     def after(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """The accumulators after the last updates."""
+        """Return the accumulators after the last updates."""
         if len(updates) == 0:
             return list(initial)
         summands, *counts = self._summands(updates, initial, values)
@@ -236,18 +236,18 @@ class _Float(Aggregate):
         return [column.take(pa.array(index)) for column in state]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Counts and sums added."""
+        """Add counts and sums."""
         n, *others = [pa.array(numbers(left[i]) + numbers(right[i])) for i in _COUNTS]
         return [n, *added(left[1:3], right[1:3]), *others]
 
     def results(self, state: Columns) -> pa.Array:
-        """The results: infinities and NaN as if all values were added up."""
+        """Return the results. Infinities and NaNs act as if all values were added up."""
         return self._read_all(loaded(state[1:3]), [numbers(state[i]) for i in _COUNTS])
 
     def _summands(
         self, updates: Updates, initial: Columns, values: Columns
     ) -> tuple[Floats, Ints, Ints, Ints, Ints]:
-        """What each update adds to the finite sum, and the counts after it."""
+        """Return the finite value that each update adds, and the four counts after each update."""
         column = values[0].cast(_DOUBLE).fill_null(0.0).to_numpy(zero_copy_only=False)
         n, *others = (numbers(initial[i]) for i in _COUNTS)
         n = running_sum(updates, updates.sign * valid(values[0]), n)
@@ -262,7 +262,7 @@ class _Float(Aggregate):
         return finite * updates.sign, n, nan, above, below
 
     def _read_all(self, sums: Iterable[Limbs], counts: Sequence[Ints]) -> pa.Array:
-        """The results from finite sums, some at a time, and all counts."""
+        """Compute the results from blocks of finite sums and from all counts."""
         n, nan, above, below = counts
         divisor = np.where(n == 0, 1, n)
         total = np.empty(len(n))
@@ -279,12 +279,12 @@ class _Float(Aggregate):
 
     @abstractmethod
     def _read(self, sums: Limbs, count: Ints) -> Floats:
-        """The results from finite sums and counts of 1 or more."""
+        """Compute the results from finite sums and counts of 1 or more."""
 
 
 @dataclass(frozen=True)
 class FloatSum(_Float):
-    """The sum of floats or doubles: the double nearest to the exact one, infinite beyond the
+    """The sum of floats or doubles: the double nearest to the exact sum, infinite beyond the
     largest. Zero is never negative.
     """
 
@@ -294,8 +294,8 @@ class FloatSum(_Float):
 
 @dataclass(frozen=True)
 class FloatMean(_Float):
-    """The mean of floats or doubles: the double nearest to the quotient of the exact sum, even
-    where the sum itself is too large for one.
+    """The mean of floats or doubles: the double nearest to the quotient of the exact sum. The sum
+    itself may be too large for a double.
     """
 
     def _read(self, sums: Limbs, count: Ints) -> Floats:
@@ -303,5 +303,5 @@ class FloatMean(_Float):
 
 
 def _stored(sums: list[Ints]) -> list[pa.Array]:
-    """A count and the limbs of a sum as the accumulator has them."""
+    """Return a count and the limbs of a sum as columns of the accumulator."""
     return [pa.array(column) for column in (sums[0], *normal(sums[1:]))]

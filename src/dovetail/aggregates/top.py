@@ -28,59 +28,64 @@ from dovetail.arrays.search import expand
 
 @dataclass(frozen=True)
 class Top(Listing):
-    """Of the ``n`` rows with the highest values of the first column, ``descending``, or with the
-    lowest, what it shows of them, in that order; fewer where there are no more. Rows in which the
-    column is null are left out. Zeros of either sign are one value, all NaNs are one, the highest.
-    Rows of one value are in ascending order of what it shows of them, field by field, null first.
+    """The shown columns of the ``n`` rows with the highest (``descending``) or lowest values of the
+    first column.
 
-    ``by``: the type of the first column; ``row``: of what it shows, one column if ``single``, the
-    others as a struct; both have an order (``arrays.ordering``), the latter at any depth of
-    structs. ``retractable``: whether rows may leave. Accumulator: the distinct rows, in this order,
-    and their counts; of rows that stay the ``n`` first alone.
+    The rows come in that order; there are fewer if the group has fewer. Rows with a null in the
+    first column are left out. Zeros of either sign are one value; all NaNs are one value, the
+    highest. Rows with equal values are in ascending order of the shown columns, field by field,
+    null first.
+
+    The accumulator is the distinct rows in this order and their counts. If rows never leave, only
+    the first ``n`` are kept.
     """
 
     n: int
     by: pa.DataType
+    """The type of the first column, an ordered one (``arrays.ordering``)."""
     row: pa.DataType
+    """The type of the shown columns, ordered at any depth of structs."""
     single: bool
+    """The shown columns are one column, not a struct."""
     descending: bool
     retractable: bool
+    """Rows may leave."""
 
     ordered = True
     commutes = True
 
     @property
     def listing(self) -> pa.DataType:
-        """What a row is listed by, and what is shown of it."""
+        """The type of a listed row: its first column and its shown columns."""
         return pa.struct([pa.field("by", self.by, nullable=False), pa.field("row", self.row)])
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """Two lists."""
+        """The types of the two lists."""
         return (list_of(self.listing), list_of(pa.int64()))
 
     @property
     def reads(self) -> Reads:
-        """The beginning."""
+        """The beginning of the lists."""
         return "first"
 
     @property
     def reach(self) -> int:
-        """So many rows."""
+        """The number of rows that a result needs."""
         return self.n
 
     @property
     def result(self) -> pa.DataType:
-        """A list of what is shown."""
+        """The type of a list of shown columns."""
         return list_of(self.row)
 
     @property
     def retracts(self) -> bool:
-        """Where all rows are kept."""
+        """The ability to retract rows, given if all rows are kept."""
         return self.retractable
 
     def listed(self, values: Columns) -> pa.Array:
-        """The rows, null where they are left out."""
+        """Return the rows as structs, null for rows that are left out."""
         by, *shown = values
         row = shown[0] if self.single else pa.StructArray.from_arrays(shown, fields=list(self.row))
         return pa.StructArray.from_arrays(
@@ -88,13 +93,13 @@ class Top(Listing):
         )
 
     def keys(self, values: Sequence[pa.Array]) -> list[Ints]:
-        """The numbers of rows among all of these."""
+        """Return the rank of each row among all rows given."""
         cuts = np.cumsum([len(array) for array in values])[:-1]
         rows = pa.concat_arrays(list(values))
         return np.split(self._numbers(rows, np.zeros(len(rows), np.int64)), cuts)
 
     def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
-        """The first rows after each update: those whose spans hold it."""
+        """Return the first rows after each update, over the rows whose spans cover the update."""
         found = self._spans(updates, [initial], self.listed(values))
         found = found.where((found.count > 0) & (found.first < found.end))
         found = found.where(self._in_reach(updates, found))
@@ -107,19 +112,19 @@ class Top(Listing):
         )
 
     def traced(self, updates: Updates, initial: Columns, values: Columns) -> Traced:
-        """The rows after the last updates."""
+        """Return the rows after the last updates."""
         found = self._spans(updates, [initial], self.listed(values))
         return self._stored(found, updates.groups)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """The rows of both."""
+        """Merge the rows of both sides."""
         rows = len(left[0])
         none = Updates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
         found = self._spans(none, [left, right], pa.nulls(0, self.listing))
         return self._stored(found, rows).columns
 
     def results(self, state: Columns) -> pa.Array:
-        """The first rows of each."""
+        """Return the first rows of each list."""
         group, index, copies = self._first(state)
         size = np.bincount(group, copies, len(state[0])).astype(np.int64)
         return self._lists(size, state[0].flatten(), np.repeat(index, copies))
@@ -138,8 +143,8 @@ class Top(Listing):
         return Traced([lists_of(size, values), lists_of(size, pa.array(copies[kept]))])
 
     def _first(self, state: Columns) -> tuple[Ints, Ints, Ints]:
-        """Of the first elements of all lists that have ``n`` rows together the list, the place in
-        all, and how many of its rows are among the ``n``.
+        """Return (list, index among all elements, copies) of the first elements of each list.
+        ``copies`` counts the equal rows that are among the first ``n``; it may be 0.
         """
         size = sizes(state[0])
         start = np.cumsum(size) - size
@@ -148,8 +153,8 @@ class Top(Listing):
         return group, index, self._copies(group, counts[index])
 
     def _copies(self, group: Ints, count: Ints) -> Ints:
-        """How many of so many equal rows are among the ``n`` first of their group; ``group``: does
-        not decrease.
+        """Return how many of ``count`` equal rows are among the first ``n`` of their group.
+        ``group`` is non-decreasing.
         """
         total = np.append(0, np.cumsum(count))
         before = total[:-1] - total[np.searchsorted(group, group)]
@@ -157,7 +162,9 @@ class Top(Listing):
         return copies
 
     def _in_reach(self, updates: Updates, found: Spans) -> Mask:
-        """The spans that have fewer than ``n`` rows before them which are there all the time."""
+        """Find the spans with fewer than ``n`` spans before them that last for the whole batch:
+        bool[m].
+        """
         group = found.group
         whole = found.first == updates.bounds[group]
         whole &= found.end == updates.bounds[group + 1]
@@ -166,19 +173,19 @@ class Top(Listing):
         return in_reach
 
     def _lists(self, size: Ints, pool: pa.Array, row: Ints) -> pa.Array:
-        """What is shown of these rows of the pool, in lists of these sizes."""
+        """Return the shown columns of rows of the pool, in lists of the given sizes."""
         shown = pc.struct_field(pool.take(pa.array(row)), 1)
         return lists_of(size, shown)
 
     def _numbers(self, rows: pa.Array, group: Ints) -> Ints:
-        """A number per group and distinct row in it, from 0, in their order."""
+        """Return a number per group and distinct row, from 0, in their order: int64[n]."""
         by, shown = rows.flatten()
         (key,) = ordering.keyed([by]).keys
         return _ranks([group, ~key if self.descending else key, *_keys(shown)])
 
 
 def _keys(values: pa.Array) -> Iterator[Ints]:
-    """Keys that compare one after the other as the values do, null first."""
+    """Return keys that compare one after the other as the values do, null first."""
     has = valid(values)
     if not has.all():
         yield has.astype(np.int64)
@@ -191,9 +198,9 @@ def _keys(values: pa.Array) -> Iterator[Ints]:
 
 
 def _ranks(keys: Iterable[Ints]) -> Ints:
-    """A number per distinct combination of keys, from 0, in their order.
+    """Return a number per distinct combination of keys, from 0, in their order: int64[n].
 
-    A key is looked at where those before it are the same.
+    A key is read only for rows that tie on all keys before it.
 
     >>> _ranks([np.array([7, 5, 7, 7]), np.array([2, 9, 1, 2])]).tolist()
     [2, 0, 1, 2]
@@ -218,13 +225,13 @@ def _ranks(keys: Iterable[Ints]) -> Ints:
 
 
 def _dense(keys: Ints) -> Ints:
-    """A number per distinct key, from 0, in their order."""
+    """Return a number per distinct key, from 0, in their order."""
     rank: Ints = np.unique(keys, return_inverse=True)[1]
     return rank
 
 
 def _one_nan(values: pa.Array) -> pa.Array:
-    """The same values with one NaN for all, at any depth."""
+    """Return the values with one bit pattern for NaN, at any depth."""
     if not pa.types.is_struct(values.type):
         return ordering.canonical(values)
     parts = [_one_nan(part) for part in values.flatten()]
@@ -232,8 +239,8 @@ def _one_nan(values: pa.Array) -> pa.Array:
 
 
 def _first_over(updates: Updates, found: Spans, n: int) -> tuple[Ints, Ints]:
-    """The first ``n`` spans at each update, in pairs: the update, which does not decrease, and the
-    span. Groups with about as many spans are worked on together.
+    """Find the first ``n`` spans at each update: pairs (update, span), updates non-decreasing.
+    Groups with about as many spans are worked on together.
     """
     spans = np.bincount(found.group, minlength=updates.groups)
     width = np.minimum(spans, n)

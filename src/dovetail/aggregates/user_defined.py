@@ -1,19 +1,22 @@
 """Aggregates that users define by functions over Arrow columns.
 
-Each function works on many accumulators at once, row by row; an accumulator is a mapping from the
-names of its columns to arrays of one length:
+Each function works on many accumulators at once, row by row. An accumulator is a mapping from
+column names to arrays of one length:
 
-- ``init(n)``: n accumulators of no rows;
-- ``add(state, *values)``: each accumulator with one more row;
-- ``merge(a, b)``: the accumulators of both's rows, ``a``'s before ``b``'s;
-- ``retract(a, b)``: those of ``a``'s rows without ``b``'s;
-- ``finish(state)``: the results, one array.
+- ``init(n)``: return n accumulators of no rows;
+- ``add(state, *values)``: return each accumulator with one more row;
+- ``merge(a, b)``: return the accumulators of the rows of both, ``a``'s before ``b``'s;
+- ``retract(a, b)``: return the accumulators of ``a``'s rows without ``b``'s;
+- ``finish(state)``: return the results, one array.
 
-Their law: ``merge`` is associative, and what ``add`` makes of an accumulator is what ``merge``
-makes of it and the row alone. With ``retract``, taking ``c`` out of ``merge(a, b)`` is the same as
-merging ``b`` to ``a`` without ``c``, and taking out ``b``, then ``c``, the same as taking out
-``merge(b, c)``. As far as the functions keep to it, the answer does not depend on how the updates
-are cut.
+Their laws:
+
+- ``merge`` is associative.
+- ``add`` gives the same as ``merge`` with an accumulator of the row alone.
+- Taking ``c`` out of ``merge(a, b)`` is the same as merging ``b`` to ``a`` without ``c``.
+- Taking out ``b``, then ``c``, is the same as taking out ``merge(b, c)``.
+
+If the functions obey these laws, the result does not depend on how updates are cut into batches.
 """
 
 from __future__ import annotations
@@ -41,52 +44,54 @@ State: TypeAlias = Mapping[str, pa.Array]
 
 @dataclass(frozen=True)
 class Functions:
-    """What a user gives: the functions, the columns of the accumulator, the type of the result.
-
-    ``finish`` is None where the accumulator's only column is the result.
-    """
+    """The user's functions and types."""
 
     init: Callable[[int], State]
     add: Callable[..., State]
     merge: Callable[[State, State], State]
     retract: Callable[[State, State], State] | None
     finish: Callable[[State], pa.Array] | None
+    """None if the accumulator's only column is the result."""
     columns: tuple[tuple[str, pa.DataType], ...]
+    """The name and type of each column of the accumulator."""
     returns: pa.DataType
+    """The type of the result."""
 
 
 @dataclass(frozen=True)
 class UserDefined(Aggregate):
     """An aggregate of any number of columns, nulls included.
 
-    Each row is made an accumulator of its own; those of a group are merged by a parallel prefix, in
-    as many calls of ``merge`` as its length has bits. Rows that are retracted are merged apart, and
-    taken out at the end. Accumulator: whether the group has begun, then the user's columns.
+    Each row becomes an accumulator of its own. The accumulators of a group are merged by a parallel
+    prefix, in log2(group length) calls of ``merge``. Retracted rows are merged apart, and taken out
+    at the end. The accumulator is a flag that the group has begun, then the user's columns.
     """
 
     functions: Functions
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """A flag, then the user's columns."""
+        """The types of the flag and the user's columns."""
         return (pa.bool_(), *(type_ for _, type_ in self.functions.columns))
 
     @property
     def result(self) -> pa.DataType:
-        """The type the user names."""
+        """The type that the user names."""
         return self.functions.returns
 
     @property
     def retracts(self) -> bool:
-        """Where the user says how."""
+        """The ability to retract rows, given by the function ``retract``."""
         return self.functions.retract is not None
 
     def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
-        """The results of the accumulators after each update."""
+        """Return the results of the accumulators after each update."""
         return self._finished(self._at(updates, initial, values, np.arange(len(updates))))
 
     def after(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """The accumulators after the last updates; any where there are none."""
+        """Return the accumulators after the last updates, null columns for a group without
+        updates.
+        """
         state = self._at(updates, initial, values, updates.last)
         row = np.zeros(updates.groups, dtype=np.int64)
         row[updates.updated] = np.arange(len(updates.updated))
@@ -96,7 +101,7 @@ class UserDefined(Aggregate):
         return [pa.array(~absent), *columns]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """The accumulators of both, the only one, or none."""
+        """Merge the accumulators of both sides; the only one if one side has none, or none."""
         in_left, in_right = _begun(left), _begun(right)
         both = pa.array(np.flatnonzero(in_left & in_right))
         merged = self._combined(
@@ -113,7 +118,7 @@ class UserDefined(Aggregate):
         return [pa.array(in_left | in_right), *columns]
 
     def results(self, state: Columns) -> pa.Array:
-        """What ``finish`` makes of each, of none what it makes of ``init``."""
+        """Return ``finish`` of each accumulator, of ``init`` for a group that has not begun."""
         begun = _begun(state)
         columns = list(state[1:])
         if not begun.all():
@@ -124,7 +129,9 @@ class UserDefined(Aggregate):
     def _at(
         self, updates: Updates, initial: Columns, values: Columns, wanted: Ints
     ) -> list[pa.Array]:
-        """The accumulators after the ``wanted`` updates: all, or each group's last one."""
+        """Return the accumulators after the ``wanted`` updates: all updates, or each group's last
+        one.
+        """
         every = len(wanted) == len(updates)
         stored, begun = list(initial[1:]), _begun(initial)
         added = self._prefix(updates, values, ~updates.retracted, every=every)
@@ -149,8 +156,14 @@ class UserDefined(Aggregate):
     def _prefix(
         self, updates: Updates, values: Columns, kept: Mask, *, every: bool
     ) -> list[pa.Array]:
-        """The accumulators of a group's ``kept`` rows up to each of them or, not ``every``, up to
-        the last one only, merged in the same order (other rows are then of no use).
+        """Return the accumulators of a group's ``kept`` rows up to each of them. If not ``every``,
+        only the last of each group is complete. The order of merging is the same in both cases.
+
+        A group of five rows::
+
+            step 1   a   ab   bc    cd     de
+            step 2   a   ab   abc   abcd   bcde
+            step 4   a   ab   abc   abcd   abcde
         """
         chosen = np.flatnonzero(kept)
         group = updates.group[chosen]
@@ -170,17 +183,18 @@ class UserDefined(Aggregate):
         return state
 
     def _lifted(self, values: Columns, rows: int) -> list[pa.Array]:
-        """An accumulator per row."""
+        """Return an accumulator per row."""
         if rows == 0:
             return self._none()
         state = self._called("add", self._named(self._initial(rows)), *values)
         return self._checked("add", state, rows)
 
     def _initial(self, rows: int) -> list[pa.Array]:
+        """Return ``rows`` accumulators of no rows."""
         return self._checked("init", self._called("init", rows), rows)
 
     def _combined(self, name: str, left: Columns, right: Columns) -> list[pa.Array]:
-        """``merge`` or ``retract``, which are not called without rows."""
+        """Call ``merge`` or ``retract``, unless there are no rows."""
         rows = len(left[0])
         if rows == 0:
             return self._none()
@@ -188,6 +202,7 @@ class UserDefined(Aggregate):
         return self._checked(name, made, rows)
 
     def _finished(self, state: Columns) -> pa.Array:
+        """Return the results of accumulators that have begun."""
         if self.functions.finish is None:
             return state[0]
         if len(state[0]) == 0:
@@ -196,7 +211,7 @@ class UserDefined(Aggregate):
         return _array("finish", "its result", finished, self.result, len(state[0]))
 
     def _called(self, function: str, *given: Any) -> Any:
-        """What a function returns; ``AggregateError`` where it raises."""
+        """Call a function of the user. Raises ``AggregateError`` if the function raises."""
         try:
             return getattr(self.functions, function)(*given)
         except Exception as error:
@@ -206,14 +221,18 @@ class UserDefined(Aggregate):
             ) from error
 
     def _named(self, columns: Columns) -> State:
+        """Return columns as the user's mapping."""
         names = (name for name, _ in self.functions.columns)
         return dict(zip(names, columns, strict=True))
 
     def _none(self) -> list[pa.Array]:
+        """Return accumulators of length 0."""
         return [pa.nulls(0, type_) for _, type_ in self.functions.columns]
 
     def _checked(self, function: str, state: Any, rows: int) -> list[pa.Array]:
-        """What a function returned as columns; raises ``AggregateError`` where it is no state."""
+        """Return the columns of a function's state. Raises ``AggregateError`` if the value is no
+        state.
+        """
         names = [name for name, _ in self.functions.columns]
         if not isinstance(state, Mapping) or set(state) != set(names):
             found = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
@@ -228,6 +247,9 @@ class UserDefined(Aggregate):
 
 
 def _array(function: str, what: str, found: Any, type_: pa.DataType, rows: int) -> pa.Array:
+    """Return a function's array with the type asked for. Raises ``AggregateError`` if type or
+    length differ.
+    """
     if isinstance(found, pa.ChunkedArray):
         found = found.combine_chunks()
     shown = f"{found.type}[{len(found)}]" if isinstance(found, pa.Array) else type(found).__name__
@@ -241,7 +263,7 @@ def _array(function: str, what: str, found: Any, type_: pa.DataType, rows: int) 
 
 
 def _nullable(type_: pa.DataType) -> pa.DataType:
-    """The type with nulls allowed in its structs, at every depth."""
+    """Return the type with nulls allowed in its structs, at every depth."""
     if pa.types.is_struct(type_):
         fields = [field.with_type(_nullable(field.type)).with_nullable(True) for field in type_]
         return pa.struct(fields)
@@ -249,11 +271,12 @@ def _nullable(type_: pa.DataType) -> pa.DataType:
 
 
 def _begun(state: Columns) -> Mask:
+    """Find the groups that have begun: bool[groups]."""
     return numbers(state[0].cast(pa.int8())) > 0
 
 
 def _taken(parts: list[Columns], index: Ints) -> list[pa.Array]:
-    """Rows of some tables one after the other, by their place in the whole."""
+    """Take rows from several tables by their index in the concatenation."""
     chosen = pa.array(index)
     return [
         (columns[0] if len(columns) == 1 else pa.concat_arrays(columns)).take(chosen)
@@ -262,8 +285,8 @@ def _taken(parts: list[Columns], index: Ints) -> list[pa.Array]:
 
 
 def _latest(updates: Updates, kept: Mask, wanted: Ints) -> Ints:
-    """The last of the ``kept`` updates up to each ``wanted`` one, by its number among those; -1
-    where its group has none yet.
+    """Return the last ``kept`` update up to each ``wanted`` one, as its index among the kept ones.
+    It is -1 if the group has none so far.
     """
     upto = np.cumsum(kept)
     before = np.append(0, upto)[updates.bounds[updates.group[wanted]]]

@@ -1,7 +1,8 @@
 """Row equality over Arrow columns of any type.
 
-Two rows are equal when every column is: null equals null, NaN equals NaN (their bits are compared),
-and nested values are equal element by element. A hash only says where to look; this says whether.
+Two rows are equal when all their columns are equal. Null equals null, and NaN equals a NaN of the
+same bits. Nested values are compared element by element. Hashes only find candidates; this module
+decides.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _FLOAT_BITS = {pa.float16(): pa.int16(), pa.float32(): pa.int32(), pa.float64():
 
 
 def rows_equal(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Mask:
-    """Row i of ``left`` equals row i of ``right``: bool[n] for columns of n rows each.
+    """Compare row i of ``left`` with row i of ``right``: bool[n] for columns of n rows each.
 
     >>> rows_equal([pa.array([1, None, 3])], [pa.array([1, None, 4])]).tolist()
     [True, True, False]
@@ -31,7 +32,9 @@ def rows_equal(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Mask:
 
 
 def arrays_equal(left: pa.Array, right: pa.Array) -> Mask:
-    """Element i of ``left`` equals element i of ``right``, for arrays of one type and length."""
+    """Compare element i of ``left`` with element i of ``right``: bool[n]. Both arrays have one type
+    and n elements.
+    """
     both_null = _null(left) & _null(right)
     type_ = left.type
     if pa.types.is_null(type_):
@@ -51,8 +54,8 @@ def arrays_equal(left: pa.Array, right: pa.Array) -> Mask:
 
 
 def canonical(key: pa.Array) -> pa.Array:
-    """A key in which equal values have equal bits: one NaN and no negative zero, at any depth (as
-    on Spark).
+    """Return the key with equal bits for equal values, at any depth: one NaN, and 0.0 for -0.0.
+    Spark normalises its keys in the same way.
     """
     if pa.types.is_struct(key.type):
         parts = [canonical(part) for part in key.flatten()]
@@ -69,6 +72,9 @@ def canonical(key: pa.Array) -> pa.Array:
 
 
 def _lists_equal(left: pa.Array, right: pa.Array) -> Mask:
+    """Compare two list arrays element by element: false where a list is null or the lengths
+    differ.
+    """
     left_length = pc.list_value_length(left).fill_null(-1).to_numpy(zero_copy_only=False)
     right_length = pc.list_value_length(right).fill_null(-1).to_numpy(zero_copy_only=False)
     equal: Mask = (left_length == right_length) & (left_length >= 0)
@@ -82,6 +88,7 @@ def _lists_equal(left: pa.Array, right: pa.Array) -> Mask:
 
 
 def _as_list(array: pa.Array) -> pa.Array:
+    """Return a map array as a list of its entries, any other array as it is."""
     if not pa.types.is_map(array.type):
         return array
     entry = pa.struct([array.type.key_field, array.type.item_field])
@@ -89,6 +96,7 @@ def _as_list(array: pa.Array) -> pa.Array:
 
 
 def _null(array: pa.Array) -> Mask:
+    """Return the null elements as bool[n]."""
     if array.null_count == 0:
         return np.zeros(len(array), dtype=np.bool_)
     return array.is_null().to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]

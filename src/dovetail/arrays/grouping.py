@@ -1,4 +1,4 @@
-"""Rows by key: equal keys side by side, in hash order."""
+"""Group rows by key: equal keys side by side, in hash order."""
 
 from __future__ import annotations
 
@@ -19,12 +19,20 @@ Mask = npt.NDArray[np.bool_]
 def by_key(
     hash_: Ints, keys: Sequence[pa.Array], rows: Ints
 ) -> tuple[Ints, Mask, Sequence[pa.Array]]:
-    """The ``rows`` (indices into ``hash_`` and ``keys``) with equal keys side by side, in hash
-    order and otherwise in the order given.
+    """Arrange ``rows`` (indices into ``hash_`` and ``keys``) by key, keys in hash order.
 
-    Returns ``order``, where ``rows[order]`` is that arrangement; where a new key begins in it; and
-    its key columns. Equal hashes are only a hint: keys are compared, and keys that collide are kept
-    apart. (Rows with a null in the key, which is no key, may have hashes of their own.)
+    Returns ``order``, so that ``rows[order]`` lists the rows by key; a mask of the first row of
+    each key; and the key columns in that order. Rows of one key keep the order given. Equal hashes
+    are only a hint: keys are compared, and keys whose hashes collide are kept apart. Rows with a
+    null in the key may have different hashes, because a null equals no key.
+
+    | row | key | hash | by hash   | by key (result) | first of its key |
+    |-----|-----|------|-----------|-----------------|------------------|
+    | 0   | a   | 7    | row 1 (b) | row 1 (b)       | yes              |
+    | 1   | b   | 3    | row 2 (c) | row 3 (b)       | no               |
+    | 2   | c   | 3    | row 3 (b) | row 2 (c)       | yes              |
+    | 3   | b   | 3    | row 0 (a) | row 0 (a)       | yes              |
+    | 4   | a   | 7    | row 4 (a) | row 4 (a)       | no               |
     """
     order = stable_argsort(hash_[rows])
     arranged = rows[order]
@@ -42,7 +50,7 @@ def by_key(
 
 
 def any_null(keys: Sequence[pa.Array], rows: int) -> Mask:
-    """Which of ``rows`` keys have a null in them: they equal no other key."""
+    """Find the keys that have a null in any column: bool[rows]. Such a key equals no other key."""
     null = np.zeros(rows, dtype=np.bool_)
     for key in keys:
         if key.null_count:
@@ -51,7 +59,9 @@ def any_null(keys: Sequence[pa.Array], rows: int) -> Mask:
 
 
 def rank_of_keys(keys: Sequence[pa.Array], hash_: Ints) -> Ints:
-    """A number per row in the order of the keys; where a key is nested, of their hashes."""
+    """Return a rank per row, equal for equal keys: int64[n]. Ranks ascend with the keys, or with
+    their hashes if a key column is nested.
+    """
     if len(hash_) == 0 or any(pa.types.is_nested(key.type) for key in keys):
         return np.unique(hash_, return_inverse=True)[1]
     table = pa.table(list(keys), names=[str(number) for number in range(len(keys))])
@@ -67,8 +77,8 @@ def rank_of_keys(keys: Sequence[pa.Array], hash_: Ints) -> Ints:
 
 
 def by_group_and_time(group: Ints, time_us: Ints) -> Ints:
-    """The stable order by group, then time, of rows that already lie by group and arrival; where
-    they arrived in order of time that is as they lie.
+    """Return the stable order by (group, time) of rows that lie by (group, arrival). If no time
+    falls within a group, the rows stay as they are.
     """
     same = group[1:] == group[:-1]
     if not np.any(same & (time_us[1:] < time_us[:-1])):
@@ -77,14 +87,16 @@ def by_group_and_time(group: Ints, time_us: Ints) -> Ints:
 
 
 def bucket_of(hash_: Ints, buckets: int) -> npt.NDArray[np.unsignedinteger]:
-    """Each hash's bucket, as the least type that holds their numbers: numpy sorts small ones by
-    counting.
+    """Return the bucket of each hash, ``hash mod buckets``. The result has the smallest unsigned
+    type that holds it, because numpy sorts small integers by counting.
     """
     return np.mod(hash_, buckets).astype(np.min_scalar_type(buckets - 1))
 
 
+# The second sort is over ``rank << 32 | index``, so ties come out by index. It needs fewer than
+# 2**32 rows.
 def stable_argsort(values: Ints) -> Ints:
-    """``np.argsort(values, kind="stable")`` by two unstable sorts, which numpy vectorises."""
+    """Return ``np.argsort(values, kind="stable")`` faster, by two vectorised unstable sorts."""
     order = np.argsort(values)
     ordered = values[order]
     rank = np.zeros(len(values), dtype=np.int64)
@@ -93,18 +105,18 @@ def stable_argsort(values: Ints) -> Ints:
 
 
 def _equal_neighbours(columns: Sequence[pa.Array]) -> Mask:
-    """Whether row i + 1 equals row i."""
+    """Compare row i + 1 with row i: bool[n - 1], or bool[0] for no rows."""
     if len(columns[0]) == 0:
         return np.zeros(0, dtype=np.bool_)
     return rows_equal([c.slice(1) for c in columns], [c.slice(0, len(c) - 1) for c in columns])
 
 
 def _split_collisions(columns: Sequence[pa.Array], group: Ints) -> Ints:
-    """A stable order of the rows that puts equal keys of one hash group side by side, in the order
-    in which they are first seen.
+    """Return a stable order that puts equal keys of one hash group side by side. Within a hash
+    group keys come in the order in which they are first seen.
 
-    Many keys may share a hash (those with a null in them that came at one time do), so keys that
-    collide are told apart by another one.
+    Many keys may share a hash: keys with a null that arrived at one time do. Colliding keys are
+    told apart by a second hash.
     """
     rows = np.arange(len(group))
     alike = _equal_neighbours(columns) | (np.diff(group) != 0)
@@ -119,9 +131,10 @@ def _split_collisions(columns: Sequence[pa.Array], group: Ints) -> Ints:
 
 
 def _key_numbers(columns: Sequence[pa.Array], group: Ints) -> Ints:
-    """A number per row: the same for equal keys of one group, another for others.
+    """Return a number per row: equal for equal keys of one group, different for all others.
 
-    Where keys collide again, each pass tells the first key of each number from the others.
+    If keys collide under the second hash, too, each pass separates the first key of a number from
+    the rest.
     """
     number = _numbers(group, stable_hash(columns))
     while True:
@@ -139,7 +152,7 @@ def _key_numbers(columns: Sequence[pa.Array], group: Ints) -> Ints:
 
 
 def _numbers(major: Ints, minor: Ints) -> Ints:
-    """A number per row, the same where both are, in their order."""
+    """Return the dense rank of each row by (major, minor): int64[n]."""
     order = np.lexsort((minor, major))
     begins = (np.diff(major[order]) != 0) | (np.diff(minor[order]) != 0)
     number = np.zeros(len(order), np.int64)

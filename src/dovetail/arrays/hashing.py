@@ -1,9 +1,9 @@
-"""Hashes without Spark: one of keys and values; Spark's own, of a few keys; and the way back from
-the one by which Spark's shuffle places a number.
+"""Hashes without Spark: a stable hash of rows, Spark's ``xxhash64``, and the inverse of Spark's
+shuffle hash.
 
-The first is stored: windows and sessions lie in state by it, rows that a step of a stage rekeys,
-all rows of the test driver's snapshots, and the registers of distinct counts are filled by it. A
-query's other rows lie by Spark's ``xxhash64``.
+The stable hash is persisted. Windows, sessions, rekeyed rows and the test driver's snapshots are
+ordered by it in state, and it fills the registers of distinct counts. All other rows of a query are
+ordered by Spark's ``xxhash64``.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _INT32 = 1 << 32
 _SPARK_SEED = 42
 _LONG_DIGITS, _DIGITS_MAX = 18, 38
-"""The digits that Spark keeps in a long, and of any number."""
+"""The digits of a decimal that Spark keeps in a long, and of any decimal."""
 
 
 def stable_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
-    """A hash of each row's key that is the same in every process and release: int64[n].
+    """Hash each row's key, the same in every process and release: int64[n].
 
-    Each value becomes 64-bit words (a fixed-width one its bytes; a string, a list or a binary a
-    polynomial of its elements), mixed by the finaliser of SplitMix64. Columnar throughout.
+    Each value becomes 64-bit words, mixed by the finaliser of SplitMix64. A fixed-width value gives
+    its bytes; a string, binary or list gives a polynomial of its elements. The work is columnar
+    throughout.
     """
     mixed = np.zeros(len(keys[0]), dtype=np.uint64)
     for column in keys:
@@ -40,6 +41,7 @@ def stable_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
 
 
 def _mix(words: _Words) -> _Words:
+    """Mix each word by one step of SplitMix64."""
     words = words + _FACTOR
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -48,7 +50,7 @@ def _mix(words: _Words) -> _Words:
 
 
 def _hash_array(array: pa.Array) -> _Words:
-    """A word per element, 0 for null."""
+    """Return a word per element, 0 for null."""
     type_ = array.type
     words = np.zeros(len(array), dtype=np.uint64)
     if array.null_count == len(array):
@@ -72,7 +74,9 @@ def _hash_array(array: pa.Array) -> _Words:
 
 
 def _hash_runs(elements: _Words, lengths: npt.NDArray[np.int64]) -> _Words:
-    """A word per run of elements: their polynomial, mixed with the run's length."""
+    """Return a word per run of ``elements``: its polynomial, mixed with its length. Runs lie one
+    after another; ``lengths`` may hold 0.
+    """
     end = np.cumsum(lengths)
     start = end - lengths
     powers = np.full(int(lengths.max()) + 1, _FACTOR)
@@ -85,7 +89,7 @@ def _hash_runs(elements: _Words, lengths: npt.NDArray[np.int64]) -> _Words:
 
 
 def _hash_bytes(array: pa.Array) -> _Words:
-    """A word per element of a fixed-width type."""
+    """Return a word per element of a fixed-width type."""
     width = array.type.bit_width // 8
     stored = np.frombuffer(array.buffers()[1], np.uint8)
     stored = stored[array.offset * width : (array.offset + len(array)) * width]
@@ -98,7 +102,8 @@ def _hash_bytes(array: pa.Array) -> _Words:
 
 
 def spark_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
-    """Spark's ``xxhash64`` of each row's key: int64[n]. Row by row, so for a few.
+    """Compute Spark's ``xxhash64`` of each row's key: int64[n]. It works row by row, so use it for
+    few rows.
 
     >>> spark_hash([pa.array([1, 2]), pa.array(["a", None])]).tolist()
     [-8527884376001292090, -3341702809300393011]
@@ -115,7 +120,7 @@ def spark_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
 
 
 def _plain_type(type_: pa.DataType) -> pa.DataType:
-    """Times and dates as the numbers that they are."""
+    """Return the type with times and dates as integers, at any depth."""
     if pa.types.is_date(type_):
         return pa.int32()
     if pa.types.is_timestamp(type_) or pa.types.is_duration(type_):
@@ -128,12 +133,13 @@ def _plain_type(type_: pa.DataType) -> pa.DataType:
 
 
 def _plain(key: pa.Array) -> pa.Array:
+    """Return the key with times and dates as integers."""
     return key.cast(_plain_type(key.type))
 
 
 def _spark_hashed(value: Any, type_: pa.DataType, seed: int) -> int:
-    """A value hashed on: numbers by the bytes of an int or a long, as Java has them, little end
-    first; nested values part by part; nulls not at all.
+    """Hash one value on from ``seed`` and return the new hash. Numbers count as the little-endian
+    bytes of a Java int or long. Nested values are hashed part by part; a null returns ``seed``.
     """
     if value is None:
         return seed
@@ -149,6 +155,7 @@ def _spark_hashed(value: Any, type_: pa.DataType, seed: int) -> int:
 
 
 def _java_bytes(value: Any, type_: pa.DataType) -> bytes:
+    """Return the bytes of a scalar that Spark hashes."""
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bytes):
@@ -166,9 +173,10 @@ def _java_bytes(value: Any, type_: pa.DataType) -> bytes:
 
 
 def spark_preimage(hashed: int) -> int:
-    """The int32 whose hash, as Spark's shuffle hashes an integer, is ``hashed``.
+    """Return the int32 that Spark's shuffle hashes to ``hashed``.
 
-    Spark takes Murmur3 (32 bits, seed 42), of which each step has an inverse: a permutation.
+    Spark's hash of an integer is Murmur3 (32 bits, seed 42). Each of its steps has an inverse, so
+    it is a permutation.
 
     >>> [spark_preimage(n) for n in range(4)]
     [-1693959553, -1910889132, -1382833682, -876271479]
@@ -183,10 +191,10 @@ def spark_preimage(hashed: int) -> int:
 
 
 def _unshifted(mixed: int, bits: int) -> int:
-    """What gave ``mixed`` by ``word ^ (word >> bits)``; at least 11 bits."""
+    """Invert ``word ^ (word >> bits)`` and return ``word``. ``bits`` is at least 11."""
     return mixed ^ (mixed >> bits) ^ (mixed >> 2 * bits)
 
 
 def _rotated(word: int, bits: int) -> int:
-    """A word of 32 bits rotated to the right."""
+    """Rotate a 32-bit word to the right."""
     return (word >> bits | word << (32 - bits)) % _INT32

@@ -1,7 +1,7 @@
 """Values as int64 keys in Spark's order, and back.
 
-Numbers are ordered by value, with -0.0 below 0.0 and NaN above all, all NaNs being one; false is
-below true; dates and times by time; texts and binaries by their bytes.
+Numbers are ordered by value, -0.0 below 0.0, and one NaN above all others. False is below true;
+dates and times go by time; strings and binaries by their bytes.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ _LOWER_BITS = np.int64(0x7FFFFFFFFFFFFFFF)
 
 @dataclass(frozen=True)
 class Keyed:
-    """Some arrays of one type as int64 keys: their values compare as the keys do.
-
-    ``keys``: int64[n] per array, anything where an element is null; ``distinct``: what a key
-    stands for where keys are ranks, None where they are computed from the values.
-    """
+    """Arrays of one type as int64 keys. Two values compare as their keys do."""
 
     type: pa.DataType
     keys: list[Ints]
+    """int64[n] per array; arbitrary where the element is null."""
     distinct: pa.Array | None
+    """The value of each key where keys are ranks; None where keys are computed from values."""
 
     def values(self, keys: Ints, present: Mask) -> pa.Array:
-        """The values of some keys, null where not ``present``."""
+        """Return the values of ``keys``, null where not ``present``."""
         if self.distinct is None:
             return _value(keys, self.type, ~present)
         return self.distinct.take(pa.array(keys, mask=~present))
 
 
 def is_ordered(type_: pa.DataType) -> bool:
-    """Whether values of a type have keys."""
+    """Say whether ``keyed`` takes values of the type."""
     return _is_computed(type_) or pa.types.is_decimal(type_) or type_ in _BYTES
 
 
 def keyed(arrays: Sequence[pa.Array]) -> Keyed:
-    """The keys of all values of some arrays of one ordered type."""
+    """Turn the values of arrays of one ordered type into comparable int64 keys. ``arrays`` must not
+    be empty; ranks are shared by all of them.
+    """
     type_ = arrays[0].type
     if _is_computed(type_):
         return Keyed(type_, [_key(array) for array in arrays], None)
@@ -58,7 +58,7 @@ def keyed(arrays: Sequence[pa.Array]) -> Keyed:
 
 
 def canonical(values: pa.Array) -> pa.Array:
-    """The same values with one NaN for all."""
+    """Return the values with one bit pattern for every NaN."""
     if not pa.types.is_floating(values.type):
         return values
     return pc.if_else(pc.is_nan(values), pa.scalar(np.nan, values.type), values)
@@ -68,11 +68,13 @@ _BYTES = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 
 
 def _is_computed(type_: pa.DataType) -> bool:
+    """Say whether a key is computed from the value alone, without ranks."""
     kinds = ("integer", "boolean", "floating", "temporal")
     return any(getattr(pa.types, f"is_{kind}")(type_) for kind in kinds)
 
 
 def _key(values: pa.Array) -> Ints:
+    """Compute the key of each value, that of 0 or false for null."""
     type_ = values.type
     if pa.types.is_temporal(type_):
         values = values.view(_integer(type_))
@@ -84,6 +86,7 @@ def _key(values: pa.Array) -> Ints:
 
 
 def _value(keys: Ints, type_: pa.DataType, null: Mask) -> pa.Array:
+    """Invert ``_key``: null where ``null``."""
     if pa.types.is_floating(type_):
         floats = _in_float_order(keys).view(np.float64)
         return pa.array(floats.astype(type_.to_pandas_dtype()), mask=null)
@@ -94,9 +97,12 @@ def _value(keys: Ints, type_: pa.DataType, null: Mask) -> pa.Array:
 
 
 def _in_float_order(bits: Ints) -> Ints:
-    """The bits of a double as an int64 that compares as the double does; its own inverse."""
+    """Turn the bits of a double into an int64 that compares as the double does. The function is its
+    own inverse.
+    """
     return bits ^ ((bits >> 63) & _LOWER_BITS)  # type: ignore[no-any-return]
 
 
 def _integer(type_: pa.DataType) -> pa.DataType:
+    """Return the integer type of the width of a time or date type."""
     return pa.int32() if type_.bit_width == 32 else pa.int64()

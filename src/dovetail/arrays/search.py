@@ -1,4 +1,7 @@
-"""Vectorised searches over sorted and unsorted int64 columns."""
+"""Vectorised searches over sorted and unsorted int64 columns.
+
+A range ``first[i]`` to ``end[i]`` includes its first index and excludes its end.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ Ints = npt.NDArray[np.int64]
 
 
 def bisect(values: Ints, first: Ints, end: Ints, sought: Ints, *, right: bool) -> Ints:
-    """Where each ``sought`` belongs in its own sorted range ``values[first:end]``: after equal
-    values (``right``) or before them.
+    """Find the insertion index of each ``sought[i]`` in its sorted range
+    ``values[first[i]:end[i]]``. The index lies after equal values if ``right``, else before them.
 
     >>> values = np.array([1, 3, 5, 2, 4])
     >>> first, end = np.array([0, 3]), np.array([3, 5])
@@ -33,7 +36,8 @@ def bisect(values: Ints, first: Ints, end: Ints, sought: Ints, *, right: bool) -
 
 
 def expand(first: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """All members of the ranges ``first[i]`` up to ``end[i]``: which range, and the member.
+    """List all members of the ranges ``first[i]`` to ``end[i]``: (range number, member). A range
+    whose end is not above its first has no members.
 
     >>> which, member = expand(np.array([5, 2, 7]), np.array([7, 2, 8]))
     >>> which.tolist(), member.tolist()
@@ -44,11 +48,18 @@ def expand(first: Ints, end: Ints) -> tuple[Ints, Ints]:
     return which, np.arange(len(which)) - np.repeat(np.cumsum(count) - count - first, count)
 
 
+# A node of level l covers 2**l values and holds their least. The first loop climbs: it tries the
+# nodes that end where the range does, from small to large, until one holds a value below the bound.
+# The second descends from there, to the right child where that has such a value, else the left::
+#
+#     level 2   1                      range 0 to 4, bound 5:
+#     level 1   1        6             climb to the root (1 < 5), go left (6 is not below 5),
+#     level 0   4   1    8   6         then right (1 < 5): index 1
 def last_below(values: Ints, first: Ints, end: Ints, bound: Ints) -> Ints:
-    """The last index of each range ``first[i]`` up to ``end[i]`` whose value is below ``bound[i]``,
-    -1 where there is none. The values have no order.
+    """Find the last index in each range whose value is below ``bound[i]``, or -1. The values have
+    no order.
 
-    A tree of minima: as many steps as ``len(values)`` has bits.
+    The search uses a tree of minima and takes log2(len(values)) steps for all ranges together.
 
     >>> last_below(np.array([4, 1, 8, 6]), np.array([0, 2]), np.array([4, 4]), np.array([5, 5]))
     array([ 1, -1])
@@ -76,7 +87,8 @@ def last_below(values: Ints, first: Ints, end: Ints, bound: Ints) -> Ints:
 
 
 def first_below(values: Ints, first: Ints, end: Ints, bound: Ints) -> Ints:
-    """As ``last_below``, the first index.
+    """Find the first index in each range whose value is below ``bound[i]``, or -1. The values have
+    no order.
 
     >>> first_below(np.array([4, 1, 8, 6]), np.array([0, 2]), np.array([4, 4]), np.array([5, 7]))
     array([0, 3])
@@ -86,9 +98,15 @@ def first_below(values: Ints, first: Ints, end: Ints, bound: Ints) -> Ints:
     return np.where(found < 0, -1, n - 1 - found)
 
 
+# Level l holds the least of every 2**l neighbours. A range of length 5 is the union of two
+# overlapping ranges of length 4, so two entries of level 2 answer it::
+#
+#     values    4   1   8   6   7      range 0 to 5:
+#     level 1   1   1   6   6          min(level 2 at 0, level 2 at 5 - 4)
+#     level 2   1   1                  = min(1, 1)
 def least(values: Ints, low: Ints, high: Ints) -> Ints:
-    """The least value in each range ``low[i]`` up to ``high[i]``, a large one where it is empty: by
-    two overlapping ranges whose length is a power of two.
+    """Return the least value in each range ``low[i]`` to ``high[i]``, the largest int64 for an
+    empty one.
     """
     levels = [values]
     while 2 ** len(levels) <= len(values):
@@ -104,7 +122,8 @@ def least(values: Ints, low: Ints, high: Ints) -> Ints:
 
 
 def pieces(count: Ints, limit: int) -> Iterator[tuple[int, int]]:
-    """Ranges of places whose counts add up to ``limit`` at most, of one place where that has more.
+    """Cut ``count`` into consecutive ranges whose counts sum to at most ``limit``. A single count
+    above ``limit`` is a range of its own.
 
     >>> list(pieces(np.array([3, 1, 9, 2, 2]), 4))
     [(0, 2), (2, 3), (3, 5)]

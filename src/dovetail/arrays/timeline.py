@@ -1,14 +1,19 @@
-"""The events of one bucket and micro-batch, laid out by key and then by arrival.
+"""The events of one bucket and micro-batch, ordered by key and then by arrival.
 
-Kernels never move values. They work on integers that say where a row lies:
+Kernels never move values. They work on integers that identify rows:
 
 - a *source* is one input table of the stage, by its number;
 - a *row* is an index into that source's rows of the batch;
-- a *group* is one distinct key of the batch, by its number in (hash, first seen) order;
-- a *reference* names a row version of a source: ``ABSENT`` (-1) for none, ``group`` for the version
-  stored before the batch (0 <= reference < groups), ``groups + row`` for a row of the batch.
+- a *group* is one distinct key of the batch, numbered in (hash, first seen) order;
+- a *reference* names a row version of a source, as below.
 
-Values are gathered once, at the very end, with Arrow's ``take``.
+| reference             | row version                      |
+|-----------------------|----------------------------------|
+| ``ABSENT`` (-1)       | none                             |
+| 0 to ``groups - 1``   | the group's row before the batch |
+| ``groups + row``      | a row of the batch               |
+
+Values are gathered once, at the end, with Arrow's ``take``.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 ABSENT = -1
+"""As a reference: no row."""
 NO_TIME = int(np.iinfo(np.int64).min)
 """As a time: before any record."""
 STORED = -1
@@ -34,24 +40,26 @@ STORED = -1
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one source in a batch, in the order they were read.
-
-    ``keys``: the key columns, n rows each, without nulls; ``hash``, ``event_time_us``: int64[n];
-    ``deleted``: bool[n]; ``clock_us``: int64[n], the largest timestamp that the row's log has had
-    by then in the micro-batch (``laws.arrival``); ``order``: int64[n], what orders the rows of
-    one clock, None where they come in their order; ``tie``: int64[n], what orders the rows that one
-    record has caused in another stage, None where none has; ``sequence``: int64[n], the row's
-    position in a log that all sources share, or None.
-    """
+    """The n rows of one source in a batch, in the order they were read."""
 
     keys: Sequence[pa.Array]
+    """The key columns, n rows each, without nulls."""
     hash: Ints
     event_time_us: Ints
     deleted: Mask
+    """bool[n]: the row is a tombstone, a record that deletes its key's row."""
     clock_us: Ints
+    """int64[n]: the largest timestamp in the row's log so far in the micro-batch
+    (``laws.arrival``).
+    """
     order: Ints | None = None
+    """int64[n]: the order of rows with equal clocks; None for the order in which they were read."""
     tie: Ints | None = None
+    """int64[n]: the order of rows that one record of another stage caused; None if there are
+    none.
+    """
     sequence: Ints | None = None
+    """int64[n]: the row's position in one log that all sources share; None without such a log."""
 
     def __len__(self) -> int:
         return len(self.hash)
@@ -59,37 +67,37 @@ class Rows:
 
 @dataclass(frozen=True)
 class Timeline:
-    """n events ordered by (group, arrival).
-
-    ``source``, ``row``, ``group``, ``arrival``, ``event_time_us``: int64[n]; ``deleted``: bool[n];
-    ``start``: int64[groups], the first event of each group. ``arrival`` is a permutation of 0..n-1.
-    ``hash``: int64[groups], non-decreasing; ``keys``: one row per group.
-    """
+    """n events ordered by (group, arrival). Arrays are int64[n] unless stated otherwise."""
 
     source: Ints
     row: Ints
     group: Ints
     arrival: Ints
+    """A permutation of 0..n-1: the place of each event in the order of processing."""
     event_time_us: Ints
     deleted: Mask
+    """bool[n]: the event is a tombstone."""
     start: Ints
+    """int64[groups]: the first event of each group."""
     hash: Ints
+    """int64[groups], non-decreasing."""
     keys: Sequence[pa.Array]
+    """The key columns, one row per group."""
 
     @property
     def groups(self) -> int:
-        """How many distinct keys there are."""
+        """The number of distinct keys."""
         return len(self.start)
 
 
 def arrival_order(sources: Sequence[Rows]) -> Ints:
-    """The order in which the rows of all sources are processed: a permutation of their
+    """Return the order in which rows of all sources are processed: a permutation of their
     concatenation.
 
-    Sources that all carry a ``sequence`` share one log and are read in its order. Otherwise the
-    log whose next record has the smallest timestamp goes first, on a tie the earlier source, then
-    the earlier log; within a log rows keep their order (as a Kafka Streams task picks records). So
-    they go by their clocks, the largest timestamps of their logs so far.
+    Sources that all carry a ``sequence`` share one log and are read in its order. Otherwise the log
+    whose next record has the smallest timestamp goes first, as a Kafka Streams task picks records.
+    A tie goes to the earlier source, then to the earlier log. Rows of one log keep their order, so
+    rows go by clock: the largest timestamp of the log so far.
 
     >>> def rows(times):
     ...     n = len(times)
@@ -103,7 +111,9 @@ def arrival_order(sources: Sequence[Rows]) -> Ints:
 
 
 def arrival_keys(sources: Sequence[Rows]) -> list[Ints]:
-    """What puts the rows of all sources in the order of their arrival, what decides last first."""
+    """Return the sort keys of ``arrival_order`` for ``np.lexsort``: the most significant key is
+    last.
+    """
     if all(rows.sequence is not None for rows in sources):
         keys = [_all(rows.sequence for rows in sources)]
         if any(rows.order is not None for rows in sources):
@@ -121,14 +131,15 @@ def arrival_keys(sources: Sequence[Rows]) -> list[Ints]:
 
 
 def _all(columns: Iterable[Ints | None]) -> Ints:
+    """Concatenate the columns that are not None."""
     return np.concatenate([column for column in columns if column is not None])
 
 
 def timeline(sources: Sequence[Rows], order: Ints | None = None) -> Timeline:
     """Group the rows of all sources by key, each group in arrival order.
 
-    ``order``: the order in which the rows are processed, a permutation of their concatenation;
-    ``arrival_order`` by default.
+    ``order`` is the order of processing, a permutation of the concatenated rows. The default is
+    ``arrival_order``.
     """
     if order is None:
         order = arrival_order(sources)
@@ -158,11 +169,23 @@ def timeline(sources: Sequence[Rows], order: Ints | None = None) -> Timeline:
 def versions(
     timeline: Timeline, source: int, stored: Mask, counted: Mask | None = None
 ) -> tuple[Ints, Ints]:
-    """The version of ``source``'s row at each event's key just before and just after the event.
+    """Return the version of ``source``'s row at each event's key just before and just after the
+    event.
 
-    ``stored``: bool[groups], whether the key has a row from earlier batches; ``counted``: which
-    events are versions, by default all of the source's. Returns two reference arrays of n events.
-    A later arrival replaces an earlier one, a tombstone makes it ABSENT.
+    ``stored``: bool[groups], true if the key has a row from earlier batches. ``counted``: bool[n],
+    the events that are versions, by default all events of the source. Returns two reference arrays
+    of n events. A later arrival replaces an earlier one; a tombstone makes the row ABSENT.
+
+    One group with a stored row (reference 0), so row r of the batch is reference 1 + r, for source
+    0:
+
+    | event | source | row | deleted | before | after  |
+    |-------|--------|-----|---------|--------|--------|
+    | 0     | 1      | 0   | no      | 0      | 0      |
+    | 1     | 0      | 0   | no      | 0      | 1      |
+    | 2     | 1      | 1   | no      | 1      | 1      |
+    | 3     | 0      | 1   | yes     | 1      | ABSENT |
+    | 4     | 0      | 2   | no      | ABSENT | 3      |
     """
     n = len(timeline.row)
     events = np.arange(n)
@@ -181,7 +204,7 @@ def versions(
 
 
 def last_of_source(timeline: Timeline, source: int) -> Ints:
-    """The last event of ``source`` in each group that has one: event numbers, ascending."""
+    """Find the last event of ``source`` in each group that has one: event numbers, ascending."""
     events = np.flatnonzero(timeline.source == source)
     if len(events) == 0:
         return events

@@ -1,10 +1,12 @@
 """Alignment (``align=``): rows that are ahead of another input wait until it has caught up.
 
-What Kafka Streams does by not reading a partition while another is behind (task idling) is done
-across micro-batches, in state: of each input only rows up to the smallest clock that the others
-have reached are let through. Of an input that is read from several logs, such as the partitions of
-a topic, the slowest log counts. An input or a log that has brought nothing for the time given, by
-the wall clock, is not waited for. Stream time is that of what has been let through.
+Kafka Streams does this by not reading a partition while another is behind (task idling). Here it is
+done across micro-batches, in state. A *clock* is the largest timestamp read so far. Of each input
+only rows up to the smallest clock of the other inputs are let through.
+
+If an input is read from several logs, such as the partitions of a topic, its slowest log counts. An
+input or a log is not waited for if it has brought nothing for the given wall-clock time. Stream
+time is that of the rows that were let through.
 """
 
 from __future__ import annotations
@@ -31,15 +33,23 @@ from dovetail.state.segment import SegmentCache
 
 @dataclass(frozen=True)
 class Aligned:
-    """What has been let through: ``batches``; ``manifest``: the bucket's, with the clocks of what
-    is read and of what is let through; ``stores``: the rows that wait, by their stores' names.
-    """
+    """The result of an alignment."""
 
     batches: Sequence[Batch]
+    """For each source the rows that were let through."""
     manifest: Manifest
+    """The bucket's manifest, with the times of the rows that were read and of those let through."""
     stores: Mapping[str, Runs]
+    """The stores of the rows that wait, by name."""
 
 
+# An example, two inputs in three micro-batches; the numbers are timestamps in order of reading:
+#
+# | batch | left reads | right reads | clocks | left lets through | right lets through |
+# |---|---|---|---|---|---|
+# | 1 | 10, 40 | 20 | 40, 20 | 10 (40 waits) | 20 |
+# | 2 | | 30 | 40, 30 | | 30 |
+# | 3 | | 50 | 40, 50 | 40 | (50 waits) |
 def align(
     fragment: Fragment,
     came: Sequence[Batch],
@@ -50,11 +60,11 @@ def align(
     blobs: Blobs,
     cache: SegmentCache,
 ) -> Aligned:
-    """Let through what need not wait.
+    """Let through the rows that need not wait, and store the others.
 
-    ``came``: per source the rows of the batch, of ``pieces``; ``manifest``: the bucket's with the
-    largest timestamps that have been read, of any bucket, and when sources last brought something;
-    ``before``: as it was before the batch; ``now_us``: the batch's time by the wall clock.
+    ``came``: for each source the batch's rows, from ``pieces``; ``before``: the manifest before the
+    batch. ``manifest``: the same with the largest timestamps read by any bucket, and with the times
+    at which sources last brought something. ``now_us``: the batch's wall-clock time.
     """
     assert fragment.align_us is not None
     span_us = max(fragment.align_us, 1)
@@ -90,7 +100,7 @@ def align(
         waited = queue.take(upto_us)
         due_us = _due(source, batch, known[number], before.read_us[number])
         if source.loose:
-            # What a condition leaves out has no time that others could reach.
+            # A row that a condition leaves out has no time that other inputs could reach.
             due_us = np.minimum(due_us, read_us[number])
         passes = due_us <= upto_us
         ahead = np.flatnonzero(~passes)
@@ -108,7 +118,7 @@ def align(
 
 
 def _logs(known: Logs, pieces: Sequence[Piece], number: int, now_us: int) -> Logs:
-    """Of each log of a source the largest timestamp read, and when it last brought something."""
+    """Return for each log of a source the largest timestamp read and when it was last heard."""
     found = dict(known)
     for piece in pieces:
         if piece.source != number or piece.runs is None:
@@ -120,14 +130,19 @@ def _logs(known: Logs, pieces: Sequence[Piece], number: int, now_us: int) -> Log
 
 
 def _reached(logs: Logs, now_us: int, span_us: int) -> int | None:
-    """How far the slowest log of a source is of those that are waited for; None if none is."""
+    """Return the clock of the slowest log that is waited for, or None if none is.
+
+    A log is waited for if it brought something less than ``span_us`` ago.
+    """
     waited_for = (high for high, heard in logs.values() if now_us - heard < span_us)
     return min(waited_for, default=None)
 
 
 def _due(source: SourceSpec, batch: Batch, logs: Logs, read_us: int | None) -> Ints:
-    """Up to when each row waits: its clock, the largest timestamp that its log has had by then, so
-    that rows of a log keep their order. Those of another stage go by their times.
+    """Return the time until which each row waits: int64[rows].
+
+    It is the row's clock: the largest timestamp that its log has had by then. So rows of a log keep
+    their order. A row of another stage has its own event time.
     """
     if source.carries:
         return batch.rows.column(EVENT_TIME).to_numpy()  # type: ignore[no-any-return]
@@ -141,8 +156,9 @@ def _due(source: SourceSpec, batch: Batch, logs: Logs, read_us: int | None) -> I
 def _let_through(
     source: SourceSpec, waited: pa.Table, came: Batch, passing: Mask, due_us: Ints
 ) -> Batch:
-    """The rows that waited, in the order in which they were due, and those that need not wait;
-    ``due_us``: when each row that came is due.
+    """Return the rows that waited, in the order of their due times, then those that need not wait.
+
+    ``passing``: bool[rows that came]; ``due_us``: int64[rows that came].
     """
     clock_us = np.append(waited.column(DUE).to_numpy(), due_us[passing])
     waited = waited.drop_columns(DUE)

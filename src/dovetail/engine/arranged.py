@@ -1,4 +1,8 @@
-"""What pack says of the arrival of some rows: their clocks, and what all buckets hear of them."""
+"""The arrival of rows as pack sees it: their clocks, and the facts that all buckets hear of them.
+
+A *clock* is the largest timestamp that a row's log has had by then in the micro-batch. A *run* is a
+sequence of rows of one log that one task has read one after the other.
+"""
 
 from __future__ import annotations
 
@@ -30,24 +34,26 @@ from dovetail.laws.arrival import Stairs, running_clock
 from dovetail.physical.source import SourceSpec
 
 _GAPS_MAX = 64
-"""At so many gaps, the widest, what a task reads of a log is parted into runs."""
+"""The largest number of gaps, the widest first, at which the rows of a log are cut into runs."""
 
 
 @dataclass(frozen=True)
 class Arrived:
-    """``high_us``: the largest stream time of some rows; ``runs``, ``stairs``: as in
-    ``pieces.Piece``.
-    """
+    """The facts on some rows that all buckets hear."""
 
     high_us: int
+    """The largest stream time of the rows."""
     runs: pa.Table | None = None
+    """See ``pieces.Piece.runs``."""
     stairs: pa.Table | None = None
+    """See ``pieces.Piece.stairs``."""
 
 
 def arranged(source: SourceSpec, rows: pa.Table, counted: Mask | None) -> tuple[pa.Table, Arrived]:
-    """Rows of one input partition, read one after the other, with the columns of ``wire_schema``.
+    """Return an input partition's rows with the columns of ``wire_schema``, and their arrival.
 
-    ``rows``: of ``travel_schema``; ``counted``: those that move stream time, None for all.
+    ``rows``: at least one row of ``travel_schema``, in the order of reading; ``counted``:
+    bool[rows], those that advance stream time, None for all.
     """
     if not source.clocked:
         return rows, _brought(source, rows, counted)
@@ -72,7 +78,7 @@ def arranged(source: SourceSpec, rows: pa.Table, counted: Mask | None) -> tuple[
 
 
 def _brought(source: SourceSpec, rows: pa.Table, counted: Mask | None) -> Arrived:
-    """What rows of another stage say themselves."""
+    """Return the arrival of rows of another stage, by the columns that they bring."""
     known = STREAM_TIME in source.carries
     time_us = rows.column(STREAM_TIME if known else EVENT_TIME).to_numpy()
     if counted is not None:
@@ -85,8 +91,10 @@ def _brought(source: SourceSpec, rows: pa.Table, counted: Mask | None) -> Arrive
 
 
 def stairs_of(changes: pa.Table) -> pa.Table | None:
-    """How stream time rises over the changes of a stage, where they say it and all inputs share one
-    log, by which it is not known otherwise.
+    """Return the steps of stream time over the changes of a stage (``STAIRS``).
+
+    None unless the changes have both a place in a shared log and a stream time. Only then are the
+    steps not known otherwise.
     """
     if not {SEQUENCE, STREAM_TIME} <= {*changes.schema.names}:
         return None
@@ -97,7 +105,7 @@ def stairs_of(changes: pa.Table) -> pa.Table | None:
 def _in_log_order(
     source: SourceSpec, rows: pa.Table, counted: Mask | None
 ) -> tuple[pa.Table, Mask | None]:
-    """The rows in the order of their logs, as most sources bring them."""
+    """Return the rows, with ``counted``, in the order of their logs. Most sources bring them so."""
     place = rows.column(SEQUENCE).to_numpy()
     log = rows.column(LOG_PARTITION).to_numpy() if source.log_partition else np.zeros_like(place)
     falls = log[1:] < log[:-1]
@@ -108,8 +116,17 @@ def _in_log_order(
     return rows.take(pa.array(order)), None if counted is None else counted[order]
 
 
+# An example of a source with ``_log_partition``. Positions 7 and 8 of log 0 are missing here:
+#
+# | row | log | position | run |
+# |---|---|---|---|
+# | 0 | 0 | 5 | 0, begins |
+# | 1 | 0 | 6 | 0 |
+# | 2 | 0 | 9 | 1, begins after a gap |
+# | 3 | 1 | 2 | 2, begins with another log |
+# | 4 | 1 | 3 | 2 |
 def _logs(source: SourceSpec, rows: pa.Table) -> tuple[Ints, Ints]:
-    """Per row the number of its run, and where each run begins."""
+    """Return the run of each row, int64[rows], and the first row of each run, int64[runs]."""
     begins = np.zeros(len(rows), np.bool_)
     begins[0] = True
     names = (FILE_PATH, FILE_BLOCK) if source.files else (LOG_PARTITION,)
@@ -119,8 +136,8 @@ def _logs(source: SourceSpec, rows: pa.Table) -> tuple[Ints, Ints]:
             differs = pc.not_equal(column[1:], column[:-1]).fill_null(True)
             begins[1:] |= differs.to_numpy(zero_copy_only=False).astype(np.bool_)
     if source.log_partition:
-        # What lies between two of a log's rows another task may have read, such as a file that
-        # Spark has not put beside its neighbours.
+        # Another task may have read the rows between two rows of a log, such as a file that Spark
+        # has not put beside its neighbours.
         gap = np.diff(rows.column(SEQUENCE).to_numpy())
         gap[begins[1:]] = 0
         wide = np.flatnonzero(gap > 1)
@@ -129,6 +146,10 @@ def _logs(source: SourceSpec, rows: pa.Table) -> tuple[Ints, Ints]:
 
 
 def _runs(source: SourceSpec, rows: pa.Table, first: Ints, last: Ints, high_us: Ints) -> pa.Table:
+    """Return the runs (``RUNS``).
+
+    ``first``, ``last``: their first and last rows; ``high_us``: int64[runs].
+    """
     none = pa.array(np.zeros(len(first), np.int64))
     columns = dict.fromkeys(RUNS.names, none) | {FILE_PATH: pa.nulls(len(first), pa.string())}
     columns[HIGH] = pa.array(high_us)
@@ -142,6 +163,7 @@ def _runs(source: SourceSpec, rows: pa.Table, first: Ints, last: Ints, high_us: 
 
 
 def _stairs(source: SourceSpec, rows: pa.Table, clock_us: Ints, time_us: Ints) -> pa.Table:
+    """Return the steps of stream time (``STAIRS``) by place in the shared log, or else by clock."""
     position = rows.column(SEQUENCE).to_numpy() if source.ordered else clock_us
     stairs = Stairs.of(position, time_us)
     return pa.table({POSITION: stairs.position, STREAM_TIME: stairs.time_us}, schema=STAIRS)

@@ -1,9 +1,8 @@
-"""What a batch fails with, said first and in a few lines: the operator, the tables, the bucket and,
-where it can be found, the key.
+"""The error of a failed batch: it names the operator, the tables, the bucket and perhaps the key.
 
-The key is found by trial: the operator is run again on half of the keys at a time, on blobs that
-are thrown away, until one key is left on which it fails in the same way. So it costs about one more
-batch, and only where one has failed.
+The key is found by trial. The operator runs again on half of the keys at a time, until one key is
+left on which it fails in the same way. Trials write to blobs that are thrown away. They cost about
+one more batch, and only after a failure.
 """
 
 from __future__ import annotations
@@ -28,8 +27,10 @@ from dovetail.state.segment import SegmentCache
 
 @contextmanager
 def blamed(operator: str, place: Callable[[Exception], str]) -> Iterator[None]:
-    """What fails in the block as a library's error that says where; ``place``: the tables and what
-    else is known, asked only where something fails.
+    """Raise any exception of the block as a ``DovetailError`` that says where it happened.
+
+    ``place`` returns the text with the tables and all else that is known. It is called only on
+    failure.
     """
     try:
         yield
@@ -47,7 +48,7 @@ def blamed(operator: str, place: Callable[[Exception], str]) -> Iterator[None]:
 
 
 def place_of(fragment: Fragment, bucket: int, share: Share | None = None) -> str:
-    """Where a fragment has failed, as errors say it; ``share``: the rows of one key, if known."""
+    """Describe the place of a failure in a fragment. ``share``: the rows of one key, if known."""
     read = [
         source.title
         for number, source in enumerate(fragment.sources)
@@ -61,8 +62,9 @@ def place_of(fragment: Fragment, bucket: int, share: Share | None = None) -> str
 
 
 def culprit(share: Share, run: Callable[[Share], Done], error: Exception) -> Share | None:
-    """The share with the rows of the one key on which it fails so; None where no key does alone, or
-    where it fails without any rows.
+    """Return the part of the share with the one key on which it fails with the same type of error.
+
+    None if no single key does, or if it fails without any rows.
     """
 
     def fails(part: Share) -> bool:
@@ -83,13 +85,13 @@ def culprit(share: Share, run: Callable[[Share], Done], error: Exception) -> Sha
 
 
 def _keys(share: Share) -> Ints:
-    """The hashes of the keys of a share's rows."""
+    """Return the distinct hashes of the keys of a share's rows, ascending."""
     found: Ints = np.unique(np.concatenate([b.rows.column(HASH).to_numpy() for b in share.batches]))
     return found
 
 
 def _part(share: Share, keys: Ints) -> Share:
-    """The share with the rows of these keys alone."""
+    """Return the share with only the rows whose key hash is among ``keys``."""
     batches = []
     for batch in share.batches:
         row = np.flatnonzero(np.isin(batch.rows.column(HASH).to_numpy(), keys))
@@ -98,20 +100,20 @@ def _part(share: Share, keys: Ints) -> Share:
 
 
 class _Trial:
-    """Blobs of which nothing is written."""
+    """Blobs that read from others and write to memory only."""
 
     def __init__(self, stored: Blobs) -> None:
         self._stored = stored
         self._own: dict[str, bytes | None] = {}
 
     def get(self, name: str) -> bytes | None:
-        """The blob, or None where there is none."""
+        """Return the blob, or None if there is none."""
         return self._own[name] if name in self._own else self._stored.get(name)
 
     def put(self, name: str, blob: bytes) -> None:
-        """Keep a blob for as long as the trial lasts."""
+        """Keep a blob for the duration of the trial."""
         self._own[name] = blob
 
     def delete(self, name: str) -> None:
-        """Take a blob for gone as long as the trial lasts."""
+        """Treat a blob as deleted for the duration of the trial."""
         self._own[name] = None

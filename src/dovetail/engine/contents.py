@@ -30,8 +30,9 @@ TIME = pa.timestamp("us", "UTC")
 
 
 def schema_of(store: Store) -> pa.Schema:
-    """The columns that ``rows`` gives: the input's own; ``_timestamp``; of versions ``_change``, of
-    records that wait ``_due``.
+    """Return the columns that ``rows`` gives: the input's own, then ``_timestamp``.
+
+    Versions have ``_change`` besides, and records that wait have ``_due``.
     """
     fields = [*store.fields, pa.field(TIMESTAMP, TIME)]
     if store.kind == "versions":
@@ -42,7 +43,10 @@ def schema_of(store: Store) -> pa.Schema:
 
 
 def horizon_us(store: Store, manifest: Manifest) -> int:
-    """The time behind which a bucket's rows of a store are no longer of use, or have been taken."""
+    """Return the time before which a bucket's rows of a store are no longer of use, or were taken.
+
+    ``NO_TIME`` if the store keeps rows for good, or before the first record.
+    """
     if store.span_us is None or not store.clocks:
         return NO_TIME
     times = [manifest.stream_time_us[clock] for clock in store.clocks]
@@ -60,9 +64,11 @@ def rows(
     blobs: Blobs,
     cache: SegmentCache,
 ) -> Iterator[pa.Table]:
-    """A store's rows (``schema_of``), some at a time: of each key the last one; its versions; the
-    records that are kept, or that wait. ``beside``: what the stores consist of that are read with
-    it.
+    """Yield a store's rows (``schema_of``), some at a time.
+
+    They are, by the store's kind, the last row of each key, its versions, the records that are
+    kept, or those that wait. ``beside``: the runs of the stores that are read with it
+    (``Store.beside``).
     """
     segment = next(runs.segments, None)
     if segment is None:
@@ -87,9 +93,13 @@ def found(
     cache: SegmentCache,
     asked: Asked,
 ) -> pa.Table:
-    """Of a store of ``rows``, ``versions`` or ``records`` those of the keys that are asked for
-    (``schema_of``): of a table a key's row, of a versioned one that of a time; of a stream all of a
-    key's records that are kept.
+    """Return the rows (``schema_of``) of the keys in ``asked``, from a store that is not a queue.
+
+    | store | rows of a key |
+    |---|---|
+    | ``rows`` | its row, if there is one and it has not expired |
+    | ``versions`` | its version at the time asked for |
+    | ``records`` | all its records that are kept |
     """
     segment = next(runs.segments, None)
     if segment is None:
@@ -117,15 +127,18 @@ def found(
 
 @dataclass(frozen=True)
 class Asked:
-    """Distinct keys, with what orders their rows; of a versioned table also the time."""
+    """Distinct keys to look up."""
 
     hash: Ints
+    """The hash of each key, by which stored rows are ordered: int64[n]."""
     keys: Sequence[pa.Array]
+    """The key columns, n rows each."""
     time_us: int = END_OF_TIME
+    """The time for which versions are asked; the end of time by default."""
 
 
 def _shown(store: Store, table: pa.Table, lists: Mapping[int, Parts]) -> pa.Table:
-    """Stored rows as readers see them."""
+    """Return stored rows as readers see them (``schema_of``)."""
     if store.results:
         columns = [*map(table.column, store.key), *_results(store, table, lists)]
     else:
@@ -139,7 +152,7 @@ def _shown(store: Store, table: pa.Table, lists: Mapping[int, Parts]) -> pa.Tabl
 
 
 class _Groups(NamedTuple):
-    """Groups, as ``Parts`` asks for them."""
+    """Groups by hash and key, in the form that ``Parts`` takes."""
 
     hash: Ints
     keys: Sequence[pa.Array]
@@ -148,7 +161,7 @@ class _Groups(NamedTuple):
 def _lists(
     store: Store, beside: Mapping[str, Runs], blobs: Blobs, cache: SegmentCache
 ) -> dict[int, Parts]:
-    """The long lists of the columns that may have them."""
+    """Return the long lists of the result columns that may have them, by column number."""
     key = [f.with_name(n) for f, n in zip(store.fields, store.key, strict=False)]
     found = {}
     for number, result in enumerate(store.results):
@@ -160,7 +173,7 @@ def _lists(
 
 
 def _results(store: Store, table: pa.Table, lists: Mapping[int, Parts]) -> Iterator[pa.Array]:
-    """What accumulators come to."""
+    """Yield the columns of results, computed from accumulators."""
     groups = _Groups(numbers(table, HASH), [whole(table.column(name)) for name in store.key])
     for number, result in enumerate(store.results):
         parts = range(len(result.kernel.state))
@@ -171,6 +184,7 @@ def _results(store: Store, table: pa.Table, lists: Mapping[int, Parts]) -> Itera
 
 
 def _numbers(segment: Segment, blobs: Blobs, cache: SegmentCache) -> Ints:
+    """Return the row numbers that a segment of a ``without`` store lists."""
     return numbers(cache.open(segment, blobs.get), ROW)
 
 
@@ -182,7 +196,7 @@ def _opened(
     blobs: Blobs,
     cache: SegmentCache,
 ) -> RunState:
-    """The store, as its operator opens it."""
+    """Open the store as its operator does."""
     if store.kind == "rows":
         keys, expiry = len(store.key), store.time
         return TableState(schema, keys, runs, blobs, cache, horizon_us=horizon_us, expiry=expiry)
@@ -201,6 +215,7 @@ def _opened(
 
 
 def _changes(deleted: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the kind of change, upsert or delete, of each row."""
     return pa.chunked_array(
         [pa.array([UPSERT, DELETE]).take(chunk.cast(pa.int8())) for chunk in deleted.chunks],
         pa.string(),

@@ -1,8 +1,8 @@
-"""A fragment's operators on one bucket, one after the other, without an exchange between them.
+"""The operators of a fragment on one bucket, run one after the other without an exchange between.
 
-Where there are several, all rows of the inputs are put in order once; each carries its number on
-from operator to operator, so that every one orders what it reads by the records that caused it, as
-one topology in one task does. An operator that is alone reads the rows as they come.
+If there are several, all rows of the inputs are put in order once. Each row carries its number from
+operator to operator. So every operator orders its input by the records that caused it, as one
+topology in one task does. An operator that is alone reads the rows as they come.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BROUGHT = (SEQUENCE, LOG_PARTITION, CLOCK, ORDER, TIE, STREAM_TIME, FILE)
 
 
 def run(share: Share) -> Done:
-    """What a fragment's last operator makes of the batch; the stores of all."""
+    """Run a fragment's operators. Return the last one's changes, and the stores of all."""
     fragment = share.fragment
     if not fragment.last.reads:
         done = operate(
@@ -64,7 +64,7 @@ def run(share: Share) -> Done:
 
 
 def _stored(share: Share, number: int) -> dict[str, Runs]:
-    """An operator's stores before the batch, by its own names for them."""
+    """Return an operator's stores before the batch, by its own names for them."""
     known = share.manifest.stores
     names = {
         own: share.fragment.stored(number, own) for own in share.fragment.operators[number].stores
@@ -73,11 +73,22 @@ def _stored(share: Share, number: int) -> dict[str, Runs]:
 
 
 def _named(share: Share, number: int, done: Done) -> dict[str, Runs]:
-    """An operator's stores after the batch, by the manifest's names for them."""
+    """Return an operator's stores after the batch, by the manifest's names for them."""
     return {share.fragment.stored(number, own): runs for own, runs in done.stores.items()}
 
 
+# An example with two inputs of two rows each, ordered by clock; on a tie input 0 comes first:
+#
+# | row of all | input | clock | rank |
+# |---|---|---|---|
+# | 0 | 0 | 10 | 1 |
+# | 1 | 0 | 10 | 2 |
+# | 2 | 1 | 7 | 0 |
+# | 3 | 1 | 10 | 3 |
+#
+# ``order`` is [2, 0, 1, 3], the rows by rank, and ``ranks`` is [1, 2] and [0, 3].
 def _run_all(share: Share) -> Done:
+    """Run several operators on rows that are numbered in the order of arrival."""
     operators = share.fragment.operators
     sources = [share.rows(number) for number in range(len(share.sources))]
     order = arrival_order(sources)
@@ -130,7 +141,7 @@ def _run_all(share: Share) -> Done:
 def _numbered_on(
     share: Share, tables: Iterable[pa.Table], order: Ints, clock: _Clock
 ) -> Iterator[pa.Table]:
-    """The last operator's changes as the fragment's."""
+    """Yield the last operator's changes as the fragment's, with their positions."""
     position = share.manifest.position
     for emitted in tables:
         if len(emitted):
@@ -142,24 +153,28 @@ def _numbered_on(
 
 @dataclass(frozen=True)
 class _Clock:
-    """The stream time by which an operator's windows close, or a versioned table's own: before the
-    batch, as each of its records comes, and at its end.
-    """
+    """The stream time by which an operator's windows close, or that of a versioned table."""
 
     initial_us: int
+    """The stream time before the batch; ``NO_TIME`` before the first record."""
     at_us: Ints
+    """The stream time as each record of the batch comes, by its rank: int64[records]."""
     final_us: int
+    """The stream time at the end of the batch."""
 
     @classmethod
     def of_table(cls, share: Share, number: int, rank: Ints, count: int) -> _Clock:
-        """That of an input, whose rows are of this rank among ``count``; known at its own rows."""
+        """Return the clock of input ``number``; ``rank``: the ranks of its rows among all.
+
+        ``count``: the number of records. The clock is ``NO_TIME`` at records of other inputs.
+        """
         at_us = np.full(count, NO_TIME)
         at_us[rank] = share.clock_of(number, number)
         return cls(share.initial_us[number], at_us, share.final_us[number])
 
 
 def _caused(share: Share, emitted: pa.Table, order: Ints, clock: _Clock) -> pa.Table:
-    """The last operator's changes with what the fragment says of the records that caused them."""
+    """Return changes with ``Fragment.feeds``, the columns on the records that caused them."""
     fragment, last, rank = share.fragment, share.fragment.last, emitted.column(SEQUENCE).to_numpy()
     emitted = emitted.drop_columns([SEQUENCE])
     if not fragment.feeds:
@@ -185,7 +200,7 @@ def _caused(share: Share, emitted: pa.Table, order: Ints, clock: _Clock) -> pa.T
 
 
 def _numbered(rows: pa.Table, rank: Ints) -> pa.Table:
-    """An input's rows in their order, each with its number among those of all inputs."""
+    """Return an input's rows in order of arrival, with their ranks as ``_sequence``."""
     arranged = np.argsort(rank)
     brought = [name for name in _BROUGHT if name in rows.schema.names]
     rows = rows.drop_columns(brought)
@@ -197,7 +212,7 @@ def _numbered(rows: pa.Table, rank: Ints) -> pa.Table:
 def _job(
     share: Share, number: int, fed: Sequence[pa.Table], ranks: Sequence[Ints], clock: _Clock
 ) -> Job:
-    """The job of one of several operators on the rows that it is fed."""
+    """Return the job of operator ``number`` on the rows that it is fed."""
     operator = share.fragment.operators[number]
     batches, clocks = [], []
     for table, feed, source in zip(fed, operator.reads, operator.sources, strict=True):
@@ -228,7 +243,10 @@ def _fed(
     clock: _Clock,
     counts: Counts,
 ) -> pa.Table:
-    """An operator's rows (``SourceSpec.wire_schema``) from those that it is fed."""
+    """Return an operator's input (``SourceSpec.wire_schema``) from the rows that feed it.
+
+    ``rows``: None if there are none. Rows that look in no window are counted.
+    """
     if rows is None:
         return source.wire_schema.empty_table()
     if feed.columns is None:
@@ -251,7 +269,10 @@ def _fed(
 
 
 def _without_window(start: pa.Array, clock_us: Ints, windows: Windows) -> Mask:
-    """Which of these starts are no window's, or one's that is no longer kept."""
+    """Say for each start whether it is null, begins no window, or begins one no longer kept.
+
+    ``clock_us``: int64[n], the stream time as each row comes. Returns bool[n].
+    """
     start_us = start.cast(pa.int64()).fill_null(0).to_numpy()
     kept = np.where(clock_us == NO_TIME, True, start_us >= clock_us - windows.retention_us)
     there = start.is_valid().to_numpy(zero_copy_only=False)
@@ -260,13 +281,14 @@ def _without_window(start: pa.Array, clock_us: Ints, windows: Windows) -> Mask:
 
 
 def _shifted(column: pa.Array, by_us: int) -> pa.Array:
+    """Return a column of times plus ``by_us`` microseconds."""
     if by_us == 0:
         return column
     return pc.add(column.cast(pa.int64()), by_us).cast(column.type)
 
 
 def _whole_output(done: Done) -> pa.Table | None:
-    """All changes of an operator, in order; None where there are none."""
+    """Return all changes of an operator, in order, or None if there are none."""
     tables = [] if done.output is None else [done.output]
     tables += done.chunks
     return pa.concat_tables(tables).combine_chunks() if tables else None

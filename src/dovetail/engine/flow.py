@@ -1,7 +1,8 @@
-"""The physical plan, run: from stage to stage, in whatever way rows travel.
+"""The walk through a physical plan from stage to stage, whatever way rows travel.
 
-One walk for all that run a topology. What differs is a ``Flow``: DataFrames of a streaming query or
-of a batch run (``spark.frames``), or tables in this process (``engine.local``).
+Everything that runs a topology shares this walk and differs in its ``Flow``. A flow has the
+DataFrames of a streaming query or of a batch run (``spark.frames``), or tables in this process
+(``engine.local``).
 """
 
 from __future__ import annotations
@@ -17,57 +18,63 @@ P = TypeVar("P")
 
 
 class Flow(ABC, Generic[R, P]):
-    """How rows travel: ``R``, the changes of a stage as flat rows; ``P``, rows that are packed, on
-    their way to the buckets of stages, or to where results leave. What a step passes on comes out
-    of it with its own.
+    """The way in which rows travel, with two kinds of rows.
+
+    ``R`` are the changes of a stage as flat rows. ``P`` are packed rows, on their way to the
+    buckets of stages or to where results leave. The rows that pass a step come out of it together
+    with its own.
     """
 
     @abstractmethod
     def read(self, step: Step) -> P:
-        """The rows of a source, packed by key for each stage that reads them."""
+        """Return the rows of a source, packed by key for each stage that reads them."""
 
     @abstractmethod
     def packed(self, step: Step, rows: R) -> P:
-        """The changes of a stage, or of a relay, packed by key for each stage that reads them; as
-        they are for relays, and as a result if they are one.
+        """Pack the changes of a stage or relay by key for each stage that reads them.
+
+        For relays, and as a result, they stay as they are.
         """
 
     @abstractmethod
     def partitioned(self, step: Step, inputs: list[P]) -> P:
-        """What a stage makes of its inputs, packed and partitioned by a hash that its rows name,
-        for the one stage that reads them.
+        """Run a stage whose changes are packed and partitioned by a hash that they bring.
+
+        Exactly one stage reads them.
         """
 
     @abstractmethod
     def emitted(self, step: Step, inputs: list[P]) -> P:
-        """What a stage makes of its inputs, as a result that no stage reads."""
+        """Run a stage whose changes are a result that no stage reads."""
 
     @abstractmethod
     def changes(self, step: Step, inputs: list[P]) -> R:
-        """What a stage makes of its inputs, as the changelog of its node."""
+        """Run a stage and return the changelog of its node."""
 
     @abstractmethod
     def relayed(self, step: Step, inputs: list[P]) -> R:
-        """What comes for a relay, as the changelog of its stage's node."""
+        """Return the rows that come for a relay, as the changelog of its stage's node."""
 
 
 def changes(plan: Plan, flow: Flow[R, P]) -> R:
-    """The changelog of the stage of a plan's single result, through all stages that feed it."""
+    """Run a plan with a single result and return the changelog of that result's stage."""
     assert plan.single
     (last,) = plan.ends
     return flow.changes(last, _inputs(last, flow))
 
 
 def results(plan: Plan, flow: Flow[R, P]) -> list[P]:
-    """All results of a plan, packed, through all stages that feed them."""
+    """Run a plan and return all results, packed: one item for each end of its lines."""
     return [_leaving(end, flow) for end in plan.ends]
 
 
 def _inputs(step: Step, flow: Flow[R, P]) -> list[P]:
+    """Run all steps before ``step`` and return their rows."""
     return [_leaving(one, flow) for one in step.before]
 
 
 def _leaving(step: Step, flow: Flow[R, P]) -> P:
+    """Run a step and everything before it, and return the rows that leave it."""
     if not isinstance(step.origin, Stage | Relay):
         return flow.read(step)
     if isinstance(step.origin, Relay):

@@ -1,7 +1,7 @@
 """A fragment on one bucket: decode a batch's rows, run its operators over state, emit, store.
 
-No Spark here: the same code runs under ``transformWithState``, over static frames and in the test
-driver; what differs is how rows come and go (``engine.flow``) and where the blobs lie.
+There is no Spark here. The same code runs under ``transformWithState``, over static frames and in
+the test driver. They differ in how rows come and go (``engine.flow``) and in where the blobs lie.
 """
 
 from __future__ import annotations
@@ -35,32 +35,33 @@ from dovetail.state.runs import Runs
 from dovetail.state.segment import SegmentCache
 
 SLICE_BYTES = 128 << 20
-"""Where a batch has more rows, about as much is worked on at a time."""
+"""The size from which a batch is worked on in slices, and about that of a slice."""
 
 
 @dataclass(frozen=True)
 class Processed:
-    """What a micro-batch leaves: the changes (``Fragment.output_schema``) in their order, in tables
-    of one row or more; ``again_us``: by when, by the wall clock, the bucket is to be looked after
-    though nothing comes, None for never; ``time``: what heartbeats say to those that read the
-    stage; ``counts``: of rows that had no use, by metric.
+    """The result of a micro-batch.
 
-    State has advanced, and all is counted, when the last table has been asked for.
+    State has advanced once the last table of changes has been taken.
     """
 
     changes: Iterable[pa.Table]
+    """The changes (``Fragment.output_schema``) in order, in tables of at least one row."""
     again_us: int | None = None
+    """The wall-clock time at which the bucket must run again at the latest; None for never."""
     time: Time | None = None
+    """The heartbeat for the stages that read this one; None for none."""
     counts: Counts = field(default_factory=Counts)
+    """The numbers of rows that had no use, by metric; complete once all changes have been taken."""
 
 
 class Time(NamedTuple):
-    """The stream time of a stage's results, less what it may hold back, where nothing comes, and
-    since when, by the wall clock, nothing has.
-    """
+    """A heartbeat: the time that a stage tells its readers when nothing comes."""
 
     stream_us: int
+    """The stream time of the stage's results, less the longest that one is held back."""
     heard_us: int
+    """The wall-clock time since which nothing has come."""
 
 
 def process(
@@ -72,10 +73,11 @@ def process(
     bucket: int = 0,
     idle: Idle | None = None,
 ) -> Processed:
-    """Run one micro-batch of one bucket: state in ``blobs`` advances, the changes are returned.
+    """Run one micro-batch of one bucket: advance the state in ``blobs`` and return the changes.
 
-    ``now_us``: the batch's time by the wall clock, for sources that are waited for; ``bucket``: its
-    number; ``idle``: what there is to do when nothing comes. What fails is shown as ``blame`` does.
+    ``now_us``: the batch's wall-clock time, for sources that are waited for; ``bucket``: its
+    number; ``idle``: the rules for when nothing comes, if any. Errors name their place
+    (``engine.blame``).
     """
     with blamed(fragment.title, lambda _: place_of(fragment, bucket)):
         return _process(fragment, pieces, blobs, cache, now_us, bucket, idle)
@@ -90,6 +92,7 @@ def _process(
     bucket: int,
     idle: Idle | None,
 ) -> Processed:
+    """Run one micro-batch as ``process`` does, without naming the place of errors."""
     sources = fragment.sources
     before = manifests.load(blobs, fragment.topology, fragment.buckets, len(sources), cache.pages)
     read_us = _advance(before.read_us, pieces)
@@ -144,9 +147,9 @@ def _worked(
     counts: Counts,
     bucket: int,
 ) -> Iterator[pa.Table]:
-    """The changes that shares make, one after the other, each on the state that the one before it
-    left; ``after``: what the last leaves but for what operators do, with the stores ``held``
-    besides.
+    """Yield the changes of shares in turn, each computed on the state that the one before left.
+
+    ``after``: the manifest at the end but for the operators' stores; ``held``: its other stores.
     """
     for part, last in shares:
         share = replace(part, manifest=manifest)
@@ -175,12 +178,15 @@ def _worked(
 
 
 def _place(share: Share, bucket: int, error: Exception) -> str:
-    """Where a share has failed, with the key where it can be found."""
+    """Describe the place of a failure, with the key if it can be found."""
     return place_of(share.fragment, bucket, culprit(share, feeds.run, error))
 
 
 def _in_memory(pieces: Sequence[Piece], stock: Stock | None) -> Sequence[Piece]:
-    """The pieces with their rows; of a stock, with what orders them."""
+    """Return the pieces with their rows in memory.
+
+    With a ``stock``, only the columns that order rows are.
+    """
     number, found = 0, []
     for piece in pieces:
         if piece.rows is not None:
@@ -191,12 +197,13 @@ def _in_memory(pieces: Sequence[Piece], stock: Stock | None) -> Sequence[Piece]:
 
 
 def _later(*times: Times) -> Times:
-    """Of each input the latest of some times."""
+    """Return for each input the latest of its times, None if it has none."""
     each = ([time for time in own if time is not None] for own in zip(*times, strict=True))
     return tuple(max(known, default=None) for known in each)
 
 
 def _advance(read_us: Times, pieces: Sequence[Piece]) -> Times:
+    """Return for each input the largest timestamp read, after these pieces."""
     highest: list[int | None] = list(read_us)
     for piece in pieces:
         if piece.high_time_us == NO_TIME:

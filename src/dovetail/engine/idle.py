@@ -1,13 +1,16 @@
-"""When nothing comes (``idle=``): once no input of a stage has brought anything for so long, by the
-wall clock, their stream times go on with it, until one of them brings something.
+"""Idle inputs (``idle=``): stream time goes on with the wall clock while nothing comes.
 
-A stage that has heard nothing from another one does not know why: it may have made nothing of what
-came to it. So each says, to those that read it, since when nothing has come, and what time it is by
-its own stream time, less what it may still hold back.
+It starts once no input of a stage has brought anything for the given wall-clock time. It stops when
+an input brings something.
 
-The times are those of micro-batches, and those at which runs of the query began, before which
-nothing was waited for. A micro-batch goes by the run that planned it, so that one that is run again
-does what it did. All buckets of a stage hear the same, and go on in the same micro-batches.
+A stage that hears nothing from another one does not know why: the other may have made no results of
+its input. So each stage sends heartbeats to those that read it. A heartbeat says since when nothing
+has come to the stage. It also says the stage's stream time, less the longest that it may hold a
+result back.
+
+Times are those of micro-batches, and those at which runs of the query began. Nothing is waited for
+before its run began. A micro-batch belongs to the run that planned it, so it does the same if it is
+run again. All buckets of a stage hear the same and go on in the same micro-batches.
 """
 
 from __future__ import annotations
@@ -26,29 +29,38 @@ from dovetail.plan.spans import Span, microseconds
 from dovetail.state.manifest import Manifest
 
 LOOK_US = 10_000_000
-"""How long a stage does not look, at most, before stream time goes on."""
+"""The longest that a stage does not look again before stream time goes on."""
 
 Times: TypeAlias = "tuple[int | None, ...]"
-"""A time for each input, None before its first."""
+"""A time for each input; None before its first."""
 
 
 @dataclass(frozen=True)
 class Idle:
-    """``runs``: of the query's runs when each began, and for how long nothing comes before stream
-    time goes on, None for ever; ``hears``: the inputs of a stage to which heartbeats come.
-    """
+    """The rules of a query for when nothing comes."""
 
     runs: tuple[tuple[int, int | None], ...]
+    """For each run of the query its start and the time without input before stream time goes on.
+
+    The second is None if stream time never goes on. Runs are in the order of their starts.
+    """
     hears: frozenset[int] = frozenset()
+    """The inputs of a stage to which heartbeats come."""
 
     def run(self, now_us: int) -> tuple[int, int | None]:
-        """The run that planned a micro-batch."""
+        """Return the run that planned a micro-batch: the latest begun at or before ``now_us``.
+
+        It is a start and a span, as in ``runs``. Without such a run, time never goes on.
+        """
         begun = (run for run in reversed(self.runs) if run[0] <= now_us)
         return next(begun, (now_us, None))
 
 
 def idle_us(operator: str, span: Span, plan: Plan) -> int:
-    """The span of ``idle=``; ``PlanError`` where nothing in the plan waits for stream time."""
+    """Return the span of ``idle=`` in microseconds.
+
+    Raises ``PlanError`` if nothing in the plan waits for stream time.
+    """
     if not any(stage.fragment.holds_us or stage.node.expires for stage in plan.stages):
         raise PlanError(
             operator,
@@ -60,32 +72,44 @@ def idle_us(operator: str, span: Span, plan: Plan) -> int:
 
 @dataclass(frozen=True)
 class Pause:
-    """How long nothing has come. ``heard_us``: by the wall clock, when something last did;
-    ``moves``: whether stream time goes on; ``again_us``: when to look again.
-    """
+    """The time for which nothing has come to a stage."""
 
     heard_us: int
+    """The wall-clock time at which something last came."""
     moves: bool
+    """True if stream time goes on."""
     again_us: int
+    """The wall-clock time at which to look again."""
 
 
 def heard(known_us: Times, pieces: Sequence[Piece], now_us: int, hears: frozenset[int]) -> Times:
-    """When each input has last brought something, by the wall clock; one that never has, when it
-    was first waited for. ``known_us``: before the micro-batch, which has these pieces.
+    """Return for each input the wall-clock time at which it last brought something.
+
+    For an input that never has, it is the time at which it was first waited for. ``known_us``: the
+    times before the micro-batch, whose pieces these are.
     """
     times = [*known_us]
     for piece in pieces:
         if piece.high_time_us == NO_TIME and piece.source not in hears:
-            continue  # nothing but rows that are no records
+            continue  # it has only rows that are no records
         at_us = piece.heard_us if piece.source in hears else now_us
         times[piece.source] = max(at_us, times[piece.source] or NO_TIME)
     return tuple(now_us if time in (None, NO_TIME) else time for time in times)
 
 
+# An example with idle= of 60 s and the last record at 12:00:00:
+#
+# | now | quiet for | moves | look again |
+# |---|---|---|---|
+# | 12:00:20 | 20 s | no | after 10 s: LOOK_US |
+# | 12:00:55 | 55 s | no | after 5 s, when 60 s are over |
+# | 12:02:00 | 120 s | yes | after 12 s: a tenth of the pause |
 def pause(idle: Idle, heard_us: Times, now_us: int) -> Pause:
-    """How long nothing has come to a stage. Once stream time goes on, it looks again each time that
-    this is longer by a tenth, so that a long silence costs little; before, also now and then: the
-    query may run with another ``idle=`` by then, and nothing else would show it.
+    """Return the pause of a stage at ``now_us``.
+
+    While stream time goes on, the stage looks again whenever the pause is longer by a tenth. So a
+    long silence costs little. Before, it looks at least every ``LOOK_US``: the query may meanwhile
+    run with another ``idle=``, and nothing else would show it.
     """
     last_us = max(_since(idle, heard_us, now_us))
     quiet_us, (_, span_us) = now_us - last_us, idle.run(now_us)
@@ -96,8 +120,10 @@ def pause(idle: Idle, heard_us: Times, now_us: int) -> Pause:
 
 
 def moved(idle: Idle, manifest: Manifest, now_us: int) -> Times:
-    """The stream time of each input once it goes on: what it was when the last record came, and as
-    much more as has passed since; of one that hears heartbeats, what they say.
+    """Return the stream time of each input once it goes on. It never goes back.
+
+    It is the largest timestamp read plus the wall-clock time since the last record. For an input
+    that hears heartbeats, it is the time that they say.
     """
     since_us = _since(idle, manifest.heard_us, now_us)
     times: list[int | None] = []
@@ -111,7 +137,7 @@ def moved(idle: Idle, manifest: Manifest, now_us: int) -> Times:
 
 
 def time_of(fragment: Fragment, times: Times) -> int:
-    """The stream time of a fragment's results, less what it may hold back."""
+    """Return the stream time of a fragment's results, less the longest that one is held back."""
     known = [NO_TIME if time is None else time for time in times]
     if fragment.last.clocks:
         time_us = min(known[number] for number in fragment.last.clocks)
@@ -124,6 +150,6 @@ def time_of(fragment: Fragment, times: Times) -> int:
 
 
 def _since(idle: Idle, heard_us: Times, now_us: int) -> list[int]:
-    """Since when nothing has come of each input in this run."""
+    """Return for each input the wall-clock time since which nothing has come of it in this run."""
     start_us, _ = idle.run(now_us)
     return [max(start_us, time or start_us) for time in heard_us]

@@ -62,11 +62,11 @@ Hash: TypeAlias = Annotated[
     Rule("a function of a key's columns", partial(takes, 1)),
 ]
 Pieces: TypeAlias = "list[tuple[int, Piece]]"
-"""Some of one stage's input, each with its bucket."""
+"""Some of one stage's input, each piece with its bucket."""
 
 
 class Parcel(NamedTuple):
-    """What travels: a piece for a bucket of stage ``reader``, or rows of a result."""
+    """The unit that travels: a piece for a bucket of stage ``reader``, or rows of a result."""
 
     reader: int
     bucket: int
@@ -77,29 +77,37 @@ Packed: TypeAlias = "Iterable[Parcel]"
 
 
 class Made(NamedTuple):
-    """What leaves a stage: its changes (``Local.changelog``), and what passed it."""
+    """The output of a stage."""
 
     changes: Iterator[pa.Table]
+    """Its changes (``Local.changelog``)."""
     passing: list[Parcel]
+    """The parcels that passed it on their way to others."""
 
 
 class Expressions(Protocol):
-    """What evaluates a topology's Spark expressions."""
+    """An evaluator of a topology's Spark expressions."""
 
     def foreign_key(self, input_: Input, rows: pa.Table) -> list[pa.Array]:
-        """The parts of the foreign key of an input's rows; and where it fails the row as JSON."""
+        """Return the parts of the foreign key of an input's rows, then the failing rows as JSON.
+
+        The last array is null for rows on which the key does not fail.
+        """
 
     def changelog(self, stage: Stage, changes: pa.Table) -> pa.Table:
-        """``Local.changelog`` of a stage whose selections compute."""
+        """Return ``Local.changelog`` for a stage whose selections compute."""
 
     def viewed(self, view: View, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Table]:
-        """A view's columns with ``_deleted``, and the number of the row that each is of; and the
-        dead letters of the rows that it leaves out (``DEAD_LETTERS``).
+        """Apply a view to rows. Return its rows, their origins and the dead letters.
+
+        The rows are the view's columns with ``_deleted``. An origin is the number of the row that a
+        result row comes from. Dead letters (``DEAD_LETTERS``) are the rows that the view leaves
+        out.
         """
 
 
 class Buckets:
-    """A fragment's work on all its buckets."""
+    """The state and the work of a fragment on all its buckets."""
 
     def __init__(self, fragment: Fragment) -> None:
         self.fragment = fragment
@@ -110,8 +118,9 @@ class Buckets:
     def process(
         self, pieces: Pieces, now_us: int, idle: Idle | None
     ) -> Iterator[tuple[int, pa.Table | Time]]:
-        """One micro-batch: the changes, each table with its bucket, and after a bucket's what it
-        sends heartbeats.
+        """Run one micro-batch. Yield each table of changes with its bucket.
+
+        After the changes of a bucket comes its heartbeat, if it sends one.
         """
         for number, blobs in enumerate(self.blobs):
             own = [piece for bucket, piece in pieces if bucket == number]
@@ -124,22 +133,25 @@ class Buckets:
                     yield number, done.time
 
     def restore(self, counts: Counts, blobs: Sequence[dict[str, bytes]]) -> None:
-        """Go back to what was counted and stored before."""
+        """Go back to former counts and blobs."""
         self.blobs, self.counts = [MemoryBlobs(one) for one in blobs], counts
         self._cache = SegmentCache()
 
 
 class Local:
-    """The results of a plan, through all stages that feed them.
+    """A run of a plan in this process, through all stages that feed its results.
 
-    Rows come as tables of their source's columns with ``_event_time``, ``_deleted`` and
-    ``_sequence``. ``key_hash``: the function that places keys; ``expressions``: what evaluates
-    those of the topology, which is refused where it has some and there is nothing. ``failed``
-    counts the rows that views leave out, and those on which a foreign key fails, by metric;
-    ``dropped`` those that packing leaves out.
+    Input rows are tables of their source's columns with ``_event_time``, ``_deleted`` and
+    ``_sequence``. ``failed`` counts, by metric, the rows that views leave out and those on which a
+    foreign key fails. ``dropped`` counts the rows that packing leaves out.
     """
 
     def __init__(self, plan: Plan, key_hash: Hash, expressions: Expressions | None = None) -> None:
+        """Build the stages of ``plan``.
+
+        ``key_hash``: the function that hashes keys to place them; ``expressions``: the evaluator of
+        the topology's Spark expressions. Raises ``PlanError`` for a topology that cannot run here.
+        """
         self.plan, self.hash, self._expressions = plan, key_hash, expressions
         self.idle: Idle | None = None
         self.failed, self.dropped = Counts(), 0
@@ -156,18 +168,18 @@ class Local:
         self._readings = [reading for step in walk(plan.ends) for reading in step.readings]
 
     def go_on(self, idle: Idle) -> None:
-        """Have stream time go on when nothing comes."""
+        """Let stream time go on when nothing comes, by these rules."""
         self.plan, self.idle = replace(self.plan, idles=True), idle
         self._readings = [reading for step in walk(self.plan.ends) for reading in step.readings]
 
     @property
     def buckets(self) -> list[Buckets]:
-        """The buckets of all stages that have state, in the order in which these run."""
+        """The buckets of all stages with state, in the order in which the stages run."""
         return list(self.by_stage.values())
 
     @property
     def counted(self) -> Counts:
-        """What all stages have counted, but for what is dropped."""
+        """The counts of all stages, except for dropped rows."""
         counts = self.failed.copy()
         for buckets in self.buckets:
             counts.update(buckets.counts)
@@ -190,14 +202,17 @@ class Local:
             held += [(b, replace(piece, number=first + piece.number)) for b, piece in pieces]
 
     def count(self, counts: Counts) -> None:
-        """Count what packing has left out; of what is dropped there is one number for all."""
+        """Add the counts of packing. Dropped rows have one number for all metrics."""
         for name in [name for name in counts.number if name.endswith(".dropped")]:
             self.dropped += counts.number.pop(name)
         self.failed.update(counts)
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """A block that raises leaves state and counts as they were, and nothing accepted."""
+        """Undo everything if the block raises.
+
+        Then state and counts are as before, and nothing is accepted.
+        """
         failed, dropped, buckets = self.failed.copy(), self.dropped, self.buckets
         before = [(b.counts.copy(), [dict(one.blobs) for one in b.blobs]) for b in buckets]
         try:
@@ -210,8 +225,9 @@ class Local:
             raise
 
     def changelog(self, stage: Stage, changes: pa.Table) -> pa.Table:
-        """A stage's changes (``Fragment.output_schema``) under the columns of its node, with
-        ``_event_time``, ``_deleted``, ``_position`` and what feeds other stages.
+        """Return a stage's changes (``Fragment.output_schema``) under the columns of its node.
+
+        ``_event_time``, ``_deleted``, ``_position`` and the columns that feed other stages follow.
         """
         if stage.fragment.last.visible:
             assert self._expressions is not None
@@ -223,8 +239,9 @@ class Local:
         return made
 
     def _viewed(self, rows: pa.Table, view: View, *, reports: bool = False) -> pa.Table:
-        """The rows of a view from those that it is a view of, with all that they carry;
-        ``reports``: the rows that it leaves out are counted and kept.
+        """Apply a view to rows and keep their other columns.
+
+        ``reports``: True counts and keeps the rows that the view leaves out.
         """
         if isinstance(view, LookUp):
             return self._looked_up(rows, view, reports=reports)
@@ -256,7 +273,7 @@ class Local:
         return _beside(made, rows.drop_columns(view.node.row.names))
 
     def _looked_up(self, rows: pa.Table, view: LookUp, *, reports: bool) -> pa.Table:
-        """A stream's records beside what a store has of them, with all that they carry."""
+        """Return a stream's records, with their other columns, beside a store's rows for them."""
         law = store_look_up(view)
         answering = Answering(law, self._caches, lambda: time.time_ns() // 1000)
         live = pc.invert(rows.column(DELETED)).to_numpy()
@@ -274,14 +291,14 @@ class Local:
         return pa.concat_tables([empty, *made])
 
     def run(self, batch: int, now_us: int, beat_us: int | None = None) -> list[Rows]:
-        """All ``results`` of a micro-batch that are not empty."""
+        """Run a micro-batch and return all of its ``results`` that are not empty."""
         return [one for one in self.results(batch, now_us, beat_us) if len(one.rows)]
 
     def results(self, batch: int, now_us: int, beat_us: int | None = None) -> Iterator[Rows]:
-        """One micro-batch of what was accepted: the rows of each result, in pieces that are made as
-        they are asked for.
+        """Run one micro-batch on the accepted rows. Yield the rows of its results on demand.
 
-        ``batch``: its number; ``beat_us``: a time up to which all inputs are read.
+        ``batch``: its number; ``now_us``: its wall-clock time; ``beat_us``: a time up to which all
+        inputs count as read, if any.
         """
         given, self.given = self.given, {port: [] for port in self.given}
         micro_batch = _MicroBatch(self, given, batch, now_us, beat_us)
@@ -300,8 +317,9 @@ class Local:
     def pieces(
         self, reading: Reading, tables: Sequence[pa.Table], partition: int = 0
     ) -> tuple[Pieces, Counts]:
-        """What every bucket gets of an input's rows, through the bytes that Spark would move, and
-        what was left out.
+        """Pack an input's rows for every bucket, through the bytes that Spark would move.
+
+        Returns the pieces, and the counts of the rows that were left out.
         """
         port = reading.port
         made = [self._wire_rows(reading, table) for table in tables]
@@ -319,7 +337,7 @@ class Local:
         return [_piece(row) for row in rows], counted
 
     def _letters(self, reading: Reading, batches: Sequence[pa.RecordBatch]) -> None:
-        """Keep the rows on which the foreign key of an input fails, where they are asked for."""
+        """Keep the rows on which an input's foreign key fails, if dead letters are a result."""
         if not self.plan.dead_letters:
             return
         title, places = reading.stage.fragment.title, [1, -1]
@@ -329,7 +347,7 @@ class Local:
             self.letters += [pa.Table.from_batches([made])] if made.num_rows else []
 
     def _wire_rows(self, reading: Reading, rows: pa.Table) -> pa.Table:
-        """An input's rows in the columns in which they travel (``spark.wire`` on Spark)."""
+        """Return an input's rows in the columns in which they travel (``spark.wire`` on Spark)."""
         input_, source = reading.port.input, reading.port.source
         assert input_ is not None
         for number, view in enumerate(views_of(input_.source)):
@@ -356,14 +374,14 @@ class Local:
 
 
 class Rows(NamedTuple):
-    """Some of result ``number``: of its changelog (``Local.changelog``), or dead letters."""
+    """Some rows of result ``number``: of its changelog (``Local.changelog``), or dead letters."""
 
     number: int
     rows: pa.Table
 
 
 class _MicroBatch(Flow[Made, Packed]):
-    """Stages on what was ``given`` to their ports."""
+    """One micro-batch: the stages on the pieces that were ``given`` to their ports."""
 
     def __init__(
         self,
@@ -377,13 +395,13 @@ class _MicroBatch(Flow[Made, Packed]):
         self._batch, self._now_us, self._beat_us = batch, now_us, beat_us
 
     def read(self, step: Step) -> Packed:
-        """What was accepted of a source."""
+        """Yield the accepted pieces of a source."""
         for reading in step.readings:
             for bucket, piece in self._given[reading.port]:
                 yield Parcel(reading.reader, bucket, piece)
 
     def packed(self, step: Step, rows: Made) -> Packed:
-        """What a stage has made, packed for all that read it."""
+        """Yield the changes of a stage, packed for all its readers."""
         tables = [*rows.changes]
         yield from rows.passing
         for reading in step.readings:
@@ -395,7 +413,7 @@ class _MicroBatch(Flow[Made, Packed]):
                 yield from (Parcel(to, 0, table) for table in tables)
 
     def partitioned(self, step: Step, inputs: list[Packed]) -> Packed:
-        """The changes of all buckets, each as a piece for every bucket, as they are asked for."""
+        """Yield the changes of all buckets, as a piece for every bucket, as they are asked for."""
         stage, reading = step.stage, step.moves
         assert reading is not None
         assert reading.port.hash_column is not None
@@ -410,7 +428,7 @@ class _MicroBatch(Flow[Made, Packed]):
         yield from passing
 
     def emitted(self, step: Step, inputs: list[Packed]) -> Packed:
-        """The changes as they are asked for."""
+        """Yield the changes as they are asked for."""
         made = self.changes(step, inputs)
         assert step.result is not None
         for table in made.changes:
@@ -418,7 +436,7 @@ class _MicroBatch(Flow[Made, Packed]):
         yield from made.passing
 
     def changes(self, step: Step, inputs: list[Packed]) -> Made:
-        """The changes, bucket by bucket."""
+        """Return the changes, bucket by bucket."""
         stage, last = step.stage, step.stage.fragment.last
         own, passing = self._own(step, inputs)
         if stage.fragment.stateful:
@@ -431,14 +449,14 @@ class _MicroBatch(Flow[Made, Packed]):
         return Made(made, passing)
 
     def relayed(self, step: Step, inputs: list[Packed]) -> Made:
-        """The tables that come, as they are."""
+        """Return the tables that come for a relay, unchanged."""
         own, passing = self._own(step, inputs)
         return Made((table for _, table in own), passing)
 
     def _own(
         self, step: Step, inputs: list[Packed]
     ) -> tuple[Iterable[tuple[int, Any]], list[Parcel]]:
-        """What comes for a stage or a relay, and what passes it."""
+        """Separate the (bucket, content) pairs for this step from the parcels that pass it."""
         parcels = chain(*inputs)
         if not step.passes:
             return ((one.bucket, one.content) for one in parcels), []
@@ -449,7 +467,10 @@ class _MicroBatch(Flow[Made, Packed]):
     def _processed(
         self, step: Step, own: Iterable[tuple[int, Piece]], passing: list[Parcel]
     ) -> Iterator[tuple[int, pa.Table]]:
-        """The changes of all buckets; their heartbeats go to what passes."""
+        """Yield the changes of all buckets with their bucket.
+
+        Add their heartbeats to ``passing``.
+        """
         pieces: Pieces = []
         stage, idle = step.stage, self._local.idle
         if self._beat_us is not None:
@@ -467,6 +488,7 @@ class _MicroBatch(Flow[Made, Packed]):
 
 
 def _refuse_unrunnable(stage: Stage, views: Sequence[View], evaluates: bool) -> None:
+    """Raise ``PlanError`` for a delta join, or for expressions that nothing evaluates."""
     if isinstance(stage.fragment.last.law, DeltaJoin):
         raise PlanError(
             stage.node.name,
@@ -489,10 +511,12 @@ def _refuse_unrunnable(stage: Stage, views: Sequence[View], evaluates: bool) -> 
 
 
 def _beside(rows: pa.Table, more: pa.Table) -> pa.Table:
+    """Return a table with the columns of ``more`` after its own."""
     for name in more.schema.names:
         rows = rows.append_column(name, more.column(name))
     return rows
 
 
 def _piece(row: Mapping[str, Any]) -> tuple[int, Piece]:
+    """Return a row of ``PACKED`` as a bucket and its piece."""
     return row["bucket"], unpack_piece(SimpleNamespace(**row))

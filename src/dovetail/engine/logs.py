@@ -1,8 +1,10 @@
-"""A table's rows from several logs: those that an older row of another log would replace are left
-out before operators see them (``laws.logs``).
+"""Rows of a table that come from several logs: rows without effect are left out (``laws.logs``).
 
-Where a micro-batch may end before all logs have been read as far, a store has of each key the age
-and the log of the row that is there.
+A row has no effect if a row of its key from another log came before it and is newer. Operators do
+not see such rows.
+
+Micro-batches may end before all logs are read equally far. Then a store remembers for each key the
+age and the log of its current row.
 """
 
 from __future__ import annotations
@@ -27,13 +29,14 @@ from dovetail.state.runs import Merge, Runs
 from dovetail.state.table_state import TableState, newest_of_key
 
 FORGOTTEN_US = 7 * 24 * 3600 * 1_000_000
-"""So far behind stream time it is forgotten from which log a key was deleted."""
+"""The time behind stream time after which it is forgotten from which log a key was deleted."""
 _BEFORE_ALL = int(np.iinfo(np.int64).min)
 
 
 def in_effect(share: Share, counts: Counts) -> tuple[Share, dict[str, Runs]]:
-    """The share without the rows that have no effect, which are counted; and the stores that say of
-    keys from which log their rows are.
+    """Return the share without the rows that have no effect, and the stores on the logs of keys.
+
+    Rows left out are added to ``counts``.
     """
     stores: dict[str, Runs] = {}
     batches = list(share.batches)
@@ -60,8 +63,9 @@ def in_effect(share: Share, counts: Counts) -> tuple[Share, dict[str, Runs]]:
 
 
 class _Known(TableState):
-    """Of each key the age of its row, as ``_event_time``, and its log. Of a deleted one it is
-    forgotten in time.
+    """The age of each key's current row, as ``_event_time``, and its log.
+
+    A deleted key is forgotten ``FORGOTTEN_US`` behind stream time.
     """
 
     def __init__(self, source: SourceSpec, runs: Runs, share: Share, now_us: int) -> None:
@@ -77,12 +81,13 @@ class _Known(TableState):
         self._forgotten_us = NO_TIME if now_us == NO_TIME else now_us - FORGOTTEN_US
 
     def logs(self, located: Located, which: Ints) -> Ints:
-        """The logs of some of the keys that were found."""
+        """Return the logs of the queries ``which``, all of them found."""
         column = len(self.schema) - 1
         found: Ints = located.fetch(which, [column]).column(0).to_numpy()
         return found
 
     def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
+        """Return the newest row of each key. A merge of the oldest tier drops old tombstones."""
         merged = newest_of_key(pieces, self.key_columns)
         if self.runs.runs[0].tier != merge.tier:
             return merged
@@ -91,7 +96,7 @@ class _Known(TableState):
 
 
 def _has_several(rows: pa.Table) -> bool:
-    """Whether rows of equal hashes are of several logs."""
+    """Say whether rows with equal hashes come from several logs."""
     log = rows.column(LOG_PARTITION).to_numpy()
     if not (log != log[0]).any():
         return False
@@ -101,8 +106,19 @@ def _has_several(rows: pa.Table) -> bool:
     return bool(np.any((hash_[1:] == hash_[:-1]) & (log[1:] != log[:-1])))
 
 
+# An example of one key, whose current row came from log 3. Then log 0 brings an old row and a new
+# one. The age of a row is the largest time that its log has had of the key by then:
+#
+# | arrived | log | place | age | effect |
+# |---|---|---|---|---|
+# | -1, stored before | 3 | before all | 101 | |
+# | 0 | 0 | 7 | 100 | no: 101 came before it |
+# | 1 | 0 | 8 | 102 | yes, and it is the row that stays |
 def _kept(share: Share, number: int, known: _Known | None) -> Ints:
-    """The rows of a source that have an effect, in the order in which they lie."""
+    """Return the rows of source ``number`` that have an effect, ascending: int64[kept].
+
+    ``known``: the store on the logs of keys, which is updated; None if it is not needed.
+    """
     source, rows = share.sources[number], share.batches[number].rows
     keyed = share.rows(number)
     order, new, columns = by_key(keyed.hash, keyed.keys, came := arrival_order([keyed]))

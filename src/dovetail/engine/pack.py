@@ -1,7 +1,7 @@
-"""Pack: rows of one input partition become one columnar blob per bucket.
+"""Pack: rows of one input partition become one columnar blob for each bucket.
 
-The shuffle then moves a few large blobs instead of rows. Every bucket also hears the partition's
-largest timestamp (a heartbeat where it gets no rows), so that no bucket's stream time falls behind.
+So the shuffle moves a few large blobs instead of rows. Every bucket also hears the partition's
+largest timestamp, as a *heartbeat* if it gets no rows. So no bucket's stream time falls behind.
 """
 
 from __future__ import annotations
@@ -44,22 +44,21 @@ PACKED = pa.schema(
 DEAD_LETTERS = pa.schema(
     [(name, pa.string()) for name in (OPERATOR, PROBLEM, LETTER)] + [(EVENT_TIME, pa.int64())]
 )
-"""Rows that were left out: of which operator and why, and the row as JSON."""
+"""Rows that were left out: the operator, the problem, and the row as JSON."""
 
 _FLUSH_BYTES = 32 << 20
 
 
 class Packing(ABC):
-    """Rows of one input partition on their way to one of those who read them. ``places``: the
-    numbers of its columns in what comes, None for all; ``out``: that of a column which is null in
-    the rows that are for it, None where all are.
-    """
+    """The route of an input partition's rows to one of their readers."""
 
     places: Sequence[int] | None
+    """The numbers of the reader's columns in the incoming rows; None for all."""
     out: int | None
+    """The number of a column that is null in the reader's rows; None if it has all rows."""
 
     def chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """What it has of some rows that come."""
+        """Return the rows and columns of ``batch`` that are for this reader."""
         own = batch if self.places is None else batch.select(self.places)
         out = None if self.out is None else batch.column(self.out)
         if out is None or out.null_count == len(out):
@@ -68,25 +67,25 @@ class Packing(ABC):
 
     @abstractmethod
     def of(self, partition: int) -> Pack:
-        """Begin with an input partition."""
+        """Begin an input partition."""
 
 
 class Pack(ABC):
-    """What is being packed of an input partition: some rows of ``PACKED`` for some of input."""
+    """The packing of one input partition: rows come in, rows of ``PACKED`` go out."""
 
     @abstractmethod
     def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Rows come; what is full goes."""
+        """Take some rows; yield what is full."""
 
     @abstractmethod
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """No more come; what is left goes."""
+        """Yield what is left. No more rows come."""
 
 
 def pack(
     packings: Sequence[Packing], batches: Iterable[pa.RecordBatch], partition: int
 ) -> Iterator[pa.RecordBatch]:
-    """An input partition's rows, read once, packed for all who read them."""
+    """Yield an input partition's rows, read once, packed for all their readers."""
     begun = [(packing, packing.of(partition)) for packing in packings]
     for batch in batches:
         for packing, one in begun:
@@ -97,36 +96,43 @@ def pack(
 
 @dataclass(frozen=True)
 class Packer(Packing):
-    """Packs one source for stage ``reader``, as its input ``number``. ``labels[b]`` is the number
-    under which bucket b is shuffled.
+    """The packing of one source for input ``number`` of stage ``reader``.
 
-    What no join can use is counted as dropped and, unless it keeps time, dropped: rows with a
-    null in the key, but for streams whose records appear without a match, and a stream's records
-    without a value, but where these may become a table's rows. Rows whose foreign key fails are
-    counted as failed, and dropped. ``by``: the columns that rows are partitioned by, by default the
-    key.
+    Incoming rows have ``source.travel_schema``, with two exceptions. ``_deleted`` is missing if no
+    row is deleted. If the foreign key may fail, a last column is null in rows on which it does not.
 
-    Rows of ``source.travel_schema`` come in, ``_deleted`` left out where no row is, and null where
-    a condition leaves a table's row out: it takes its key's former row away, but is no record of
-    the table, so it moves no stream time. Where the
-    foreign key may fail, a last column that is null where it does not. Rows of ``PACKED`` go, one
-    per bucket and about ``_FLUSH_BYTES`` of input.
+    Null in ``_deleted`` means that a condition leaves a table's row out. The row removes its key's
+    former row, but it is no record of the table, so it does not advance stream time.
+
+    | rows | are counted as | are dropped |
+    |---|---|---|
+    | with a foreign key that fails | failed | always |
+    | with a null in the key, unless ``null_keys`` | dropped | unless ``keeps_time`` |
+    | with a null in a ``primary`` column | dropped | unless ``keeps_time`` |
+    | of a stream, without a value, unless ``valueless`` | dropped | unless ``keeps_time`` |
+
+    Outgoing rows have ``PACKED``: one for each bucket and about ``_FLUSH_BYTES`` of input.
     """
 
     reader: int
     number: int
     source: SourceSpec
     labels: Sequence[int]
+    """The number under which each bucket is shuffled, by bucket."""
     by: tuple[str, ...] = ()
+    """The columns that partition rows; the key if empty."""
     places: Sequence[int] | None = None
     out: int | None = None
 
     def of(self, partition: int) -> Pack:
-        """Begin with an input partition."""
+        """Begin an input partition."""
         return _Buckets(self, partition)
 
     def sound(self, batch: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
-        """The rows whose foreign key did not fail, under their own names; others are counted."""
+        """Return the rows whose foreign key did not fail, under their own names.
+
+        Count the others.
+        """
         if not self.source.fallible:
             return self._named(batch)
         failure = batch.column(batch.num_columns - 1)
@@ -137,7 +143,10 @@ class Packer(Packing):
         return batch
 
     def of_use(self, batch: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
-        """The rows that a join can use, or that move its stream time; the others are counted."""
+        """Return the rows that a join can use, or that advance its stream time.
+
+        Count those of no use.
+        """
         usable = self._usable(batch)
         if usable is None or usable.true_count == len(usable):
             return batch
@@ -145,11 +154,12 @@ class Packer(Packing):
         return batch if self.source.keeps_time else batch.filter(usable)
 
     def _count(self, counts: Counts, kind: Kind, rows: pa.RecordBatch) -> None:
+        """Count rows under a metric, with the first as example."""
         first = pa.Table.from_batches([rows.slice(0, 1)])
         counts.add(metric(self.source.name, kind), len(rows), example_of(first, self.source))
 
     def _usable(self, batch: pa.RecordBatch) -> pa.Array | None:
-        """Which rows a join can use, None for all of them."""
+        """Say for each row whether a join can use it: bool[rows], None for all."""
         usable = []
         needs_value = self.source.stream and not self.source.valueless
         if needs_value and DELETED in batch.schema.names:
@@ -161,14 +171,14 @@ class Packer(Packing):
         return reduce(pc.and_, usable) if usable else None
 
     def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch under its own names; it travels under others (``spark.wire``)."""
+        """Return the batch under its own names. It travels under others (``spark.wire``)."""
         names = self.source.travel_schema.names
         if batch.num_columns < len(names):
             names = [name for name in names if name != DELETED]
         return batch.rename_columns(names)
 
     def refuse_timeless(self, batch: pa.RecordBatch) -> None:
-        """Raise ``DataError`` where a row has no place in time."""
+        """Raise ``DataError`` if a row has a null timestamp, and so no place in time."""
         time = batch.column(EVENT_TIME)
         if time.null_count:
             timeless = pa.Table.from_batches([batch.filter(time.is_null())])
@@ -190,10 +200,11 @@ class Packer(Packing):
 
     @property
     def _key_names(self) -> list[str]:
+        """The names of the key columns."""
         return [field.name for field in self.source.fields(self.source.key_columns)]
 
     def packed(self, held: Sequence[pa.RecordBatch], tag: Tag) -> pa.RecordBatch:
-        """Rows of ``PACKED`` of some that were held."""
+        """Return the rows of ``PACKED`` for some batches of input, possibly none."""
         if not held:
             return packed(None, self.labels, tag)
         schema = self.source.travel_schema
@@ -217,8 +228,9 @@ class Packer(Packing):
         return packed(table, self.labels, tag, by=PLACE)
 
     def _counted(self, table: pa.Table) -> Mask | None:
-        """Which rows move stream time, None for all: one without a key does only where it keeps
-        time.
+        """Say for each row whether it advances stream time: bool[rows], None for all.
+
+        A row with a null in the key does so only under ``keeps_time``.
         """
         keys = [table.column(name) for name in self._key_names]
         if self.source.keeps_time or not any(key.null_count for key in keys):
@@ -228,16 +240,20 @@ class Packer(Packing):
 
 
 class _Buckets(Pack):
+    """The packing of one input partition for the buckets of a stage."""
+
     def __init__(self, packer: Packer, partition: int) -> None:
         self._packer, self._partition = packer, partition
         self._number = 0
         self._begin()
 
     def _begin(self) -> None:
+        """Hold no rows and no counts."""
         self._held: list[pa.RecordBatch] = []
         self._bytes, self._counts = 0, Counts()
 
     def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Take some rows; yield what is full."""
         packer = self._packer
         taken = packer.of_use(packer.sound(batch, self._counts), self._counts)
         if taken.num_rows:
@@ -248,6 +264,7 @@ class _Buckets(Pack):
             yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
+        """Yield what is left, with the counts."""
         if self._held or self._counts.number:
             packer = self._packer
             tag = Tag(packer.reader, packer.number, self._partition, self._number)
@@ -259,55 +276,62 @@ class _Buckets(Pack):
 
 @dataclass(frozen=True)
 class Carrier(Packing):
-    """Carries rows, as columns of ``schema``, to result ``reader``: those of an input partition
-    together, in their order.
+    """The packing of rows for result ``reader``, as columns of ``schema``.
+
+    Rows of an input partition stay together, in their order.
     """
 
     reader: int
     schema: pa.Schema
     labels: Sequence[int]
+    """The number under which each bucket is shuffled, by bucket."""
     places: Sequence[int] | None = None
     out: int | None = None
 
     def of(self, partition: int) -> Pack:
-        """Begin with an input partition."""
+        """Begin an input partition."""
         return _Whole(self, partition)
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """What is carried of some rows that come."""
+        """Return the part of some incoming rows that is carried."""
         return batch.rename_columns(self.schema.names).cast(self.schema)
 
 
 @dataclass(frozen=True)
 class Strays(Carrier):
-    """Carries the dead letters (``DEAD_LETTERS``) that come in place of rows: structs in a column
-    that is null in rows.
+    """The packing of dead letters (``DEAD_LETTERS``) that come in place of rows.
+
+    They are structs in a column that is null in rows.
     """
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The letters among some rows that come."""
+        """Return the letters among some incoming rows."""
         letters = batch.column(0).drop_null()
         return super().rows(pa.RecordBatch.from_struct_array(letters))
 
 
 @dataclass(frozen=True)
 class Letters(Carrier):
-    """Carries the rows on which something fails as dead letters (``DEAD_LETTERS``). What comes is
-    the event time and the row as text, null where nothing fails. ``operator``, ``problem``: what
-    fails.
+    """The packing of rows on which something fails, as dead letters (``DEAD_LETTERS``).
+
+    Incoming rows have the event time and the row as text, null if nothing fails on it.
     """
 
     operator: str = ""
+    """The operator that fails."""
     problem: str = ""
+    """The problem."""
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The letters among some rows that come."""
+        """Return the letters among some incoming rows."""
         time, row = batch.filter(batch.column(1).is_valid()).columns
         said = (pa.array([text] * len(row), pa.string()) for text in (self.operator, self.problem))
         return pa.record_batch([*said, row, time], schema=self.schema)
 
 
 class _Whole(Pack):
+    """The packing of one input partition for a result."""
+
     def __init__(self, carrier: Carrier, partition: int) -> None:
         self._carrier, self._partition = carrier, partition
         self._label = carrier.labels[partition % len(carrier.labels)]
@@ -315,6 +339,7 @@ class _Whole(Pack):
         self._number = self._bytes = 0
 
     def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Take some rows; yield what is full."""
         rows = self._carrier.rows(batch)
         if rows.num_rows:
             self._held.append(rows)
@@ -323,6 +348,7 @@ class _Whole(Pack):
             yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
+        """Yield what is left."""
         if self._held:
             tag = Tag(self._carrier.reader, 0, self._partition, self._number)
             yield whole(pa.Table.from_batches(self._held), self._label, tag)
@@ -331,23 +357,28 @@ class _Whole(Pack):
 
 @dataclass(frozen=True)
 class Tag:
-    """To whom some packed rows go, what every bucket hears of them (``pieces.Piece``), and how many
-    rows had no use, and an ``example`` of each kind, by the packing's own metrics.
+    """The address of some packed rows, and the facts that every bucket hears of them.
+
+    ``source``, ``partition``, ``number``, ``high_time_us``, ``runs``, ``stairs`` and ``heard_us``
+    are as in ``pieces.Piece``.
     """
 
     reader: int
+    """The number of the stage, or the address of the result, that the rows go to."""
     source: int
     partition: int
     number: int
     high_time_us: int = NO_TIME
     counts: Sequence[int] = ()
+    """The numbers of rows that had no use, by the packing's metrics."""
     examples: Sequence[str | None] = ()
+    """An example of each kind of them, in words; None if there is none."""
     runs: pa.Table | None = None
     stairs: pa.Table | None = None
     heard_us: int = NO_TIME
 
     def counting(self, counts: Counts, metrics: Sequence[str]) -> Tag:
-        """The tag with what has been counted by these metrics."""
+        """Return the tag with the counts of these metrics."""
         number, examples = counts.number, counts.examples
         return replace(
             self,
@@ -359,8 +390,9 @@ class Tag:
 def packed(
     table: pa.Table | None, labels: Sequence[int], tag: Tag, *, by: str = HASH
 ) -> pa.RecordBatch:
-    """Rows of ``PACKED``, one per bucket: those of ``table``, partitioned by the hash in column
-    ``by``.
+    """Return the rows of ``PACKED``, one for each bucket, for ``table``.
+
+    Rows are partitioned by the hash in column ``by``. None for a table makes heartbeats.
     """
     buckets = len(labels)
     payloads = pa.nulls(buckets, pa.binary()) if table is None else split(table, buckets, by)
@@ -368,28 +400,33 @@ def packed(
 
 
 def whole(table: pa.Table | None, label: int, tag: Tag) -> pa.RecordBatch:
-    """A row of ``PACKED``: all of ``table``, for one bucket, known by its label."""
+    """Return one row of ``PACKED``: all of ``table`` for the bucket with this label."""
     payload = None if table is None else to_ipc(table)
     return _tagged([label], tag, pa.array([payload], pa.binary()))
 
 
 def ended(reader: int, sources: int, labels: Sequence[int]) -> pa.RecordBatch:
-    """Rows of ``PACKED`` by which these buckets of a stage hear that all its sources have ended."""
+    """Return the rows of ``PACKED`` by which these buckets hear that all sources have ended."""
     made = [packed(None, labels, _beating(reader, beat)) for beat in Piece.ends(sources)]
     return pa.Table.from_batches(made, PACKED).combine_chunks().to_batches()[0]
 
 
 def beat(reader: int, label: int, piece: Piece) -> pa.RecordBatch:
-    """A row of ``PACKED`` by which one bucket of a stage, known by its label, hears a heartbeat."""
+    """Return the row of ``PACKED`` that brings a heartbeat to the bucket with this label."""
     return whole(None, label, _beating(reader, piece))
 
 
 def _beating(reader: int, beat: Piece) -> Tag:
+    """Return the tag of a heartbeat."""
     place = (beat.source, beat.partition, beat.number)
     return Tag(reader, *place, beat.high_time_us, heard_us=beat.heard_us)
 
 
 def _tagged(labels: Sequence[int], tag: Tag, payloads: pa.Array) -> pa.RecordBatch:
+    """Return the rows of ``PACKED`` for these payloads, one for each label.
+
+    Only the first row has the counts, so that they are counted once.
+    """
     rows = len(labels)
     numbers = (tag.reader, tag.source, tag.partition, tag.number)
     counts, examples = ([[*of] or None] + [None] * (rows - 1) for of in (tag.counts, tag.examples))
@@ -406,12 +443,20 @@ def _tagged(labels: Sequence[int], tag: Tag, payloads: pa.Array) -> pa.RecordBat
 
 
 def _to_all(said: pa.Table | None, buckets: int) -> pa.Array:
+    """Return a table as bytes, once for each bucket; null for None."""
     return pa.array([None if said is None else to_ipc(said)] * buckets, pa.binary())
 
 
+# An example with three buckets; the middle one gets no rows:
+#
+# | bucket of each row | 0 0 2 |
+# |---|---|
+# | edges | 0 2 2 3 |
+# | streams | rows 0 and 1, null, row 2 |
 def split(table: pa.Table, buckets: int, by: str = HASH) -> pa.BinaryArray:
-    """One Arrow IPC stream per bucket, null where the bucket gets no rows; rows keep their
-    order.
+    """Return one Arrow IPC stream for each bucket, null if it gets no rows.
+
+    Rows keep their order.
     """
     schema = table.schema
     bucket = bucket_of(table.column(by).to_numpy(), buckets)
@@ -432,7 +477,7 @@ def split(table: pa.Table, buckets: int, by: str = HASH) -> pa.BinaryArray:
 
 
 def unpack_piece(row: Any) -> Piece:
-    """A row of ``PACKED`` as the stage reads it."""
+    """Return a row of ``PACKED`` as the piece that the stage reads."""
     tables = (row.payload, row.runs, row.stairs)
     rows, runs, stairs = (None if blob is None else from_ipc(blob) for blob in tables)
     numbers = (row.source, row.partition, row.number)

@@ -1,4 +1,8 @@
-"""How rows reach a bucket: pieces, and the batch of a source that they make up."""
+"""The route of rows to a bucket: pieces, and the batch of a source that they make up.
+
+A source is read from *logs*, and pack cuts a log into *runs* (``laws.arrival``). The *clock* of a
+row is the largest timestamp that its log has had by then in the micro-batch.
+"""
 
 from __future__ import annotations
 
@@ -38,44 +42,50 @@ RUNS = pa.schema(
         (FILE_PATH, pa.string()),
     ]
 )
-"""Runs: their log and its positions, or their file; their largest timestamps."""
+"""Runs: their log and their ends there, or their file; then their largest timestamp."""
 STAIRS = pa.schema([(POSITION, pa.int64()), (STREAM_TIME, pa.int64())])
+"""The steps of a source's stream time: from a position on it is ``_stream_time``."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Some rows of one source and input partition for one bucket, in order; ``number`` orders the
-    pieces of a partition. A piece without rows is a heartbeat: it brings only the time.
-    ``heard_us``: where a stage says of itself since when nothing has come to it (``engine.idle``).
+    """Some rows of one source and input partition for one bucket, in order.
 
-    ``high_time_us``: the largest timestamp of the piece in all buckets, ``NO_TIME`` for none;
-    ``runs``: the piece's runs (``RUNS``) where it is not one; ``stairs``: how the source's stream
-    time rises in it (``STAIRS``), where another source asks. All buckets hear these.
+    A piece without rows is a heartbeat: it brings only the time.
     """
 
     source: int
     partition: int
     number: int
+    """Its place among the pieces of the partition."""
     high_time_us: int
+    """The largest timestamp of the piece in all buckets; ``NO_TIME`` for none."""
     rows: Stored | None
     runs: pa.Table | None = None
+    """The piece's runs (``RUNS``); None if the piece is one run. All buckets hear them."""
     stairs: pa.Table | None = None
+    """The steps of the source's stream time (``STAIRS``), if another source asks.
+
+    All buckets hear them.
+    """
     heard_us: int = NO_TIME
+    """In a stage's heartbeat, the time since which nothing has come to it (``engine.idle``)."""
 
     @classmethod
     def ends(cls, sources: int) -> list[Piece]:
-        """That so many sources have ended."""
+        """Return the heartbeats that say that sources 0 to ``sources`` - 1 have ended."""
         return [cls.beat(number, END_OF_TIME) for number in range(sources)]
 
     @classmethod
     def beat(cls, source: int, time_us: int, *, heard_us: int = NO_TIME) -> Piece:
-        """A heartbeat of no input partition."""
+        """Return a heartbeat that belongs to no input partition."""
         return cls(source, -1, 0, time_us, None, heard_us=heard_us)
 
 
 def batch_of(source: SourceSpec, pieces: Sequence[Piece], number: int) -> Batch:
-    """The rows of one source in the order they were read, each column in one piece, for rows are
-    picked from them again and again.
+    """Return the rows of source ``number`` in the order of reading.
+
+    Each column is in one chunk, because rows are taken from it again and again.
     """
     heard = sorted(
         (piece for piece in pieces if piece.source == number),
@@ -96,7 +106,7 @@ def batch_of(source: SourceSpec, pieces: Sequence[Piece], number: int) -> Batch:
 
 
 def _brought(source: SourceSpec, rows: pa.Table, stairs: Stairs | None) -> Batch:
-    """Rows of another stage, which have what they need."""
+    """Return rows of another stage, which bring the columns on their arrival."""
     found = {n: rows.column(n).to_numpy() for n in source.carries}
     clock_us = found.get(CLOCK, np.zeros(len(rows), np.int64))
     stream_us = found.get(STREAM_TIME, clock_us)
@@ -106,10 +116,13 @@ def _brought(source: SourceSpec, rows: pa.Table, stairs: Stairs | None) -> Batch
 def _in_runs(
     source: SourceSpec, rows: pa.Table, heard: Sequence[Piece], stairs: Stairs | None
 ) -> Batch:
-    """Rows that were read from logs in runs, in the order of the logs."""
+    """Return rows that were read from logs in runs, in the order of the logs.
+
+    ``heard``: the pieces of the source, by partition and number; ``rows``: their rows.
+    """
     runs, first = _runs(source, heard)
     counts = np.array([0 if p.rows is None else p.rows.num_rows for p in heard], np.int64)
-    # Of files the positions are the ranks of their runs; other runs come in their order.
+    # Positions of files are the ranks of their runs. Other runs come in their order.
     rank = runs.first if source.files else np.arange(len(runs.log))
     if source.log_partition:
         log, position = (rows.column(name).to_numpy() for name in (LOG_PARTITION, SEQUENCE))
@@ -140,7 +153,7 @@ def _in_runs(
 
 
 def _runs(source: SourceSpec, heard: Sequence[Piece]) -> tuple[LogRuns, Ints]:
-    """The runs of all pieces, and which of them is each piece's first."""
+    """Return the runs of all pieces, and the number of each piece's first run: int64[pieces]."""
     if not (source.files or source.log_partition):
         # Each piece is a run, each input partition a log.
         partition, number, high_us = (
@@ -155,7 +168,7 @@ def _runs(source: SourceSpec, heard: Sequence[Piece]) -> tuple[LogRuns, Ints]:
     if not source.files:
         log, begins, ends = (table.column(n).to_numpy() for n in (LOG_PARTITION, FIRST, LAST))
         return LogRuns(log, begins, ends, high_us), first
-    # All files are one log, by age, then by name; of one file, by its blocks.
+    # All files are one log, ordered by age, then by name, then by block.
     keys = table.select([FILE_TIME, FILE_PATH, FILE_BLOCK])
     keys = keys.append_column(FIRST, pa.array(np.arange(len(keys))))
     place = np.empty(len(keys), np.int64)
@@ -164,9 +177,22 @@ def _runs(source: SourceSpec, heard: Sequence[Piece]) -> tuple[LogRuns, Ints]:
     return LogRuns(np.zeros(len(keys), np.int64), place, place, high_us), first
 
 
+# An example with two pieces of one log, cut into three runs that begin at positions 5, 9 and 7:
+#
+# | row | piece | position | run |
+# |---|---|---|---|
+# | 0 | 0 | 5 | 0 |
+# | 1 | 0 | 6 | 0 |
+# | 2 | 0 | 9 | 1 |
+# | 3 | 1 | 7 | 2 |
+# | 4 | 1 | 8 | 2 |
+#
+# The runs begin at rows [0, 2, 3], so the last run that begins at or before a row is its own.
 def _run_of_rows(runs: LogRuns, piece: Ints, counts: Ints, log: Ints, position: Ints) -> Ints:
-    """The run of each row. Both lie by piece, log and position; ``piece``: that of each run;
-    ``counts``: how many rows each piece has.
+    """Return the run of each row: int64[rows]. Rows and runs lie by piece, log and position.
+
+    ``piece``: the piece of each run; ``counts``: the number of rows of each piece; ``log``,
+    ``position``: the place of each row.
     """
     end = np.cumsum(counts)[piece]
     start = end - counts[piece]
@@ -178,6 +204,7 @@ def _run_of_rows(runs: LogRuns, piece: Ints, counts: Ints, log: Ints, position: 
 
 
 def _stairs(heard: Sequence[Piece]) -> Stairs:
+    """Return the steps of stream time over all pieces; no steps if no piece has any."""
     tables = [piece.stairs for piece in heard if piece.stairs is not None]
     if not tables:
         none = np.zeros(0, np.int64)
@@ -187,6 +214,9 @@ def _stairs(heard: Sequence[Piece]) -> Stairs:
 
 
 def high_time_us(pieces: Sequence[Piece]) -> int:
-    """The largest time that a bucket has heard of in a batch; that the input has ended is none."""
+    """Return the largest time that a bucket has heard in a batch, ``NO_TIME`` for none.
+
+    The end of an input is no time.
+    """
     times = (piece.high_time_us for piece in pieces)
     return max((time for time in times if time != END_OF_TIME), default=NO_TIME)

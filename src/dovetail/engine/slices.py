@@ -1,19 +1,19 @@
-"""A micro-batch of one bucket that is too large to be worked on at once, in slices.
+"""Slices of a bucket's micro-batch that is too large to be worked on at once.
 
-**In order of arrival.** A slice is the next rows of all sources, and is processed as a micro-batch
-of its own would be, its clocks those of the last record that came. The laws' answers do not
-depend on such cuts, so neither does the stage's, clocks across keys and rows that wait included;
-and no key is too large.
+**In order of arrival.** A slice is the next rows of all sources. It is processed like a micro-batch
+of its own, with the clocks of the last record that came. The laws' answers do not depend on such
+cuts. So the stage's do not either, even if clocks span keys or rows wait. And no key is too large.
 
-**By key, where an answer is of the micro-batch**: the last change of each key (``emit="batch"``),
-and what a foreign-key join says of a left row that moves within it. There a slice is all rows of a
-range of key hashes, as if there were more buckets; only the last slice moves the clocks on, so that
-none drops what another may still ask for. A left row that moves from slice to slice is marked like
-one that moves from bucket to bucket. Operators whose rows wait in a queue, which is not kept by
-key, are cut by arrival even so.
+**By key**, if an answer depends on the whole micro-batch. One such answer is the last change of
+each key (``emit="batch"``). Another is that of a foreign-key join on a left row that moves within
+the batch. A slice is all rows of a range of key hashes, as if there were more buckets. Only the
+last slice moves the clocks on, so no slice drops what another may still ask for. A left row that
+moves from slice to slice is marked like one that moves from bucket to bucket.
 
-Of the rows that are not being worked on only what orders them is in memory; the rest is read where
-it lies (``engine.stock``).
+Operators whose rows wait in a queue are cut by arrival even so, for the queue is not kept by key.
+
+Only the rows at work are in memory. Of the other rows only the columns that order them are in
+memory. The rest is read where it lies (``engine.stock``).
 """
 
 from __future__ import annotations
@@ -36,14 +36,20 @@ from dovetail.physical.operators import ForeignKeyJoin
 
 @dataclass(frozen=True)
 class Slices:
-    """The slices of a batch. ``share``: its rows' order; ``stock``: the rows themselves."""
+    """The slices of a batch."""
 
     share: Share
+    """The columns that order the batch's rows."""
     stock: Stock
+    """The rows themselves."""
     size_bytes: int
+    """About the size of a slice."""
 
     def shares(self) -> Iterator[tuple[Share, bool]]:
-        """The share of each slice but for what earlier ones left, and whether it is the last."""
+        """Yield the share of each slice, and True for the last one.
+
+        A share has the manifest before the batch, not that of the slice before it.
+        """
         by_key = _by_key(self.share.fragment)
         parts = self._by_key() if by_key else self._by_arrival()
         moved = (
@@ -60,8 +66,10 @@ class Slices:
             yield share, last
 
     def _by_arrival(self) -> list[list[Ints]]:
-        """Per slice and source the numbers of its rows. What one record makes of one row, which may
-        leave a group and enter it again, stays together.
+        """Return for each slice and source the rows in it, cut in order of arrival.
+
+        All rows that one record causes of one row stay together, for it may leave a group and enter
+        it again.
         """
         rows = [self.share.rows(source, keyed=False) for source in range(len(self.share.batches))]
         keys = arrival_keys(rows)
@@ -73,7 +81,7 @@ class Slices:
         return self._cut(order, np.append(0, np.cumsum(differs)))
 
     def _reached_us(self, part: Sequence[Ints]) -> list[int]:
-        """Per source its stream time as the last of these rows comes."""
+        """Return for each source its stream time as the last row of a slice comes."""
         reached_us = []
         for source, (initial_us, final_us) in enumerate(
             zip(self.share.initial_us, self.share.final_us, strict=True)
@@ -85,18 +93,32 @@ class Slices:
 
     @cached_property
     def _clocks(self) -> Mapping[tuple[int, int], Ints]:
-        """Per source and asking source, the first's stream time as each row of the other comes."""
+        """The stream time of a source as each row of another comes, by (source, asking source)."""
         sources = range(len(self.share.batches))
         return {(of, by): self.share.clock_of(of, by) for of in sources for by in sources}
 
     def _by_key(self) -> list[list[Ints]]:
+        """Return for each slice and source the rows in it, cut in order of key hashes."""
         hash_ = np.concatenate([b.rows.column(HASH).to_numpy() for b in self.share.batches])
         order = np.argsort(hash_, kind="stable")
         return self._cut(order, hash_[order])
 
+    # An example of five rows with 40 bytes each and slices of 100 bytes:
+    #
+    # | row in order | bytes so far | slice | together | slice, with together |
+    # |---|---|---|---|---|
+    # | 0 | 40 | 0 | 0 | 0 |
+    # | 1 | 80 | 0 | 0 | 0 |
+    # | 2 | 120 | 1 | 0 | 0 |
+    # | 3 | 160 | 1 | 1 | 1 |
+    # | 4 | 200 | 2 | 1 | 1 |
+    #
+    # Rows with equal ``together`` go with the first of them.
     def _cut(self, order: Ints, together: Ints | None) -> list[list[Ints]]:
-        """The rows of all sources in this order, cut into slices; rows of neighbours that are equal
-        in ``together`` stay in one.
+        """Cut the rows of all sources, in this order. Return the rows by slice and source.
+
+        ``together``: int64[rows] in this order; neighbours with equal values stay in one slice.
+        None cuts anywhere.
         """
         at = np.concatenate([_numbers(batch) for batch in self.share.batches])
         filled = np.cumsum(self.stock.row_bytes(at[order])) // self.size_bytes
@@ -115,7 +137,7 @@ class Slices:
         return parts
 
     def _moved(self, parts: Sequence[Sequence[Ints]]) -> Ints:
-        """The primary keys' hashes that messages of several slices have, in order."""
+        """Return, ascending, the hashes of primary keys that have messages in several slices."""
         place = self.share.batches[0].rows.column(PLACE).to_numpy()
         slices = np.empty(len(place), np.int64)
         for number, part in enumerate(parts):
@@ -126,6 +148,7 @@ class Slices:
         return np.unique(place[1:][several])
 
     def _batch(self, source: int, which: Ints, moved: Ints | None) -> Batch:
+        """Return the rows ``which`` of a source, and mark messages of ``moved`` keys as moved."""
         batch = self.share.batches[source]
         schema = self.share.sources[source].wire_schema
         rows = self.stock.fetch(_numbers(batch)[which], schema)
@@ -138,7 +161,7 @@ class Slices:
 
 
 def _numbers(batch: Batch) -> Ints:
-    """The numbers of a batch's rows in the stock."""
+    """Return the numbers of a batch's rows in the stock."""
     if AT not in batch.rows.schema.names:
         return np.zeros(0, np.int64)
     numbers: Ints = batch.rows.column(AT).to_numpy()
@@ -146,6 +169,7 @@ def _numbers(batch: Batch) -> Ints:
 
 
 def _by_key(fragment: Fragment) -> bool:
+    """Say whether a fragment must be cut by key."""
     first = fragment.operators[0]
     if not first.reads and first.law.whole_keys:
         return True

@@ -1,6 +1,4 @@
-"""Where the pieces of a bucket's micro-batch are kept as they come: in memory, and once they are
-many, on disk.
-"""
+"""The pieces of a bucket's micro-batch as they come: in memory, or on disk once they are large."""
 
 from __future__ import annotations
 
@@ -20,9 +18,10 @@ from dovetail.state.ipc import from_ipc, to_ipc
 
 
 class Spool:
-    """``pieces``: all that came. Where their rows are more than ``size_bytes`` in memory, they lie
-    in a file in ``directory`` that has no name, and is gone with the pieces or the process.
-    Raises ``StorageError`` where it cannot be written.
+    """A collector of pieces.
+
+    Once their rows take more than ``size_bytes`` in memory, they lie in a file in ``directory``.
+    The file has no name, so it is gone with the pieces or the process. ``pieces``: all that came.
     """
 
     def __init__(self, directory: Path, size_bytes: int) -> None:
@@ -33,7 +32,10 @@ class Spool:
         self._file: IO[bytes] | None = None
 
     def add(self, piece: Piece, payload: bytes | None) -> None:
-        """Take a piece; ``payload``: its rows as an Arrow IPC stream."""
+        """Take a piece. ``payload``: its rows as an Arrow IPC stream, None for a heartbeat.
+
+        Raises ``StorageError`` if rows do not fit into memory and cannot be written.
+        """
         self.pieces.append(piece)
         if payload is not None:
             assert piece.rows is not None
@@ -43,6 +45,7 @@ class Spool:
                 self._spill()
 
     def _spill(self) -> None:
+        """Move all rows to the file. Raises ``StorageError`` if it cannot be written."""
         try:
             self._write()
         except OSError as error:
@@ -58,13 +61,14 @@ class Spool:
             ) from error
 
     def _write(self) -> None:
+        """Append the rows in memory to the file, created on first use."""
         if self._file is None:
             local_files.own(self._directory)
-            self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115 -- the pieces'
+            self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115 -- kept open
         for number, payload in self._in_memory:
             piece = self.pieces[number]
             assert isinstance(piece.rows, pa.Table)
-            # A copy, for else the whole stays in memory with it.
+            # Copy these columns, because a view of them would keep the whole table in memory.
             ordering = from_ipc(to_ipc(ordering_of(piece.rows)))
             rows = Spooled(self._file, self._file.tell(), len(payload), ordering, piece.rows.nbytes)
             self._file.write(payload)

@@ -1,1 +1,3 @@
-"""Where changes come from and go to: Kafka, Delta, files."""
+"""Sources and sinks of changes, and the formats of their records: Kafka, Delta, PostgreSQL,
+files.
+"""

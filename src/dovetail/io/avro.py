@@ -1,8 +1,7 @@
-"""Records in Avro, alone or in a schema registry's framing, by Spark's own functions.
+"""Records in Avro, alone or in a schema registry's framing, read by Spark's own functions.
 
-In the framing a record begins with a zero byte and the number of the schema with which it was
-written. The registry's schemas are read when a query is built: Spark's functions take them as
-constants.
+A framed record begins with a zero byte and the id of the schema that wrote it. The registry's
+schemas are read when a query is built, because Spark's functions take schemas as constants.
 """
 
 from __future__ import annotations
@@ -52,9 +51,11 @@ _NEEDS_JAR: Final = (
 )
 _NOT_LOADED: Final = "AVRO_NOT_LOADED_SQL_FUNCTIONS_UNUSABLE"
 _WIDE: Final = 8
-"""The bytes of a schema's number in another framing than the usual one."""
+"""The length of a schema's id in bytes, in the framing that Apicurio's serializers write by
+default."""
 _READ: Final = "_read"
-"""A field that every record that can be read has: Spark makes nulls of the others."""
+"""The name of a marker field with the default true. It is null exactly where Spark could not read
+the record."""
 _NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN: Final[Mapping[type[DataType], Any]] = {
     BooleanType: "boolean",
@@ -73,6 +74,7 @@ _PLAIN: Final[Mapping[type[DataType], Any]] = {
 
 
 def _is_schema(text: str) -> bool:
+    """Say whether a text can be the JSON of an Avro schema: an object or a text."""
     try:
         return isinstance(json.loads(text), (dict, str))
     except ValueError:
@@ -89,11 +91,18 @@ class AvroFormat(Format):
     """Avro of one schema, or of a registry's subject."""
 
     schema: str | None
+    """The declared schema as JSON; None to use the subject's latest version."""
     registry: Registry | None
+    """The registry whose framing the records have; None for records without a framing."""
     subject: str | None
+    """The registry's subject; None for ``<topic>-key`` and ``<topic>-value``."""
 
     def reading(self, place: Place) -> Reading:
-        """The fields of a record, or one column, named after the part."""
+        """Return how to read a record's fields, or a plain value as one column named after the
+        part.
+
+        Raises ``PlanError`` for a union.
+        """
         writers = self.writers(place)
         reader = json.loads(self.schema or list(writers.values())[-1])
         record = isinstance(reader, dict) and reader.get("type") == "record"
@@ -124,11 +133,17 @@ class AvroFormat(Format):
 
     @property
     def grows(self) -> bool:
-        """Those of the subject's latest version."""
+        """True if the columns are those of the subject's latest version, because no schema is
+        declared.
+        """
         return self.schema is None
 
     def writing(self, place: Place, columns: StructType) -> Column:
-        """A record of the columns, or one column where the schema is of no record."""
+        """Return the encoded record of the columns, or the encoded first column if the schema is no
+        record.
+
+        With a registry, register the schema and put its framing before the bytes.
+        """
         schema = self.schema or json.dumps(schema_of(place, columns))
         _refuse_columns(place, schema, columns)
         value = F.struct(*(F.col(quoted(name)) for name in columns.names))
@@ -141,7 +156,7 @@ class AvroFormat(Format):
         return F.concat(F.lit(bytes(1) + number.to_bytes(4, "big")), written)
 
     def writers(self, place: Place) -> dict[int | None, str]:
-        """The schemas with which records may have been written, by their numbers."""
+        """Return the schemas that may have written records, by id; without a registry by None."""
         if self.registry is None:
             assert self.schema is not None
             return {None: self.schema}
@@ -149,13 +164,18 @@ class AvroFormat(Format):
         return {one.id: one.schema for one in found}
 
     def unframed(self, place: Place) -> tuple[Column, Column]:
-        """The record in Avro, and the number of its schema, null where it has none."""
+        """Return the record's Avro bytes and its schema's id, null where the record has no
+        framing.
+        """
         value = F.col(place.part)
         if self.registry is None:
             return value, F.lit(None).cast("long")
         return F.substring(value, FRAME_LENGTH + 1, (1 << 31) - 1), _number(value)
 
     def _subject(self, place: Place) -> str:
+        """Return the registry's subject; raise ``PlanError`` if it is not given and the topic is
+        unknown.
+        """
         if self.subject is None and place.topic is None:
             raise place.refuse(
                 "is of a registry, and the records are of no known topic",
@@ -164,7 +184,11 @@ class AvroFormat(Format):
         return self.subject or f"{place.topic}-{place.part}"
 
     def problem(self, place: Place, numbers: list[int | None]) -> Callable[[Column], Column]:
-        """Of a struct with the ``number``, why a record cannot be read."""
+        """Return a function from a struct with the field ``number`` to a text: why a record is
+        unreadable.
+
+        ``numbers``: the ids of the schemas that the subject had when the query was built.
+        """
         value, said = F.col(place.part), "not a record of its Avro schema"
         if self.registry is None:
             hint = f"{said}; if it is in a schema registry's framing, as its first byte is, give it"
@@ -210,19 +234,22 @@ def avro(
     registry: Registry | None = None,
     subject: Text | None = None,
 ) -> AvroFormat:
-    """Records in Avro, as the format of a key or value; a record's fields are the columns.
+    """Describe records in Avro, as the format of a key or value; a record's fields are the columns.
 
-    ``schema``: as JSON. ``registry``: records are in a schema registry's framing, read by the
-    schema with which each was written, as versions of ``subject``, by default ``<topic>-key`` and
-    ``<topic>-value``. Without ``schema`` they are read as the latest version says, and written as
-    the columns are, every field nullable; with it, as it says: Avro's rules make fields of former
-    versions those of this one. What is written is registered.
+    ``schema``: as JSON. ``registry``: records are in a schema registry's framing. Each record is
+    read by the schema that wrote it, a version of ``subject``. The subject is ``<topic>-key`` or
+    ``<topic>-value`` by default.
 
-    Which schemas there are is asked when a query is built. A record of a newer one cannot be read
-    until the query is started again.
+    Without ``schema``, records are read by the subject's latest version. They are written with a
+    schema made of the columns, every field nullable. With ``schema``, records are read and written
+    by it. Avro's rules turn fields of former versions into fields of this one. The written schema
+    is registered.
 
-    Raises ``PlanError`` for schemas and columns that do not fit, ``ConfigurationError`` where the
-    registry does not answer or the session lacks Spark's Avro functions.
+    The registry's versions are read when a query is built. A record of a newer version cannot be
+    read until the query is started again.
+
+    Raises ``PlanError`` for schemas and columns that do not fit. Raises ``ConfigurationError``
+    where the registry does not answer, or the session lacks Spark's Avro functions.
     """
     if isinstance(schema, Registry):
         if registry is not None:
@@ -240,14 +267,15 @@ def avro(
 
 
 def resolved(value: Column, writer: str, reader: str) -> Column:
-    """A record that was written by one schema as another one says, null where it is none: fields
-    by their names at every depth, with defaults and promotions, as Avro resolves them.
+    """Decode Avro bytes written by ``writer`` into the shape of ``reader``; null for other bytes.
+
+    Fields are matched by name at every depth, with defaults and promotions, as Avro resolves them.
     """
     return from_avro(value, writer, {"mode": "PERMISSIVE", "avroSchema": reader})
 
 
 def schema_of(place: Place, columns: StructType) -> dict[str, Any]:
-    """The schema of a record of columns, all of them nullable."""
+    """Return the Avro schema of a record with these columns, all nullable with the default null."""
     return {
         "type": "record",
         "name": place.part.capitalize(),
@@ -259,7 +287,11 @@ def schema_of(place: Place, columns: StructType) -> dict[str, Any]:
 
 
 def _avro(place: Place, field: StructField, path: str = "") -> Any:
-    """The schema of a column's type; ``path``: the names of what it is in."""
+    """Return the Avro schema of a column's type. ``path``: the names of the enclosing fields,
+    joined by ``_``.
+
+    Raises ``PlanError`` for a type that Avro lacks.
+    """
     type_, name = field.dataType, f"{path}{field.name}"
     if type(type_) in _PLAIN:
         return _PLAIN[type(type_)]
@@ -285,6 +317,7 @@ def _avro(place: Place, field: StructField, path: str = "") -> Any:
 
 
 def _name(place: Place, name: str) -> str:
+    """Return the name; raise ``PlanError`` if it is no name in Avro."""
     if not _NAME.fullmatch(name):
         raise place.refuse(
             f"is Avro, where {name!r} is no name",
@@ -294,7 +327,9 @@ def _name(place: Place, name: str) -> str:
 
 
 def _refuse_columns(place: Place, schema: str, columns: StructType) -> None:
-    """Refuse columns that are not what the schema says."""
+    """Raise ``PlanError`` for a column that the schema lacks or has in another type, or a required
+    field without a column.
+    """
     made = type_of(place, schema)
     if not isinstance(made, StructType):
         if len(columns) == 1 and _same(made, columns[0].dataType):
@@ -326,12 +361,15 @@ def _refuse_columns(place: Place, schema: str, columns: StructType) -> None:
 
 
 def _same(avro: DataType, column: DataType) -> bool:
+    """Say whether a column can be written as Avro's type; bytes and shorts fit Avro's int."""
     small = isinstance(avro, IntegerType) and isinstance(column, (ByteType, ShortType))
     return small or avro.simpleString() == column.simpleString()
 
 
 def type_of(place: Place, schema: str) -> DataType:
-    """What Spark makes of a schema."""
+    """Return the type in which Spark reads a schema; ``PlanError`` for a schema that Spark
+    refuses.
+    """
     made = from_avro(F.lit(None).cast("binary"), schema)
     try:
         with functions(place):
@@ -344,14 +382,16 @@ def type_of(place: Place, schema: str) -> DataType:
 
 
 def _number(value: Column) -> Column:
-    """The number of a framed record's schema; null where it is not framed."""
+    """Return the id of a framed record's schema; null where the record is not framed."""
     framed = (F.length(value) >= FRAME_LENGTH) & (F.hex(F.substring(value, 1, 1)) == "00")
     return F.when(framed, F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("long"))
 
 
 @contextmanager
 def functions(place: Place) -> Iterator[None]:
-    """Spark's Avro functions, which are not part of it without their jar."""
+    """Turn Spark's error about missing Avro functions into a ``ConfigurationError`` that names the
+    jar.
+    """
     try:
         yield
     except PySparkException as error:

@@ -1,11 +1,11 @@
-"""Change events in Avro, as Kafka Connect writes them: which of their columns are read, and what
-their schemas say of how these are encoded.
+"""Change events in Avro, as Kafka Connect writes them: their columns, and the encodings that their
+schemas name.
 
-A record is read by the schema with which it was written, as the reader's schema says
-(``avro.AvroFormat``): fields by their names at every depth, with defaults and promotions. Connect's
-own types are the exception. They are numbers and bytes whose meaning the schema names in
-``connect.name``, and two versions of a subject may encode a column in different ways. So each
-version's records keep the encoding with which they were written.
+A record is decoded from its writer's schema into the reader's schema (``avro.AvroFormat``): fields
+by name at every depth, with defaults and promotions. Connect's own types are the exception. They
+are numbers and bytes whose meaning the schema names in ``connect.name``. Two versions of a subject
+may encode one column in different ways. So each version's records keep the encoding that wrote
+them.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from dovetail.io.events import METADATA, Wanted
 from dovetail.io.formats import Place
 
 Avro: TypeAlias = Any
-"""A schema of Avro, as JSON's data, with named types in place of their names."""
+"""A schema of Avro as JSON data. Named types stand in full in place of references to them."""
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """The schema of an envelope, and of the rows in it."""
+    """The schema of Debezium's envelope, and of the row in it."""
 
     schema: Avro
     row: Avro
 
     @staticmethod
     def of(place: Place, text: str) -> Envelope:
-        """That of a schema's text; ``PlanError`` where it is of no envelope."""
+        """Parse a schema's text; raise ``PlanError`` if it is not an envelope's."""
         schema = _resolved(json.loads(text), {}, "")
         after = _fields(schema).get("after")
         row = None if after is None else _value(after["type"])
@@ -57,7 +57,7 @@ class Envelope:
         return Envelope(schema, row)
 
     def types(self, place: Place) -> StructType:
-        """The columns with the types in which they are read if none are declared."""
+        """Return the row's columns with the types in which they are read if none are declared."""
         natural = _spark_type(place, _without_logical(self.row, every=False))
         return StructType(
             [
@@ -69,21 +69,21 @@ class Envelope:
 
 @dataclass(frozen=True)
 class Read:
-    """How records of one schema are read.
-
-    ``text``: the reader's schema; ``paths``: what of ``METADATA`` they have; ``columns``: the
-    encodings of the columns that they have, or that have a default.
-    """
+    """The way to read records of one writer's schema."""
 
     text: str
+    """The reader's schema as JSON."""
     paths: frozenset[str]
+    """The paths of ``METADATA`` that the records have."""
     columns: Mapping[str, ColumnEncoding]
+    """The encodings of the columns that the records have, or that have a default."""
 
     @staticmethod
     def of(place: Place, writer: Envelope, known: Sequence[Envelope], wanted: Wanted) -> Read:
-        """``known``: the envelopes that say of a column what it is, the reader's first.
+        """Derive the reader's schema for the records of ``writer``.
 
-        Raises ``PlanError`` for a column of a type that is not made of its encoding.
+        ``known``: the envelopes that define the columns, the reader's first. Raises ``PlanError``
+        for a column whose type cannot be made of its encoding.
         """
         own = _fields(writer.schema)
         paths = [path for path in wanted.paths if _has(writer.schema, path)]
@@ -109,11 +109,16 @@ class Read:
         return Read(_text(_without_logical(reader)), frozenset(paths), encodings)
 
     def encodings(self, columns: StructType) -> dict[str, ColumnEncoding]:
-        """How columns are encoded."""
+        """Return the encoding of each column by name; one of nulls for a column that the records
+        lack.
+        """
         return {f.name: self.columns.get(f.name, ColumnEncoding.declared(None)) for f in columns}
 
     def raw(self, parsed: Column, wanted: Wanted) -> Column:
-        """What is wanted of an envelope, null in place of what its schema does not have."""
+        """Return the wanted parts of a decoded envelope, null where its schema lacks one.
+
+        The whole struct is null if the envelope has no ``op``.
+        """
 
         def found(path: str) -> Column:
             if path not in self.paths:
@@ -145,8 +150,8 @@ class Read:
 
 
 def _row(writer: Avro, known: Sequence[Envelope], wanted: Wanted) -> Avro:
-    """The reader's schema of a row: of each column as the first of the envelopes says that has
-    it.
+    """Return the reader's schema of a row. Each column is defined by the first of ``known`` that
+    has it; others are left out.
     """
     fields = []
     for column in wanted.columns:
@@ -159,7 +164,10 @@ def _row(writer: Avro, known: Sequence[Envelope], wanted: Wanted) -> Avro:
 
 
 def _field_read(writer: Mapping[str, Avro], field: Avro, declared: DataType | None) -> Avro:
-    """A field of the reader's schema for a record that was written with these fields."""
+    """Return a field of the reader's schema, for records with the fields ``writer``.
+
+    A field that the records lack becomes nullable, unless it has a default or no type is declared.
+    """
     names = [field["name"], *field.get("aliases", ())]
     own = next((writer[name] for name in names if name in writer), None)
     if own is not None:
@@ -173,8 +181,10 @@ def _field_read(writer: Mapping[str, Avro], field: Avro, declared: DataType | No
 
 
 def _read(writer: Avro, reader: Avro, declared: DataType | None) -> Avro:
-    """The reader's schema of a value that was written so: the writer's where one of both is
-    encoded. ``declared``: the type that is wanted, of whose fields those that are absent are null.
+    """Return the reader's schema of a value: the writer's schema if either side is encoded, else
+    the reader's.
+
+    ``declared``: the wanted type. Fields of a record that it lacks are left out.
     """
     own, wanted = _value(writer), _value(reader)
     kind = _kind(wanted)
@@ -200,7 +210,9 @@ def _read(writer: Avro, reader: Avro, declared: DataType | None) -> Avro:
 
 
 def _encoding(schema: Avro, natural: DataType) -> ColumnEncoding:
-    """How a value is encoded, which Spark reads as ``natural``."""
+    """Return the encoding of a value with this schema. ``natural``: the type in which Spark reads
+    it.
+    """
     one = _value(schema)
     within: dict[str, ColumnEncoding] = {}
     if _kind(one) == "record" and isinstance(natural, StructType):
@@ -216,7 +228,7 @@ def _encoding(schema: Avro, natural: DataType) -> ColumnEncoding:
 
 
 def _refuse_unfit(place: Place, field: StructField, encoding: ColumnEncoding) -> None:
-    """Refuse a column of a type that is not made of its encoding, at any depth."""
+    """Raise ``PlanError`` for a column whose type cannot be made of its encoding, at any depth."""
     unfit = next(_unfit(field.dataType, encoding), None)
     if unfit is not None:
         name, type_ = unfit
@@ -227,6 +239,7 @@ def _refuse_unfit(place: Place, field: StructField, encoding: ColumnEncoding) ->
 
 
 def _unfit(type_: DataType, encoding: ColumnEncoding) -> Iterator[tuple[str, str]]:
+    """Yield each part that does not fit: its encoding's name and the wanted type's."""
     within = encoding.within
     if isinstance(type_, StructType) and isinstance(encoding.natural, StructType):
         for field in type_:
@@ -241,7 +254,11 @@ def _unfit(type_: DataType, encoding: ColumnEncoding) -> Iterator[tuple[str, str
 
 
 def _default(place: Place, name: str, schema: Avro, natural: DataType) -> DataType:
-    """The type in which a value is read that Spark reads as ``natural``, if none is declared."""
+    """Return the type in which a value is read if none is declared; ``natural``: Spark's own type
+    for it.
+
+    Raises ``PlanError`` for a decimal without a scale.
+    """
     one = _value(schema)
     if _is_connects(one):
         precision = one.get("connect.parameters", {}).get("connect.decimal.precision", 38)
@@ -268,30 +285,32 @@ def _default(place: Place, name: str, schema: Avro, natural: DataType) -> DataTy
 
 
 def _spark_type(place: Place, record: Avro) -> StructType:
+    """Return the struct in which Spark reads an Avro record."""
     found = type_of(place, _text(record))
     assert isinstance(found, StructType)
     return found
 
 
 def _value(schema: Avro) -> Avro:
-    """A schema that may be null, without null; a union of several others as it is."""
+    """Return a nullable schema without its null; a union of several other types stays as it is."""
     branches = [one for one in _branches(schema) if one != "null"]
     return branches[0] if len(branches) == 1 else schema
 
 
 def _branches(schema: Avro) -> list[Avro]:
+    """Return the types of a union; a schema that is no union is its only type."""
     return schema if isinstance(schema, list) else [schema]
 
 
 def _kind(schema: Avro) -> str:
-    """The name of a type, as Avro has it."""
+    """Return the name of a type in Avro, ``"union"`` for a union."""
     if isinstance(schema, list):
         return "union"
     return str(schema["type"] if isinstance(schema, dict) else schema)
 
 
 def _fields(schema: Avro) -> dict[str, Avro]:
-    """The fields of a record, which may be null, by their names."""
+    """Return the fields of a record by name, also of a nullable one; empty for other types."""
     one = _value(schema)
     fields = one.get("fields", []) if isinstance(one, dict) else []
     return {field["name"]: field for field in fields}
@@ -309,23 +328,25 @@ _LOGICAL: Mapping[str, str] = {
     "local-timestamp-micros": f"{TIME}MicroTimestamp",
     "local-timestamp-nanos": f"{TIME}NanoTimestamp",
 }
-"""The encodings that Avro's own logical types are."""
+"""The equivalent encodings of Avro's own logical types."""
 
 
 def _is_connects(one: Avro) -> bool:
-    """Whether a type is one of Connect's or Debezium's, which Avro's types do not tell."""
+    """Say whether a type is one of Connect's or Debezium's, whose meaning Avro's types do not
+    tell.
+    """
     return isinstance(one, dict) and is_coded(one.get("connect.name", ""))
 
 
 def _name(one: Avro) -> str:
-    """The name of an encoding, or a plain type."""
+    """Return the name of a type's encoding, or the plain type's name."""
     if not isinstance(one, dict):
         return _kind(one)
     return str(one.get("connect.name") or _LOGICAL.get(one.get("logicalType", "")) or one["type"])
 
 
 def _scale(one: Avro) -> int | None:
-    """The scale of a decimal."""
+    """Return the scale of a decimal; None for other types and where no scale is known."""
     if not isinstance(one, dict):
         return None
     scale = one.get("connect.parameters", {}).get("scale", one.get("scale"))
@@ -335,14 +356,16 @@ def _scale(one: Avro) -> int | None:
 
 
 def _has(schema: Avro, path: str) -> bool:
-    """Whether a record has a field, or one of a field's, and so on."""
+    """Say whether a record has the field at a dotted path."""
     name, _, rest = path.partition(".")
     field = _fields(schema).get(name)
     return field is not None and (not rest or _has(field["type"], rest))
 
 
 def _part(schema: Avro, names: Sequence[str]) -> Avro:
-    """A record with these of its fields alone; what is no record as it is."""
+    """Return a record with only the fields in ``names``; a schema of another type stays as it
+    is.
+    """
     one = _value(schema)
     if _kind(one) != "record":
         return schema
@@ -354,8 +377,10 @@ def _part(schema: Avro, names: Sequence[str]) -> Avro:
 
 
 def _without_logical(schema: Avro, *, every: bool = True) -> Avro:
-    """A schema without Avro's logical types, or without those of Connect's types alone: Spark does
-    not take all of their decimals, and one reading of encodings is enough.
+    """Return a schema without Avro's logical types; with ``every=False`` drop those of Connect's
+    types only.
+
+    Spark refuses some of their decimals, and decoding the encodings in one place is enough.
     """
     if isinstance(schema, list):
         return [_without_logical(one, every=every) for one in schema]
@@ -377,7 +402,7 @@ _NAMED = ("record", "enum", "fixed")
 
 
 def _resolved(schema: Avro, names: dict[str, Avro], namespace: str) -> Avro:
-    """The schema with named types, by their full names, in place of their names."""
+    """Return the schema with named types in place of references to them, each by its full name."""
     if isinstance(schema, str):
         return names.get(_full(schema, namespace), names.get(schema, schema))
     if isinstance(schema, list):
@@ -406,17 +431,19 @@ def _resolved(schema: Avro, names: dict[str, Avro], namespace: str) -> Avro:
 
 
 def _full(name: str, namespace: str) -> str:
+    """Return a name with its namespace, unless it has one or there is none."""
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
 def _text(schema: Avro) -> str:
-    """The JSON of a schema in which named types stand in place of their names."""
+    """Return a schema as JSON, with references in place of repeated named types."""
     return json.dumps(_written(schema, {}))
 
 
 def _written(schema: Avro, seen: dict[str, Avro]) -> Avro:
-    """The schema with each named type once. Two of one name that differ are told apart by their
-    namespaces, which records are not matched by.
+    """Return the schema with each named type defined once.
+
+    Different types of one name get different namespaces. Avro does not match records by namespace.
     """
     if isinstance(schema, list):
         return [_written(one, seen) for one in schema]

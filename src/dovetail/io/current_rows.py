@@ -1,4 +1,4 @@
-"""The current rows of a changelog that lies in Parquet files."""
+"""The current rows of a changelog in Parquet files."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ _GIVEN = "Give the folder that to_parquet has written"
 
 @validated
 def read_current(spark: SparkSession, path: Path, *, key: ColumnNames | None = None) -> DataFrame:
-    """The rows of the table whose changes ``to_parquet`` has written to ``path``: of each key the
-    last change, unless it is a delete.
+    """Read the rows of the table whose changes ``to_parquet`` has written to ``path``.
+
+    The row of a key is its last change, unless that change is a delete.
 
     Columns: the key, the values, and ``_timestamp``, the event time of the row's last change. All
-    files are read, so what it costs grows with the changelog; ``to_delta`` keeps the rows
-    themselves. Files that have left the folder's list (``retention=``) are not read, nor are the
-    rows that have not changed since.
+    files are read, so the cost grows with the changelog; ``to_delta`` keeps the rows themselves.
+    Files that have left the folder's list (``retention=``) are not read. Rows that have not changed
+    since are therefore missing.
 
     ``key``: the table's key columns. The files name them, unless others than ``to_parquet`` wrote
     them.
@@ -64,6 +65,11 @@ _BATCH = "_batch"
 
 
 def _keys(schema: StructType, key: str | Sequence[str] | None) -> list[str]:
+    """Return the names of the key columns: the given ones, else those that the files' metadata
+    names.
+
+    Raises ``PlanError`` if there are none.
+    """
     if key is not None:
         found, _ = keyed(_READER, key, schema)
         if not found.names:

@@ -1,8 +1,8 @@
 """Debezium's change events as the format of a value.
 
-What orders changes is the topic's offset: Debezium writes all events of a key to one partition, in
-the order of their commits. A position in the database's log would not do: all rows of a snapshot
-share one, and a connector that restarts sends some events again.
+The topic's offset orders changes: Debezium writes all events of a key to one partition, in commit
+order. A position in the database's log would not do. All rows of a snapshot share one position, and
+a connector that restarts sends some events again.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ Metadata: TypeAlias = Annotated[
 
 
 def _is_placeholder(given: str) -> bool:
+    """Say whether a text is a setting of Debezium's placeholder, which must not be empty."""
     try:
         return bool(Placeholder(given).octets)
     except ValueError:
@@ -73,8 +74,9 @@ Tombstones: TypeAlias = Literal["ignore", "delete"]
 
 @dataclass(frozen=True)
 class DebeziumFormat(Format):
-    """A value that is an envelope of Debezium's, in JSON, or in ``avro``; of Avro without a
-    declared ``schema`` with all its columns.
+    """An envelope of Debezium in a record's value, in JSON or in Avro.
+
+    The fields are the arguments of ``debezium``. Without ``schema``, Avro has all its columns.
     """
 
     schema: StructType | None
@@ -89,16 +91,18 @@ class DebeziumFormat(Format):
 
     @property
     def keeps(self) -> bool:
-        """Where ``unsent`` says so."""
+        """True if a row keeps its former value where the database did not send a large one."""
         return self.unsent == "keep"
 
     @property
     def grows(self) -> bool:
-        """Those of Avro, where none are declared."""
+        """True if the columns are those of the latest Avro schema, because none are declared."""
         return self.schema is None and self.avro is not None and self.avro.grows
 
     def of_key(self, key: Format) -> Format:
-        """Keys in JSON are Kafka Connect's, as the values are."""
+        """Return the key's format. A plain JSON key is read as Kafka Connect writes it, like the
+        value.
+        """
         if (
             isinstance(key, JsonFormat)
             and key.schema is not None
@@ -108,7 +112,10 @@ class DebeziumFormat(Format):
         return key
 
     def reading(self, place: Place) -> Reading:
-        """The row after a change; of a delete the key's columns."""
+        """Return how to read the row after a change; a delete has the key's columns only.
+
+        Raises ``PlanError`` for a key, and for ``tombstones="delete"`` with ``key_columns=``.
+        """
         if place.part != "value":
             raise place.refuse("is a change event, which only a value is", "Give the key's fields")
         if place.keys and self.tombstones == "delete":
@@ -153,7 +160,7 @@ class DebeziumFormat(Format):
         )
 
     def writing(self, place: Place, columns: StructType) -> Column:
-        """Only Debezium writes its events."""
+        """Raise ``PlanError``: only Debezium writes its events."""
         raise place.refuse("is dt.debezium, which is only read", "Write JSON, Avro or Protobuf")
 
     def _in_avro(
@@ -164,7 +171,7 @@ class DebeziumFormat(Format):
         wanted: Wanted,
         records: DataFrame,
     ) -> DataFrame:
-        """The events of records in Avro, each read by the schema with which it was written."""
+        """Add ``_event`` to records in Avro, each decoded by the schema that wrote it."""
         assert self.avro is not None
         value, number = self.avro.unframed(place)
         frame = records.withColumn("_parsed", F.struct(number.alias("number")))
@@ -184,7 +191,7 @@ class DebeziumFormat(Format):
         return frame.withColumn("_event", F.coalesce(*events))
 
     def _envelope(self, wanted: Wanted) -> StructType:
-        """What is read of an envelope in JSON."""
+        """Return the parts of an envelope that are read from JSON."""
         envelope = StructType([StructField("after", raw_fields(wanted.columns))])
         if wanted.keys:
             envelope.add("before", raw_fields(wanted.before))
@@ -197,11 +204,13 @@ class DebeziumFormat(Format):
         return envelope
 
     def _object(self, wanted: Wanted) -> JsonObject:
+        """Return the JSON object that holds an envelope, alone or beside its schema."""
         described = StructType().add("field", "string").add("fields", ArrayType(DESCRIBED))
         whole = _wrapped(wanted.columns, self.encodings, self._envelope(wanted), described)
         return JsonObject(json_text(F.col("value"), framed=self.framed), whole)
 
     def _in_json(self, wanted: Wanted, records: DataFrame) -> DataFrame:
+        """Add ``_event`` to records in JSON, and ``_absent``: whether a record has no value."""
         object_ = self._object(wanted)
         text, whole = object_.text, object_.schema
         frame = records.withColumn("_parsed", object_.parsed)
@@ -230,11 +239,13 @@ def debezium(
     framed: bool = False,
     unsent: Unsent = "fail",
 ) -> DebeziumFormat:
-    """Debezium's change events as the format of a value: the row after a create, an update or the
-    read of a snapshot replaces its key's, a delete deletes it. They are JSON, with or without their
-    schemas, or with ``avro`` Avro, ``avro=dt.avro(registry)``.
+    """Describe Debezium's change events as the format of a value.
 
-    ``schema``: the table's columns; of Avro by default all, as its latest schema says. A column
+    The row after a create, an update or the read of a snapshot replaces its key's row; a delete
+    deletes it. Events are JSON, with or without their schemas, or Avro with
+    ``avro=dt.avro(registry)``.
+
+    ``schema``: the table's columns; of Avro by default all, by its latest schema. A column
     takes what Debezium has for its type:
 
     - ``date``: Date, IsoDate, Kafka Connect's Date;
@@ -247,26 +258,30 @@ def debezium(
     - arrays of these; numbers and texts are also read as they are encoded, as ``long`` and
       ``string``.
 
-    ``encodings``: how columns are encoded in JSON, by those names (``{"placed_at":
-    "MicroTimestamp"}``). A record with its schema says so itself, and so does Avro. One without it
-    leaves open what a number means that is a time or a timestamp, and whether a decimal is bytes
+    ``encodings``: the encodings of columns in JSON, by those names (``{"placed_at":
+    "MicroTimestamp"}``). Avro and records with their schema carry the encodings themselves. Without
+    a schema, a number may be any kind of time or timestamp. A decimal may be bytes
     (``"Decimal"``) or plain (``"string"``, ``"double"``).
 
-    ``metadata``: further columns from the envelope, ``{"lsn": "source.lsn"}``. ``truncate``: what a
-    TRUNCATE does, which names no rows: it cannot be read, or is ignored. ``tombstones``: the record
-    without a value that follows a delete is ignored; ``"delete"`` makes it delete, too, for topics
-    that are compacted while no query reads them, where it may be all that is left.
+    ``metadata``: further columns from the envelope, ``{"lsn": "source.lsn"}``. ``truncate``: what
+    becomes of a TRUNCATE, which names no rows. It is a record that cannot be read, or is ignored.
 
-    ``framed``: JSON follows the five bytes of a schema registry, which are passed over.
+    ``tombstones``: a tombstone is the record without a value that follows a delete. It is ignored
+    by default; ``"delete"`` makes it delete, too. That is for topics that are compacted while no
+    query reads them, where the tombstone may be all that is left.
 
-    The event time is ``source.ts_us``, else ``source.ts_ms``, else the event's own. A large value
-    that the database did not send (TOAST, without ``REPLICA IDENTITY FULL``) makes a record one
-    that cannot be read; with ``unsent="keep"`` the row keeps its former value, for which the query
-    stores the table's rows. ``placeholder``: what stands for it, as Debezium's setting
-    ``unavailable.value.placeholder`` says, also with ``hex:`` in front. PostgreSQL's ``infinity``
-    is 9999-12-30 23:59:59.999999 in UTC, ``-infinity`` 0001-01-03; ``to_postgres`` writes them
-    back.
-    With ``key_columns=`` an update of the key deletes the former key's row, where the event has it.
+    ``framed``: JSON follows the five bytes of a schema registry, which are skipped.
+
+    The event time is ``source.ts_us``, else ``source.ts_ms``, else the event's own.
+
+    The database may leave out a large value (TOAST, without ``REPLICA IDENTITY FULL``). Such a
+    record cannot be read. With ``unsent="keep"`` the row keeps its former value instead, for which
+    the query stores the table's rows. ``placeholder``: the text in place of such a value,
+    Debezium's setting ``unavailable.value.placeholder``, also with ``hex:`` in front.
+
+    PostgreSQL's ``infinity`` is 9999-12-30 23:59:59.999999 in UTC, ``-infinity`` 0001-01-03;
+    ``to_postgres`` writes them back. With ``key_columns=`` an update of the key deletes the former
+    key's row, where the event has it.
 
     Raises ``PlanError`` for types that cannot be read and for unknown columns.
     """
@@ -297,7 +312,7 @@ def debezium(
 
 
 def refuse_coded(columns: StructType) -> None:
-    """Refuse dates, decimals and the like within maps and structs."""
+    """Raise ``PlanError`` for dates, decimals and similar types within maps and structs."""
     for column in columns:
         inner = coded_within(column.dataType)
         if inner is not None:
@@ -317,7 +332,11 @@ class ConnectJson(Format):
     encodings: Encodings
 
     def reading(self, place: Place) -> Reading:
-        """The object's fields."""
+        """Return how to read the object's fields.
+
+        Raises ``PlanError`` for fields named ``schema`` or ``payload``, and for types that cannot
+        be read.
+        """
         refuse_coded(self.schema)
         for name in ("schema", "payload"):
             if name in self.schema.names:
@@ -351,15 +370,16 @@ class ConnectJson(Format):
         )
 
     def writing(self, place: Place, columns: StructType) -> Column:
-        """Written as plain JSON."""
+        """Return the columns as plain JSON."""
         return JsonFormat(None).writing(place, columns)
 
 
 def _wrapped(
     columns: StructType, encodings: Encodings, payload: StructType, described: StructType
 ) -> StructType:
-    """What is read of an object: it is the payload, or has it beside its schema, which is read
-    where a column needs it.
+    """Return the fields of an object that is the payload itself, or has it in ``payload``.
+
+    The object's ``schema`` is read only if a column needs it.
     """
     whole = StructType([*payload.fields, StructField("payload", payload)])
     if any(ambiguous(f.dataType) and f.name not in encodings for f in columns):
@@ -368,20 +388,22 @@ def _wrapped(
 
 
 def _payload(found: Column, payload: StructType) -> Column:
-    """The payload of what ``_wrapped`` reads."""
+    """Return the payload of an object of ``_wrapped``; null where the object is null."""
     own = F.struct(*(found[name].alias(name) for name in payload.names))
     return F.when(found.isNotNull(), F.coalesce(found["payload"], own))
 
 
 def _fields(found: Column, whole: StructType) -> Column | None:
-    """What an object's own schema says, where it is read."""
+    """Return the field descriptions of an object's own schema; None if the schema is not read."""
     return found["schema"]["fields"] if "schema" in whole.names else None
 
 
 def _encodings(
     columns: StructType, declared: Encodings, fields: Column | None
 ) -> dict[str, ColumnEncoding]:
-    """How columns are encoded, by what is declared, else by the record's own schema."""
+    """Return the encoding of each column: the declared one, else that of the record's own
+    schema.
+    """
     return {
         f.name: ColumnEncoding.declared(declared.get(f.name))
         if fields is None or f.name in declared or not ambiguous(f.dataType)

@@ -1,4 +1,4 @@
-"""A Delta table that holds what a changelog says: the sink that merges."""
+"""The sink of a Delta table: merges a changelog, so that the table has its current rows."""
 
 from __future__ import annotations
 
@@ -40,20 +40,22 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 QUERY = "dovetail.query"
-"""The table property that names the query that keeps the table."""
+"""The table property with the id of the query that writes the table."""
 
 _SETTINGS = {
     "spark.databricks.delta.optimize.minFileSize": str(32 << 20),
     "spark.databricks.delta.optimize.maxFileSize": str(128 << 20),
-    # Of the table's log there is little to read.
+    # The table's log is small, so compiling code for it does not pay.
     upsert.CODE: upsert.INTERPRETED,
 }
 
 
 @dataclass(frozen=True)
 class DeltaSink:
-    """Merges each micro-batch's last change per key into a Delta table, or with ``history`` the
-    versions that its changes make; appends what is not a table's current rows.
+    """A Delta table, with the arguments of ``to_delta`` as fields.
+
+    It merges each micro-batch's last change per key, or with ``history`` the versions that the
+    changes make. It appends the changelogs of streams and histories.
     """
 
     path: str | None
@@ -68,7 +70,9 @@ class DeltaSink:
 
     @property
     def properties(self) -> dict[str, str]:
-        """Those of a table that it makes."""
+        """The table properties of a table that the sink creates: the retentions that are set, in
+        seconds.
+        """
         spans = {lake.RETENTION: self.retention_us, lake.LOG_RETENTION: self.log_retention_us}
         return {
             name: f"interval {max(span_us // 1_000_000, 1)} seconds"
@@ -77,7 +81,7 @@ class DeltaSink:
         }
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """The configured writer; refuses a table that does not fit, creates it where there is none.
+        """Return the configured writer. Create the table if it is missing, or check that it fits.
 
         Raises ``TargetError`` where the table has other columns or other rows than this query's.
         """
@@ -85,6 +89,7 @@ class DeltaSink:
             return self._writer(changes, node, checkpoint)
 
     def _writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
+        """Return the configured writer; see ``writer``."""
         session = apart(changes.sparkSession)
         lake.refuse_without_delta(session, self.title)
         lake.tune(session)
@@ -97,7 +102,7 @@ class DeltaSink:
         return changes.writeStream.foreachBatch(numbered(changes.sparkSession, kept.take))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Merges or appends a micro-batch; raises as ``writer`` does."""
+        """Return the function that merges or appends a micro-batch; raise as ``writer`` does."""
         with refused(self.title, "it cannot be used", "Give a Delta table's path or its name"):
             session = apart(session)
             lake.refuse_without_delta(session, self.title)
@@ -112,6 +117,7 @@ class DeltaSink:
     def _kept(
         self, session: SparkSession, changes: StructType, node: Node, table: str, checkpoint: str
     ) -> KeptTable:
+        """Return the table for merging, created or checked."""
         columns = [*node.key.names, *node.values.names]
         schema = StructType([changes[name] for name in columns])
         if self.history:
@@ -127,12 +133,13 @@ class DeltaSink:
 
     @property
     def title(self) -> str:
-        """``to_delta('path or table')``, as it is written."""
+        """The call as written: ``to_delta('path or table')``."""
         return f"to_delta({self.path or self.table!r})"
 
     def is_gone(self, session: SparkSession, node: Node, *, alone: bool) -> bool:
-        """Whether the table that a query has appended to is no longer there. (One that it keeps
-        says itself whose it is.)
+        """Say whether the table that a query has appended to is missing.
+
+        Always False for a merged table, because its property names the query that writes it.
         """
         if node.current:
             return False
@@ -140,7 +147,9 @@ class DeltaSink:
         return not lake.exists(session, table)
 
     def fit(self, session: SparkSession, table: str, schema: StructType, *, change: bool) -> None:
-        """Refuse a table that has other columns; ``change``: add those that may be added."""
+        """Raise ``TargetError`` if the table's columns differ. ``change``: add the columns that
+        ``evolve`` allows.
+        """
         present = lake.read(session, table).schema
         new = refuse_columns(self.title, present, schema, evolve=self.evolve)
         if new and change:
@@ -149,15 +158,17 @@ class DeltaSink:
     def create(
         self, rows: DataFrame, table: str, properties: Mapping[str, str], *, replace: bool = False
     ) -> None:
-        """Make the table, of these rows."""
+        """Create the table with these rows."""
         parts = self.partition_by
         lake.create(rows, table, properties, replace=replace, partition_by=parts)
 
     def _refuse_unstorable(self, session: SparkSession, table: str, schema: StructType) -> None:
+        """Raise ``PlanError`` for columns that the table cannot store."""
         mapped = lake.maps_columns(session, table)
         refuse_unstorable(self.title, schema, self.partition_by, mapped=mapped)
 
     def _prepare_appending(self, session: SparkSession, schema: StructType, table: str) -> None:
+        """Create the table for appending, or check that it fits."""
         refuse_existing(self.title, self.existing)
         if self.history:
             raise PlanError(
@@ -174,11 +185,11 @@ class DeltaSink:
 
 @dataclass
 class KeptTable:
-    """The table that a query keeps: whose it is, and one merge per micro-batch.
+    """A table that a query merges into: its owner, and one merge per micro-batch.
 
-    A table belongs to the query that its property ``dovetail.query`` names. A query takes a table
-    with its first micro-batch: until then nothing of it is changed. A table without rows is taken
-    from whomever it belongs to, since a query may be killed before it has written anything.
+    The property ``dovetail.query`` names the query that owns a table. A query takes a table with
+    its first micro-batch; before that it changes nothing. A table without rows can be taken from
+    any owner, because a query may be killed before it has written anything.
     """
 
     title: str
@@ -192,8 +203,11 @@ class KeptTable:
     _taken: bool = field(default=False, init=False)
 
     def prepare(self, session: SparkSession, query: str | None, begun: bool) -> None:
-        """Create the table, or refuse the one that is there. ``query``: the checkpoint's, if it has
-        been started before; ``begun``: whether a micro-batch of it is complete.
+        """Create the table, or check the existing one.
+
+        ``query``: the id of the checkpoint's query, None before its first start. ``begun``: whether
+        a micro-batch of it is complete. Raises ``TargetError`` for a table that does not fit or is
+        gone.
         """
         if lake.exists(session, self.table):
             self._standing(session, query, begun=begun)
@@ -204,22 +218,27 @@ class KeptTable:
             self.sink.create(empty, self.table, self.sink.properties)
 
     def take(self, batch: DataFrame, batch_id: int) -> None:
-        """One micro-batch. Raises ``TargetError`` where another writer is in its way twice."""
+        """Merge one micro-batch; raise ``TargetError`` if another writer conflicts with it
+        twice.
+        """
         with lake.conflicts_named(self.title):
             self._take(batch, batch_id)
 
     def _take(self, batch: DataFrame, batch_id: int) -> None:
+        """Take the table with the first micro-batch, then merge each batch; compact as often as
+        set.
+        """
         query = self.owner.query(batch.sparkSession)
         if self._session is None:
             self._session = apart(batch.sparkSession)
             lake.tune(self._session)
             for name, value in _SETTINGS.items():
                 self._session.conf.set(name, value)
-            # A streaming query's own; for many changes Spark finds the number of tasks by itself.
+            # Drop the streaming query's settings: Spark finds the number of tasks by itself.
             for name in ("spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions"):
                 self._session.conf.unset(name)
         session, details = self._session, None
-        # Plain merges may be done twice.
+        # Only merges of versions must not be done twice.
         once = lake.once(f"dovetail-{query}", batch_id) if self.sink.history else {}
         if not self._taken:
             found = self._standing(session, query, begun=batch_id > 0)
@@ -248,6 +267,7 @@ class KeptTable:
         self._read_ahead(session)
 
     def _merge(self, session: SparkSession, batch: DataFrame, details: Row | None) -> None:
+        """Merge a micro-batch's changes, or with ``history`` the versions that they make."""
         table, schema, keys, nulls = self.table, self.schema, self.keys, self.nulls
         if not self.sink.history:
             delta_merge.merge_changes(session, batch, table, keys, nulls=nulls, details=details)
@@ -257,17 +277,24 @@ class KeptTable:
         )
 
     def _read_ahead(self, session: SparkSession) -> None:
-        """Read the table's log while Spark prepares the next micro-batch, which needs it."""
+        """Read the table's log in a thread while Spark prepares the next micro-batch, which needs
+        the log.
+        """
 
         def read() -> None:
-            with suppress(Exception):  # the next micro-batch says what is wrong
+            with suppress(Exception):  # the next micro-batch reports the problem
                 lake.details(session, self.table)
 
         name = "dovetail-delta-log"
         InheritableThread(target=read, daemon=True, name=name, session=session).start()
 
     def _standing(self, session: SparkSession, query: str | None, *, begun: bool) -> Standing:
-        """Whether the table is this query's already, or what is to become of its rows."""
+        """Return the relation of the query to the table: ``"kept"``, ``"replaced"`` or
+        ``"adopted"``.
+
+        Raises ``TargetError`` for other columns, and for rows that may be neither replaced nor
+        adopted.
+        """
         owner = lake.property_of(session, self.table, QUERY)
         found = standing(self.title, self.sink.existing, owner=owner, query=query, begun=begun)
         if found != "replaced":
@@ -283,13 +310,13 @@ class KeptTable:
     def _replace(
         self, session: SparkSession, batch: DataFrame, query: str, once: Mapping[str, str]
     ) -> None:
-        """The first micro-batch's rows in place of those that are there, in one commit."""
+        """Put the first micro-batch's rows in place of the table's rows, in one commit."""
         properties = {QUERY: query, **self.sink.properties}
         if not self.sink.history:
             rows = delta_merge.current_rows(batch, self.schema, self.keys)
             self.sink.create(rows, self.table, properties, replace=True)
             return
-        # In the session of this sink alone, whose commits the settings are for.
+        # In the sink's own session, because the settings apply to all commits of a session.
         kept = keep(batch)
         try:
             with moved(kept, session) as source, lake.setting(session, once):
@@ -300,8 +327,10 @@ class KeptTable:
 
 
 def _append(title: str, location: str, owner: Owner, batch: DataFrame, number: int) -> None:
-    """Append a micro-batch's rows. The table's log has the number under the query's name, so one
-    that is appended again changes nothing.
+    """Append a micro-batch's rows.
+
+    Delta's log stores the batch's number under the query's name, so appending it again changes
+    nothing.
     """
     once = {"txnAppId": f"dovetail-{owner.query(batch.sparkSession)}", "txnVersion": str(number)}
     with lake.conflicts_named(title):
@@ -311,8 +340,9 @@ def _append(title: str, location: str, owner: Owner, batch: DataFrame, number: i
 def refuse_columns(
     title: str, present: StructType, wanted: StructType, *, evolve: bool = False
 ) -> list[StructField]:
-    """Raise ``TargetError`` where a table has not the columns that are to be written; ``evolve``:
-    those that are missing are no problem, and returned.
+    """Raise ``TargetError`` if a table's columns are not those to be written.
+
+    With ``evolve`` missing columns are no problem. Returns the missing columns.
     """
     sides = [{f.name.lower(): f for f in schema} for schema in (present, wanted)]
     missing = [f for name, f in sides[1].items() if name not in sides[0]]
@@ -349,42 +379,52 @@ def to_delta(
     evolve: bool = False,
     history: bool = False,
 ) -> DeltaSink:
-    """A Delta table, at ``path`` or called ``table`` in a catalog, that equals the table after each
-    micro-batch: its key, its values and ``_timestamp``, the event time of the row's last change.
+    """Write a Delta table, at ``path`` or called ``table`` in a catalog, that equals the
+    query's table.
 
-    Each batch is one commit of the last change per key; a batch that is repeated after a failure
+    After each micro-batch it has the key, the values and ``_timestamp``, the event time of the
+    row's last change.
+
+    Each batch is one commit of the last change per key. A batch that is repeated after a failure
     leaves the table as it is, so nothing is lost or doubled. The table is created on first use. It
-    belongs to the query's checkpoint, which its property ``dovetail.query`` names.
+    belongs to the query's checkpoint; its property ``dovetail.query`` names the query.
 
-    ``existing``: what becomes of a table that has rows and is not this checkpoint's: ``"refuse"``
-    raises ``TargetError`` before the query starts; ``"replace"`` puts the first micro-batch in
-    place of the table, in one commit; ``"adopt"`` merges into it, and rows whose keys do not come
-    stay. Started again, the query goes on whatever ``existing`` says.
+    ``existing``: what becomes of a table with rows that is not this checkpoint's:
 
-    ``compact_every``: after so many micro-batches small files are put together (``OPTIMIZE``); None
-    leaves it to you. ``retention``: how long the log of a table that is made here knows files that
-    are no part of it any more, which each commit reads; a ``VACUUM`` without ``RETAIN`` spares them
-    as long. None: Delta's own, 7 days. ``log_retention``: how long it knows its commits, which each
-    commit lists: past versions, and changes for those who read them, go back so far. Older ones are
-    removed with each compaction, on Spark Connect by whole days. None: Delta's own, 30 days. It is
-    as long as ``retention`` at least.
+    - ``"refuse"`` raises ``TargetError`` before the query starts;
+    - ``"replace"`` puts the first micro-batch in place of the table, in one commit;
+    - ``"adopt"`` merges into the table. Rows whose keys do not come stay.
 
-    ``partition_by``: the columns by whose values a table that is made here is laid out. ``evolve``:
-    columns of the query that the table lacks are added to it, null in the rows that it has; other
-    differences are refused all the same.
+    Started again, the query goes on for any ``existing``.
+
+    ``compact_every``: the number of micro-batches between compactions of small files
+    (``OPTIMIZE``); None leaves compaction to you.
+
+    ``retention``: the time for which the log of a table that is created here keeps entries of
+    removed files. Each commit reads these entries. A ``VACUUM`` without ``RETAIN`` spares the files
+    as long. None: Delta's own, 7 days.
+
+    ``log_retention``: the time for which the log keeps its commits, which each commit lists. Past
+    versions, and changes for their readers, go back so far. Older commits are removed with each
+    compaction, on Spark Connect by whole days. None: Delta's own, 30 days. It is at least
+    ``retention``.
+
+    ``partition_by``: the columns that partition a table that is created here. ``evolve``: add
+    columns of the query that the table lacks, null in its present rows. Other differences are
+    refused all the same.
 
     ``history``: the table keeps all versions of its rows, as a slowly changing dimension of type 2.
-    In place of ``_timestamp`` each has ``_valid_from`` and ``_valid_to``, event times, and
-    ``_current``; where that is true, ``_valid_to`` is null. An upsert begins a version, the key's
-    next change ends it, a delete without another one. A change that is not later than the version
-    before it takes its place: versions of no length are left out, and ``_valid_from`` does not
-    decrease within a key. A batch is one commit; one that is repeated changes nothing.
+    Each version has ``_valid_from``, ``_valid_to`` (event times) and ``_current`` in place of
+    ``_timestamp``; ``_valid_to`` is null where ``_current`` is true. An upsert begins a version,
+    and the key's next change ends it; a delete begins no other. A change that is not later than the
+    version before it takes its place. Versions of no length are left out, and ``_valid_from`` does
+    not decrease within a key. A batch is one commit; repeating it changes nothing.
 
-    A stream's records, and the points of a history (``late="history"``), are no such table: they
-    are appended with all columns of the changelog, exactly once; ``existing``,
-    ``compact_every`` and how long the log knows what do not apply to them.
+    A stream's records, and the points of a history (``late="history"``), have no current rows. They
+    are appended with all columns of the changelog, exactly once. ``existing``, ``compact_every``
+    and the two retentions do not apply to them.
 
-    Another writer may change the table at the same time: a commit that conflicts is made once more,
+    Another writer may change the table at the same time. A commit that conflicts is made once more,
     and fails the query if it conflicts again.
 
     Raises ``PlanError`` for names and types of columns that Delta does not store, ``TargetError``

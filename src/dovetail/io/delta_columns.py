@@ -1,4 +1,4 @@
-"""What Delta can store: the names and the types of columns, nested ones too."""
+"""The names and types of columns, nested ones too, that Delta can store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dovetail.errors import PlanError
 from dovetail.plan.checks import known_field, refuse_duplicates
 
 _CHARACTERS = " ,;{}()\n\t="
-"""Parquet's own, which the name of a column may have only with column mapping."""
+"""The characters that Parquet reserves. A column's name may have them only with column mapping."""
 _PLAIN = (
     *(BinaryType, BooleanType, DateType, NumericType, StringType),
     *(TimestampNTZType, TimestampType, VariantType),
@@ -35,8 +35,10 @@ _NESTED = (ArrayType, MapType, StructType, VariantType)
 def refuse_unstorable(
     title: str, schema: StructType, partition_by: Sequence[str], *, mapped: bool
 ) -> None:
-    """Raise ``PlanError`` where Delta has no place for a column. ``mapped``: whether the table has
-    column mapping, and so columns of any name.
+    """Raise ``PlanError`` for a column that Delta cannot store, or a wrong column in
+    ``partition_by``.
+
+    ``mapped``: whether the table has column mapping, which allows columns of any name.
     """
     for path, field in _fields(schema):
         _refuse_name(title, path, field.name, mapped=mapped)
@@ -58,6 +60,7 @@ def refuse_unstorable(
 
 
 def _refuse_name(title: str, path: str, name: str, *, mapped: bool) -> None:
+    """Raise ``PlanError`` for a name that Delta does not take without column mapping."""
     found = [character for character in _CHARACTERS if character in name]
     if found and not mapped:
         raise PlanError(
@@ -70,6 +73,7 @@ def _refuse_name(title: str, path: str, name: str, *, mapped: bool) -> None:
 
 
 def _refuse_type(title: str, path: str, type_: DataType) -> None:
+    """Raise ``PlanError`` for a type that Delta does not store, or that has one within."""
     for part in _types(type_):
         if not isinstance(part, (*_PLAIN, *_NESTED)):
             raise PlanError(
@@ -81,7 +85,7 @@ def _refuse_type(title: str, path: str, type_: DataType) -> None:
 
 
 def _types(type_: DataType) -> Iterator[DataType]:
-    """A type, and those of its elements; those of a struct's fields are its fields' own."""
+    """Yield a type and the types within it, down to structs, whose fields are not entered."""
     yield type_
     if isinstance(type_, ArrayType):
         yield from _types(type_.elementType)
@@ -91,7 +95,9 @@ def _types(type_: DataType) -> Iterator[DataType]:
 
 
 def _structs(path: str, type_: DataType) -> Iterator[tuple[str, StructType]]:
-    """The structs in a type, each with the path of its column."""
+    """Yield the structs in a type at any depth, each with its dotted path; the outermost path is
+    given.
+    """
     for part in _types(type_):
         if isinstance(part, StructType):
             yield path, part
@@ -100,7 +106,7 @@ def _structs(path: str, type_: DataType) -> Iterator[tuple[str, StructType]]:
 
 
 def _fields(schema: StructType) -> Iterator[tuple[str, StructField]]:
-    """All fields at any depth, each with its path."""
+    """Yield all fields at any depth, each with its dotted path."""
     for path, struct in _structs("", schema):
         for field in struct:
             yield f"{path}.{field.name}" if path else field.name, field

@@ -1,4 +1,4 @@
-"""A Delta table as changes: its content, then its change data feed."""
+"""A Delta table read as changes: its content first, then its change data feed."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ _GIVEN = "Give the path of a Delta table in path=, or its name in the catalog in
 _KIND, _VERSION = "_change_type", "_commit_version"
 _OWN = (_KIND, _VERSION, COMMIT_TIME)
 _ROW_TIME, _NEXT_TIME = "_row_time", "_next_time"
-"""On the way to ``_netted``: the time that a row itself has; what ``_times_of_next`` says."""
+"""Columns for ``_netted``: the time that a row itself has, and the result of ``_times_of_next``."""
 HELD_BYTES = 256 << 20
+"""The bytes of an input partition that are held in memory; more are split into files."""
 _PARTS = 64
-"""An input partition with more bytes is parted, and its parts are netted one after the other."""
+"""The number of files for an input partition over ``HELD_BYTES``. They are netted one by one."""
 
 
 @dataclass(frozen=True)
 class DeltaChanges:
-    """How a Delta table is read as changes, as ``Table.from_delta`` says."""
+    """A Delta table to be read as changes, with the arguments of ``Table.from_delta``."""
 
     session: SparkSession
     path: str
@@ -54,7 +55,9 @@ class DeltaChanges:
 
     @staticmethod
     def located(session: SparkSession, path: object, table: str | None) -> tuple[str, str]:
-        """Where a table is, and what it is called."""
+        """Return a table's path and its short name, the last part of the path or of the catalog's
+        name.
+        """
         if table is None:
             place = lake.path_of(session, "from_delta", "path=", str(path))
             return place, place.rstrip("/").rsplit("/", 1)[-1]
@@ -64,7 +67,9 @@ class DeltaChanges:
     def frame(
         self, keys: Sequence[str], timestamp: str | Column | None, columns: Sequence[str] | None
     ) -> tuple[DataFrame, str | None]:
-        """The changes, as ``changes_of`` makes them, and what ``timestamp`` is, as text."""
+        """Return the changes in the columns of ``changes_of``, and ``timestamp`` as text for
+        plans.
+        """
         table = lake.named(self.path)
         with refused(f"table {self.label}", f"path={self.path!r} cannot be read", _GIVEN):
             if self.streaming or self.version is not None:
@@ -84,7 +89,10 @@ class DeltaChanges:
         return made, None if timestamp is None else text_of(self, timestamp, lambda: rows)
 
     def _feed(self, table: str) -> tuple[DataFrame, bool]:
-        """The change data feed, and whether rows may go."""
+        """Return the change data feed, and whether the table may lose rows (it is not append-only).
+
+        Raises ``ConfigurationError`` if the feed is not enabled.
+        """
         properties = lake.details(self.session, table)["properties"]
         if not lake.records_changes(properties):
             raise ConfigurationError(
@@ -101,7 +109,7 @@ class DeltaChanges:
         return rows, properties.get(lake.APPEND_ONLY, "").lower() != "true"
 
     def _content(self, table: str) -> DataFrame:
-        """The rows of the present version, as if its commit had inserted them all."""
+        """Return the rows of the present version, as if its commit had inserted them all."""
         history = self.session.sql(f"DESCRIBE HISTORY {table} LIMIT 1")
         ((version, time),) = history.select("version", F.unix_micros("timestamp")).collect()
         reader = self.session.read.format("delta").option("versionAsOf", str(version))
@@ -124,14 +132,18 @@ def changes_of(
     key_updates: bool = True,
     partitions: int | None = None,
 ) -> DataFrame:
-    """The rows of a change data feed as changes: the table's columns, or its key and ``columns``,
-    and ``_deleted``, ``_timestamp`` and ``_commit_position``, by which the commits come one after
-    the other, and of one commit what goes before what comes.
+    """Return the rows of a change data feed as changes.
 
-    ``timestamp``: the time of a row that comes, by default the commit's, and used up if it is a
-    column. A row that goes does so at the commit's time, or at its own if that is later. One whose
-    key is updated goes when the row of its new key comes. ``partitions``: where rows may go, by so
-    many tasks each key's changes of a commit are made one (``laws.netting``).
+    Columns: the table's, or the key and ``columns``; then ``_deleted``, ``_timestamp`` and
+    ``_commit_position``. The position orders commits, and within a commit removed rows before added
+    ones.
+
+    ``timestamp``: the time of an added row, by default the commit's; a column named here is
+    dropped. A removed row has the commit's time, or its own if that is later. Where an update
+    changes the key, the former row has the time of the new one.
+
+    ``partitions``: the number of tasks that net each key's changes of a commit (``laws.netting``).
+    None for a table that cannot lose rows.
     """
     for key in keys:
         known_field(operator, "key=", key, rows.schema)
@@ -148,7 +160,8 @@ def changes_of(
     if not key_updates:
         rows = rows.where(kind != "update_preimage")
     elif timestamp is not None and partitions is not None:
-        # Made here, since it is another one on Spark Connect. Rows are left out behind it alone.
+        # Made here, because Spark Connect has another kind of function. Rows must be filtered after
+        # it: it looks at the following row.
         following: Any = arrow_udf(_times_of_next, LongType())  # type: ignore[call-overload]
         follows = following(F.struct(kind, F.col(_VERSION), F.unix_micros(own)))
         rows = rows.withColumn(_NEXT_TIME, follows)
@@ -171,7 +184,7 @@ def changes_of(
     given = F.lit(None) if timestamp is None else own
     rows = rows.select(*row, *change, given.cast(TimestampType()).alias(_ROW_TIME))
     parted = rows.repartition(partitions, *(F.col(quoted(key)) for key in keys))
-    # Under plain names, for mapInArrow takes the dots of a user's names for nesting.
+    # Plain names, because mapInArrow takes the dots of a user's names for nesting.
     plain = parted.toDF(*map(wire_name, range(len(rows.columns))))
     numbers = [names.index(key) for key in keys]
     schema = StructType(plain.schema.fields[:-1])
@@ -179,9 +192,11 @@ def changes_of(
 
 
 def _netted(batches: Iterator[pa.RecordBatch], keys: Sequence[int]) -> Iterator[pa.RecordBatch]:
-    """An input partition's rows without those that change nothing. They end with ``_deleted``,
-    ``_timestamp``, ``_commit_position`` and ``_row_time``, which is left out. Rows that do not fit
-    into memory lie in files meanwhile, each of which has all rows of its keys.
+    """Yield an input partition's rows without those that change nothing.
+
+    The rows end with ``_deleted``, ``_timestamp``, ``_commit_position`` and ``_row_time``; the last
+    is dropped. Rows that do not fit into memory are split into files by key, so a file has all rows
+    of its keys.
     """
     held: list[pa.RecordBatch] = []
     size = 0
@@ -203,25 +218,25 @@ def _netted(batches: Iterator[pa.RecordBatch], keys: Sequence[int]) -> Iterator[
 
 
 class _Part:
-    """Rows in a file without a name, which is gone when the stack is left."""
+    """Rows in an unnamed temporary file, which is deleted when the stack is left."""
 
     def __init__(self, files: ExitStack, schema: pa.Schema) -> None:
         self._file = files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 -- the stack's
         self._writer = pa.ipc.new_stream(self._file, schema)
 
     def write(self, rows: pa.Table) -> None:
-        """Add rows."""
+        """Append rows."""
         self._writer.write_table(rows)
 
     def read(self) -> list[pa.RecordBatch]:
-        """All rows. No more can be added."""
+        """Return all rows. No more can be added."""
         self._writer.close()
         self._file.seek(0)
         return list(pa.ipc.open_stream(self._file))
 
 
 def _split(held: Sequence[pa.RecordBatch], keys: Sequence[int], parts: Sequence[_Part]) -> None:
-    """Add each row to the part of its key."""
+    """Append each row to the part that its key's hash chooses."""
     if not held:
         return
     rows = pa.Table.from_batches(held)
@@ -232,6 +247,7 @@ def _split(held: Sequence[pa.RecordBatch], keys: Sequence[int], parts: Sequence[
 
 
 def _net(held: Sequence[pa.RecordBatch], keys: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that remain after netting the changes of each key and commit."""
     if not held:
         return
     rows = pa.Table.from_batches(held)
@@ -248,9 +264,11 @@ def _net(held: Sequence[pa.RecordBatch], keys: Sequence[int]) -> Iterator[pa.Rec
 
 
 def _times_of_next(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-    """Of an update's former row the time of the new one, which Delta writes right behind it: from
-    each row's kind, version and time in microseconds. Null where another row comes there, and of
-    all other rows.
+    """Yield, for an update's former row, the time of its new row, which Delta writes right behind
+    it.
+
+    Input: structs of a row's kind, version and time in microseconds. Null for all other rows, and
+    where another row follows.
     """
     before: pa.Array | None = None
     for batch in batches:
@@ -262,6 +280,7 @@ def _times_of_next(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
 
 
 def _times(rows: pa.Array, following: pa.Array) -> pa.Array:
+    """Return the times for ``rows``; ``following`` is the next batch, empty after the last."""
     kind, version, time_us = pa.concat_arrays([rows, following[:1]]).flatten()
     pair = pc.and_(
         pc.and_(pc.equal(kind[:-1], "update_preimage"), pc.equal(kind[1:], "update_postimage")),

@@ -1,13 +1,14 @@
 """A Delta table with all versions of each row: a slowly changing dimension of type 2.
 
-The law. The changes of a key come in an order, that of the changelog, and each has an event time. A
-version begins with an upsert and ends with the key's next change. Both happen at the change's event
-time, or where the key's history already reaches further, there: time within a key never goes back.
-A version that ends where it begins is left out. So at each moment a key has one version at most,
-and the last one is current exactly where the table has a row.
+The law. The changes of a key are ordered by the changelog, and each has an event time. A version
+begins with an upsert and ends with the key's next change. Both happen at the change's event time.
+If the key's history already reaches further, they happen at its end: time within a key never goes
+back. A version that ends where it begins is left out. So at each moment a key has at most one
+version. Its last version is current exactly if the table has a row of the key.
 
-What is left out leaves no trace: an upsert, what replaces it and its delete, none of them later
-than the first, do not move the time of what follows. So versions do not depend on micro-batches.
+Versions that are left out leave no trace. Take an upsert, its replacements and its delete, none
+later than the first: they do not move the time of later changes. So versions do not depend on
+micro-batches.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ ADDED = (
     StructField(VALID_TO, TimestampType(), True),
     StructField(CURRENT, BooleanType(), False),
 )
-"""The columns of a version beside the key and the values."""
+"""The columns of a version besides the key and the values."""
 ADDED_NAMES = tuple(field.name for field in ADDED)
 
 _INSERT, _CLOSE, _DROP = "insert", "close", "drop"
-"""What becomes of a version: it is new, or the table's current one, which ends or is left out."""
+"""The actions on a version: insert a new one; close or drop the table's current one."""
 
 
 def refuse_names(title: str, names: Sequence[str]) -> None:
-    """Raise ``PlanError`` where a column has the name of one that is added."""
+    """Raise ``PlanError`` if a column has the name of an added one."""
     for name in names:
         if name.lower() in ADDED_NAMES:
             raise PlanError(
@@ -61,7 +62,7 @@ def refuse_names(title: str, names: Sequence[str]) -> None:
 
 
 def new_versions(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
-    """The rows of a table of this schema that has the versions of these changes and no others."""
+    """Return the rows of a new table with this schema: the versions that the changes make."""
     places = _places(schema, keys)
     made = _versions(_placed(changes, places), places, keys)
     return made.select(*(F.col(place).alias(name) for name, place in places.items()))
@@ -79,8 +80,8 @@ def merge_versions(
 ) -> None:
     """Bring a table of versions, of this schema, to the state after ``changes``, in one commit.
 
-    Done twice it is wrong, so it is done under ``lake.once``. ``session``: one of its own;
-    ``nulls``: keys may have nulls in them; ``details``: the table's, where they have just been
+    A second merge would be wrong, so it runs under ``lake.once``. ``session``: a session for this
+    sink alone. ``nulls``: keys may have nulls in them. ``details``: the table's details if just
     read.
     """
     kept = keep(changes)
@@ -106,7 +107,7 @@ def merge_versions(
 
 @dataclass(frozen=True)
 class _Merge:
-    """Changes, as ``_placed`` gives them, on their way into a table."""
+    """Changes in the columns of ``_placed``, to be merged into a table."""
 
     changes: DataFrame
     table: str
@@ -116,15 +117,18 @@ class _Merge:
 
     @property
     def places(self) -> dict[str, str]:
+        """The internal name of each column of the table."""
         return _places(self.schema, self.keys)
 
     @property
     def own(self) -> list[str]:
-        """The key's places."""
+        """The internal names of the key's columns."""
         return [key_name(i) for i in range(len(self.keys))]
 
     def having_keys(self) -> str | None:
-        """The condition, in SQL, that a row of the table has one of the keys; None if too long."""
+        """Return the SQL condition that a row of the table has one of the keys; None if it is too
+        long.
+        """
         found = self.changes.select(*self.own).distinct().toArrow()
         types = {name: self.schema[name].dataType for name in self.keys}
         keys = {n: (found[at], types[n]) for n, at in zip(self.keys, self.own, strict=True)}
@@ -132,7 +136,9 @@ class _Merge:
         return where if len(where) <= upsert.CONDITION_CHARS_MAX else None
 
     def replace(self, where: str) -> None:
-        """Put the versions in place of the current ones, found by one scan."""
+        """Replace the current versions under the condition ``where`` by the new ones, with one
+        scan.
+        """
         stored = lake.read(self.changes.sparkSession, self.table).where(where)
         placed = stored.select(*(F.col(quoted(n)).alias(at) for n, at in self.places.items()))
         made = keep(self._versions(placed))
@@ -144,7 +150,7 @@ class _Merge:
             release(made)
 
     def merge(self) -> None:
-        """One MERGE, of any number of versions."""
+        """Merge any number of versions by one MERGE."""
         changes, places, own = self.changes, self.places, self.own
         types = {place: changes.schema[place].dataType for place in own}
         asked = [part for place, type_ in types.items() for part in lake.bounds(place, type_)]
@@ -175,28 +181,29 @@ class _Merge:
             release(made)
 
     def _versions(self, stored: DataFrame) -> DataFrame:
-        """What becomes of versions, by the changes and the table's versions of their keys."""
+        """Return the actions on versions, given the table's versions of the changed keys."""
         ends = _ends(stored, self.places, self.keys)
         return _versions(self.changes, self.places, self.keys, ends)
 
 
 def _places(schema: StructType, keys: Sequence[str]) -> dict[str, str]:
-    """Under which name each column of the table is merged."""
+    """Return the internal name of each column of the table, by its name."""
     places = {name: key_name(i) for i, name in enumerate(keys)}
     values = [name for name in schema.names if name not in keys]
     return places | {name: value_name(0, i) for i, name in enumerate(values)}
 
 
 def _placed(changes: DataFrame, places: Mapping[str, str]) -> DataFrame:
-    """A changelog's rows under these names."""
+    """Return a changelog's rows under the internal names ``places``."""
     own = [F.col(quoted(n)).alias(at) for n, at in places.items() if n in changes.columns]
     return changes.select(*own, CHANGE, TIMESTAMP, POSITION)
 
 
 def _ends(stored: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
-    """Where the history of each key ends in a table, as a change that is before all others: an
-    upsert with the current version, at the time since when it is valid, or a delete where there is
-    none; and the ``floor``, where the version before it ended.
+    """Return the end of each key's history in a table, as a change before all others.
+
+    It is an upsert with the current version and the time of its begin, or a delete if no version is
+    current. ``floor`` is the end of the version before.
     """
     current, began = F.col(places[CURRENT]), F.col(places[VALID_FROM])
     since = F.when(current, began)
@@ -216,11 +223,13 @@ def _versions(
     keys: Sequence[str],
     ends: DataFrame | None = None,
 ) -> DataFrame:
-    """What becomes of versions by changes: all columns of the table, and in ``_change`` whether
-    one is to be inserted, closed or dropped. ``ends``: as ``_ends`` gives them.
+    """Return the actions on versions: all columns of the table, and in ``_change`` insert, close or
+    drop.
 
-    An *episode* is an upsert with all that follows, up to the key's delete. A closed one of which
-    no change is later than the first has no version, and is no part of the key's history.
+    ``ends``: the result of ``_ends``; None for a new table.
+
+    An *episode* is an upsert with all that follows, up to the key's delete. A closed episode has no
+    version if none of its changes is later than the first. It is then no part of the key's history.
     """
     every = changes if ends is None else changes.unionByName(ends, allowMissingColumns=True)
     for name, type_ in (("floor", "timestamp"), ("stored", "boolean")):

@@ -1,4 +1,4 @@
-"""The last change of each key, merged into a Delta table of current rows."""
+"""Merges of each key's last change into a Delta table of current rows."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from dovetail.sessions import keep, moved, release
 
 
 def current_rows(changes: DataFrame, schema: StructType, keys: list[str]) -> DataFrame:
-    """The rows of a table of this schema that has these changes and no others."""
+    """Return the rows of a new table with this schema: the current rows after these changes."""
     places = _places(keys, schema.names)
     last = _last_changes(changes, keys).where(~F.col(DELETED))
     return last.select(*(F.col(places[name]).alias(name) for name in schema.names))
 
 
 def _last_changes(changes: DataFrame, keys: list[str]) -> DataFrame:
-    """The last change of each key: the key as ``_k0`` and so on, the values as ``_0_0`` and so on,
-    and ``_deleted``.
+    """Return the last change of each key: the key as ``_k0`` …, the values as ``_0_0`` …, and
+    ``_deleted``.
     """
     places = _places(keys, changes.columns)
     values = [name for name in places if name not in keys]
@@ -48,8 +48,8 @@ def merge_changes(
 ) -> None:
     """Bring a table to the state after ``changes``; merging them again changes nothing.
 
-    ``session``: one of its own, whose settings are changed. ``nulls``: keys may have nulls in them;
-    ``details``: the table's, where they have just been read.
+    ``session``: a session for this sink alone, whose settings are changed. ``nulls``: keys may have
+    nulls in them. ``details``: the table's details if just read.
     """
     kept = keep(changes)
     try:
@@ -75,7 +75,9 @@ def merge_changes(
 
 
 def _last_rows(changes: pa.Table, keys: list[str]) -> pa.Table:
-    """The last change of each key, with ``_deleted`` in place of what orders changes."""
+    """Return the last change of each key, with ``_deleted`` in place of ``_change`` and
+    ``_position``.
+    """
     changes = changes.sort_by(POSITION)
     numbered = changes.select(keys).append_column(ROW, pa.array(range(len(changes))))
     last = numbered.group_by(keys, use_threads=False).aggregate([(ROW, "max")])[f"{ROW}_max"]
@@ -87,7 +89,7 @@ def _last_rows(changes: pa.Table, keys: list[str]) -> pa.Table:
 def _merge_many(
     session: SparkSession, changes: DataFrame, table: str, keys: list[str], *, nulls: bool
 ) -> None:
-    """Changes that stay where they are, merged by Spark."""
+    """Merge many changes by Spark, without collecting them."""
     places = _places(keys, changes.columns)
     kept = keep(_last_changes(changes, keys))
     try:
@@ -114,7 +116,7 @@ def _merge_many(
 
 
 def _places(keys: list[str], columns: list[str]) -> dict[str, str]:
-    """Under which name each column of the table is merged."""
+    """Return the internal name of each column of the table, by its name."""
     values = [name for name in columns if name not in (*keys, CHANGE, POSITION)]
     places = {name: key_name(i) for i, name in enumerate(keys)}
     return places | {name: value_name(0, i) for i, name in enumerate(values)}

@@ -1,8 +1,8 @@
-"""The change events of Maxwell and of Canal as the format of a value.
+"""The change events of Maxwell and Canal as the format of a value.
 
-Both are JSON objects with a ``type``, the row after the change (of a delete: the row that is gone)
-in ``data`` and, of the columns that an update changes, the former values in ``old``. Canal's
-``data`` and ``old`` are lists of rows, whose values are texts.
+Both are JSON objects with a ``type`` and the row in ``data``: after the change, or for a delete the
+deleted row. ``old`` has the former values of the columns that an update changes. Canal's ``data``
+and ``old`` are lists of rows, whose values are texts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from dovetail.plan.checks import known_field
 
 @dataclass(frozen=True)
 class Dialect:
-    """The words of a tool."""
+    """The field names and event types of a tool."""
 
     name: str
     upserts: tuple[str, ...]
@@ -47,13 +47,13 @@ class Dialect:
     """The types of events that change no row."""
 
     time: str
-    """The field with the time of a change."""
+    """The name of the field with the time of a change."""
 
     time_us: int
-    """The microseconds of its unit."""
+    """The unit of the time, in microseconds."""
 
     listed: bool
-    """Whether rows come in lists, their values as texts."""
+    """True if rows come in lists, with texts as values."""
 
 
 _MAXWELL: Final = Dialect(
@@ -81,8 +81,10 @@ _CANAL: Final = Dialect(
 
 @validated
 def maxwell(schema: Schema) -> DialectFormat:
-    """Maxwell's change events as the format of a value: the row after an ``insert``, an ``update``
-    or a ``bootstrap-insert`` replaces its key's, a ``delete`` deletes it.
+    """Describe Maxwell's change events as the format of a value.
+
+    The row after an ``insert``, an ``update`` or a ``bootstrap-insert`` replaces its key's row; a
+    ``delete`` deletes it.
 
     ``schema``: the table's columns, read as ``dt.json`` does. The event time is ``ts``. With
     ``key_columns=`` an update of the key deletes the former key's row. Events of the schema and
@@ -93,8 +95,10 @@ def maxwell(schema: Schema) -> DialectFormat:
 
 @validated
 def canal(schema: Schema) -> DialectFormat:
-    """Canal's change events in JSON (``flatMessage``) as the format of a value: each row of an
-    ``INSERT`` or an ``UPDATE`` replaces its key's, each of a ``DELETE`` deletes it.
+    """Describe Canal's change events in JSON (``flatMessage``) as the format of a value.
+
+    Each row of an ``INSERT`` or an ``UPDATE`` replaces its key's row; each row of a ``DELETE``
+    deletes it.
 
     ``schema``: the table's columns; their values are texts. Dates and timestamps are in ISO 8601,
     those without a zone in UTC. The event time is ``es``. With ``key_columns=`` an update of the
@@ -129,7 +133,7 @@ class DialectFormat(Format):
     dialect: Dialect
 
     def reading(self, place: Place) -> Reading:
-        """The row after a change; of a delete the row that is gone."""
+        """Return how to read the row after a change; for a delete, the deleted row."""
         if place.part != "value":
             raise place.refuse("is a change event, which only a value is", "Give the key's fields")
         for name in place.keys:
@@ -158,7 +162,7 @@ class DialectFormat(Format):
         )
 
     def writing(self, place: Place, columns: StructType) -> Column:
-        """Only the tool writes its events."""
+        """Raise ``PlanError``: only the tool writes its events."""
         raise place.refuse(
             f"is dt.{self.dialect.name}, which is only read", "Write JSON, Avro or Protobuf"
         )
@@ -166,7 +170,7 @@ class DialectFormat(Format):
 
 @dataclass(frozen=True, kw_only=True)
 class _Events(Reading):
-    """How events become changes of rows."""
+    """The conversion of events to changes of rows."""
 
     dialect: Dialect
     keys: tuple[str, ...]
@@ -175,7 +179,9 @@ class _Events(Reading):
     is_of_changes: ClassVar[bool] = True
 
     def of(self, records: DataFrame, part: Part) -> DataFrame:
-        """Also ``_deleted`` and ``_timestamp``."""
+        """Return the records as rows, also with ``_deleted`` and ``_timestamp``. An event may be
+        several rows.
+        """
         frame = super().of(records, part)
         event, dialect = F.col("value_row"), self.dialect
         known = event["type"].isin(*dialect.upserts, *dialect.deletes)
@@ -214,7 +220,9 @@ class _Events(Reading):
         )
 
     def _changes(self, event: Column) -> Column:
-        """The changes of an event in their order: rows, whether they are deleted, and problems."""
+        """Return an event's changes in order: an array of structs of row, ``deleted`` and
+        ``problem``.
+        """
         deletes = event["type"].isin(*self.dialect.deletes)
         if not self.dialect.listed:
             old = event["old"] if self.keys else None
@@ -227,7 +235,9 @@ class _Events(Reading):
         return F.flatten(each)
 
     def _of_row(self, row: Column, old: Column | None, deletes: Column) -> Column:
-        """The change of a row, after the delete of its former key's where an update changes it."""
+        """Return a row's change, as an array. An update of the key has the delete of the former key
+        first.
+        """
         values, problems = [], [F.lit(None).cast("string")]
         for f in self.fields:
             value = self._value(row[f.name], f.dataType)
@@ -254,19 +264,24 @@ class _Events(Reading):
         return F.when(moves & ~deletes, F.array(gone, change)).otherwise(F.array(change))
 
     def _value(self, raw: Column, type_: DataType) -> Column:
+        """Return a value in its type: Canal has texts, Maxwell has JSON values, which are typed
+        already.
+        """
         return _of_text(raw, type_) if self.dialect.listed else raw
 
 
 def _change(row: Column, deleted: Column, problem: Column) -> Column:
+    """Return a struct with a change's row, ``deleted`` and ``problem``."""
     return F.struct(row.alias("row"), deleted.alias("deleted"), problem.alias("problem"))
 
 
 def _texts(columns: StructType) -> StructType:
+    """Return the columns with text as type."""
     return StructType([StructField(f.name, StringType()) for f in columns])
 
 
 def _of_text(text: Column, type_: DataType) -> Column:
-    """The value that a text is; null where it is none."""
+    """Return the value of a text; null where the text does not fit the type."""
     if isinstance(type_, StringType):
         return text
     if isinstance(type_, BooleanType):

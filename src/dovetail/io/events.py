@@ -1,8 +1,8 @@
 """Change events, read from their envelopes: the row after a change, the key before it, the kind of
 the change and its time.
 
-An envelope comes as a struct with the fields that it has in JSON or Avro; its rows' columns are in
-the types of that encoding. What is common to both is here, and is Spark expressions.
+An envelope is a struct with the fields of its JSON or Avro form. Its rows' columns have the types
+of that encoding. This module has the part that both share, as Spark expressions.
 """
 
 from __future__ import annotations
@@ -55,35 +55,37 @@ METADATA: Final[Mapping[str, DataType]] = {
     "transaction.total_order": _LONG,
     "transaction.data_collection_order": _LONG,
 }
-"""What of an envelope, besides its rows, can be read, by its path."""
+"""The readable fields of an envelope besides its rows: types by path."""
 _TIMES: Final = ("source.ts_us", "source.ts_ms", "ts_us", "ts_ms")
-"""Where the time of a change is found, in microseconds or milliseconds; 0 says nothing."""
+"""The paths of a change's time, the best first, in microseconds or milliseconds; 0 means
+unknown."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is read of an envelope: the rows' ``columns``, those of them that are ``keys`` (none
-    where the record's key is), and ``metadata`` by the column that each becomes.
-    """
+    """The parts of an envelope that are read."""
 
     columns: StructType
+    """The columns of a row."""
     keys: tuple[str, ...]
+    """The columns that are the key; empty if the record's own key is."""
     metadata: Mapping[str, str]
+    """The further columns: the path in the envelope by column name."""
     declared: bool = True
-    """Whether the user says what the columns are, not the records' schemas."""
+    """True if the user declares the columns, not the records' schemas."""
     placeholder: Placeholder = field(default_factory=Placeholder)
-    """What stands for a value that was not sent."""
+    """The placeholder of a value that was not sent."""
     keeps: bool = False
-    """Whether values that were not sent are no problem, but named."""
+    """True if values that were not sent are listed by name, and are no problem."""
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """What is needed of ``METADATA``."""
+        """The paths of ``METADATA`` that are needed, without duplicates."""
         return tuple(dict.fromkeys(("op", *_TIMES, *self.metadata.values())))
 
     @property
     def before(self) -> StructType:
-        """What is needed of the row before a change."""
+        """The needed columns of the row before a change: the key's."""
         return StructType([self.columns[name] for name in self.keys])
 
     def typed(
@@ -95,11 +97,11 @@ class Wanted:
         *,
         coded: bool,
     ) -> DataFrame:
-        """The frame with the event that an envelope is, null where ``raw`` is: its ``op``, the
-        ``time`` in microseconds, the rows ``after`` and ``before``, ``metadata``, and ``problem``,
-        why it is none.
+        """Add the column ``into`` with the event of an envelope; null where ``raw`` is null.
 
-        ``encodings``: of the columns; ``coded``: as in ``connect.Raw``.
+        An event has ``op``, ``time`` in microseconds, the rows ``after`` and ``before``, and
+        ``metadata``. Its ``problem`` says why it is unreadable, else null. ``unsent`` names the
+        columns that were not sent. ``encodings``: by column; ``coded``: as in ``connect.Raw``.
         """
         sides = {"after": self.columns, "before": self.before}
         rows = [
@@ -152,24 +154,24 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Changes(Reading):
-    """How records become changes of rows.
-
-    ``wanted``: what is read; ``events``: the frame with the column ``_event`` that
-    ``Wanted.typed`` makes, null where a record is no envelope, and where bytes may say that there
-    is no value, ``_absent``; ``truncates``, ``tombstones``: whether those records are kept;
-    ``splits``: whether a record may become two rows.
-    """
+    """The conversion of records to changes of rows."""
 
     wanted: Wanted
+    """The parts of an envelope that are read."""
     events: Callable[[DataFrame], DataFrame]
+    """A function that adds ``_event`` (see ``Wanted.typed``), null where a record is no envelope.
+    It may also add ``_absent``: whether the bytes say that there is no value."""
     truncates: bool
+    """True if TRUNCATE events are kept, as records that cannot be read."""
     tombstones: bool
+    """True if records without a value are kept, as deletes."""
     splits: bool
+    """True if a record may become two rows."""
 
     is_of_changes: ClassVar[bool] = True
 
     def of(self, records: DataFrame, part: Part) -> DataFrame:
-        """Also ``_deleted`` and ``_timestamp``."""
+        """Return the records as rows, also with ``_deleted`` and ``_timestamp``."""
         event = F.col("_event")
         there = F.col("value").isNotNull()
         frame = self.events(records if self.tombstones else records.where(there))
@@ -201,6 +203,7 @@ class Changes(Reading):
         )
 
     def _problems(self, event: Column) -> list[Column]:
+        """Return the reasons why an event is unreadable, each null where it does not apply."""
         op, deletes = event["op"], event["op"] == "d"
         lacks_after = ~deletes & event["after"].isNull()
         problems = [
@@ -228,7 +231,7 @@ class Changes(Reading):
         return problems
 
     def _moves(self, event: Column) -> Column:
-        """Whether an update changes the key; not where the event lacks the former one."""
+        """Return whether an update changes the key; false where the event lacks the former key."""
         moves, known = F.lit(False), event["op"] == "u"
         for name in self.wanted.keys:
             before, after = event["before"][name], event["after"][name]
@@ -236,7 +239,9 @@ class Changes(Reading):
         return known & moves
 
     def _row(self, deleted: Column) -> Column:
-        """A row of a record: the one after the change, or of a delete the key's columns."""
+        """Return the row after the change, or the key's columns of a deleted one, with the flag
+        ``deleted``.
+        """
         event, wanted = F.col("_event"), self.wanted
         columns = [event["after"][name].alias(name) for name in wanted.columns.names]
         columns += [event["metadata"][name].alias(name) for name in wanted.metadata]
@@ -257,18 +262,22 @@ class Changes(Reading):
 
 
 def _at(raw: Column, path: str) -> Column:
+    """Return the field of an envelope at a dotted path, in its type of ``METADATA``."""
     for name in path.split("."):
         raw = raw[name]
     return raw.cast(METADATA[path])
 
 
 def _time(found: Column, path: str) -> Column:
+    """Return a time of an envelope in microseconds; null for 0."""
     micros = found if path.endswith("_us") else found * 1000
     return F.nullif(micros, F.lit(0))
 
 
 def _unfit(column: StructField, given: Raw, value: Column) -> Column:
-    """Why a column has no value, though there is a raw one."""
+    """Return why a column has no value although it has a raw one; null where it has none or
+    fits.
+    """
     type_, named = column.dataType, f"column {quoted(column.name)}"
     raw, encoding = given.column, given.encoding
     unfit = F.concat(
@@ -281,7 +290,7 @@ def _unfit(column: StructField, given: Raw, value: Column) -> Column:
 
 
 def _unsent(column: StructField) -> Column:
-    """Why a column has no value, where it was not sent."""
+    """Return the problem of a column whose value was not sent."""
     return F.lit(
         f"column {quoted(column.name)} was not sent, since it is large and has not changed: set "
         "the table's REPLICA IDENTITY to FULL, pass unsent='keep', or leave the column out"

@@ -1,11 +1,12 @@
-"""How the bytes of a record's key or value become columns, and columns bytes: text, bytes, JSON.
+"""Formats: the conversion of a record's key or value from bytes to columns and back. Text, bytes,
+JSON.
 
 A format is a value: the same one is given to ``from_topic`` and ``to_topic``. It works by Spark
 expressions, or by functions over Arrow columns.
 
-JSON is exact: integers and decimals are JSON numbers of any length, timestamps ISO 8601 in UTC
-with microseconds, binary is base64, fields that are null are written as null. Nothing depends on
-the session's time zone.
+JSON is exact. Integers and decimals are JSON numbers of any length. Timestamps are ISO 8601 in UTC
+with microseconds, binary is base64, and null fields are written as null. Nothing depends on the
+session's time zone.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ Schema: TypeAlias = Annotated[
 ]
 
 FRAME_LENGTH: Final = 5
-"""The bytes before a record of a schema registry: a zero, then the number of its schema."""
+"""The length in bytes of a schema registry's framing: a zero, then the id of the record's
+schema."""
 
 _WRITTEN: Final = {
     "ignoreNullFields": "false",
@@ -54,44 +56,44 @@ _WRITTEN: Final = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where a format is used: by which call, for which part of a record, and in which topic.
-
-    ``keys``: columns of the value that are the key; ``splits``: whether a record may become more
-    than one row.
-    """
+    """The place where a format is used: a call, and a part of its records."""
 
     operator: str
+    """The name of the call, for errors."""
     part: Part
     topic: str | None = None
+    """The topic, if known."""
     keys: tuple[str, ...] = ()
+    """The columns of the value that are the key."""
     splits: bool = True
+    """True if a record may become more than one row."""
 
     def refuse(self, problem: str, remedy: str) -> PlanError:
-        """The error of a format that cannot serve there."""
+        """Return the error of a format that cannot be used here."""
         return PlanError(self.operator, f"{self.part}= {problem}", remedy)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a format makes of a column of bytes.
-
-    ``fields``: the columns. ``parsed``: a first step; ``row``: of what it made, the columns as a
-    struct, null where the bytes are null or cannot be read; ``problem``: of what it made, why they
-    cannot be read, asked only then; ``absent``: of what it made, whether bytes that are there say
-    that there is no value, asked only where there is no row.
-    """
+    """The steps that turn a column of bytes into columns."""
 
     fields: StructType
+    """The resulting columns."""
     parsed: Column
+    """The first step, an expression over the record."""
     row: Callable[[Column], Column]
+    """From ``parsed``: the columns as a struct, null where the bytes are null or unreadable."""
     problem: Callable[[Column], Column]
+    """From ``parsed``: why the bytes are unreadable. Evaluated only for unreadable bytes."""
     absent: Callable[[Column], Column] | None = field(default=None, kw_only=True)
+    """From ``parsed``: whether the bytes say that there is no value. Evaluated only where the row
+    is null."""
 
     is_of_changes: ClassVar[bool] = False
-    """Whether it also makes ``_deleted`` and ``_timestamp``."""
+    """True if the reading also makes ``_deleted`` and ``_timestamp``."""
 
     def of(self, records: DataFrame, part: Part) -> DataFrame:
-        """The records with ``<part>_row``, ``<part>_absent`` (whether there is no value) and
+        """Add ``<part>_row``, ``<part>_absent`` (whether there is no value) and
         ``<part>_problem``.
         """
         parsed, row, absent = (f"{part}_{name}" for name in ("parsed", "row", "absent"))
@@ -107,65 +109,70 @@ class Reading:
 
 
 def kept(frame: DataFrame, condition: Column) -> DataFrame:
-    """The rows that fulfil a condition on what was read of their records.
+    """Return the rows that fulfil a condition on the result of reading their records.
 
-    By itself Spark would move the condition before the reading, and read each record twice, or many
-    times over, once for each step that the condition goes back through. It moves none that depends
-    on where it is computed.
+    Spark would push the condition below the reading, and so read each record once more for each
+    step on the way. It does not push a condition that depends on the partition in which it is
+    computed.
     """
     return frame.where(F.when(F.spark_partition_id() >= 0, condition))
 
 
 class Format(ABC):
-    """How bytes become columns and columns bytes."""
+    """A conversion from bytes to columns, and from columns to bytes."""
 
     @abstractmethod
     def reading(self, place: Place) -> Reading:
-        """How the column of the place's part is read; ``PlanError`` where the format cannot."""
+        """Return how to read the column of the place's part; raise ``PlanError`` if the format
+        cannot.
+        """
 
     @abstractmethod
     def writing(self, place: Place, columns: StructType) -> Column:
-        """The columns in one; null only where a column of text or bytes is. ``PlanError`` where
-        they do not suit.
+        """Return the columns encoded in one; null only where a single column of text or bytes is
+        null.
+
+        Raises ``PlanError`` for columns that do not suit the format.
         """
 
     def of_key(self, key: Format) -> Format:
-        """How the key is read beside a value of this format."""
+        """Return the format of a key beside a value of this format."""
         return key
 
     @property
     def grows(self) -> bool:
-        """Whether its columns may be more when a query is built again."""
+        """True if the format may have more columns when a query is built again."""
         return False
 
     @property
     def keeps(self) -> bool:
-        """Whether columns that a change leaves out keep their former values; their names are then
-        in a column ``_unsent``.
+        """True if columns that a change leaves out keep their former values.
+
+        The names of these columns are then in a column ``_unsent``.
         """
         return False
 
     tells_null: ClassVar[bool] = True
-    """Whether what it writes of nulls differs from a record without a value."""
+    """True if an encoded null differs from a record without a value."""
 
 
 ReadFormat: TypeAlias = Annotated[
     Literal["string", "bytes"] | StructType | Mapping[str, DataType] | Format,
     Rule("'string', 'bytes', the schema of a JSON object, or a format such as dt.avro(...)"),
 ]
-"""How bytes become columns: ``"string"`` and ``"bytes"`` give one, named ``key`` or ``value``; a
-schema gives its fields, read from a JSON object, as ``dt.json`` does."""
+"""The ways to read bytes. ``"string"`` and ``"bytes"`` give one column, named ``key`` or ``value``.
+A schema gives its fields, read from a JSON object as ``dt.json`` does."""
 
 WriteFormat: TypeAlias = Annotated[
     Literal["string", "bytes", "json"] | Format,
     Rule("'string', 'bytes', 'json' or a format such as dt.avro(...)"),
 ]
-"""How columns become bytes: ``"string"`` takes one column of text or integers, ``"bytes"`` one of
-binary, ``"json"`` any number of any type, the fields of an object."""
+"""The ways to write bytes. ``"string"`` takes one column of text or integers, ``"bytes"`` one of
+binary. ``"json"`` takes any number of columns of any type, the fields of an object."""
 
 
 def format_of(given: ReadFormat | WriteFormat) -> Format:
-    """The format for which a shorthand stands."""
+    """Return the format that a shorthand stands for."""
     if isinstance(given, Format):
         return given
     if isinstance(given, str):
@@ -174,7 +181,7 @@ def format_of(given: ReadFormat | WriteFormat) -> Format:
 
 
 def struct_of(operator: str, schema: Schema) -> StructType:
-    """A schema as a ``StructType``."""
+    """Return a schema as a ``StructType``."""
     if isinstance(schema, StructType):
         return schema
     if isinstance(schema, Mapping):
@@ -192,7 +199,7 @@ class _One(Format):
     tells_null: ClassVar[bool] = False
 
     def reading(self, place: Place) -> Reading:
-        """One column, named after the part."""
+        """Return how to read one column, named after the part."""
         text = self.name == "string"
         value = F.col(place.part).cast("string") if text else F.col(place.part)
         fits = F.is_valid_utf8(value) if text else F.col(place.part).isNotNull()
@@ -204,7 +211,9 @@ class _One(Format):
         )
 
     def writing(self, place: Place, columns: StructType) -> Column:
-        """The column."""
+        """Return the column as bytes or text; raise ``PlanError`` for several columns or another
+        type.
+        """
         kinds = [field.dataType for field in columns]
         if len(kinds) != 1 or not isinstance(kinds[0], self.takes):
             given = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in columns)
@@ -222,16 +231,17 @@ _BYTES: Final = _One("bytes", (BinaryType,))
 
 @dataclass(frozen=True)
 class JsonFormat(Format):
-    """One JSON object; ``framed``: after the five bytes of a schema registry; ``encodings``: how
-    times are written, by the paths of their fields.
-    """
+    """One JSON object."""
 
     schema: StructType | None
+    """The object's fields; None if the format is only for writing."""
     framed: bool = False
+    """True if the object follows the five bytes of a schema registry."""
     encodings: Mapping[str, JsonEncoding] = field(default_factory=dict)
+    """The encodings of times, by the paths of their fields."""
 
     def reading(self, place: Place) -> Reading:
-        """The object's fields."""
+        """Return how to read the object's fields; raise ``PlanError`` without a schema."""
         if self.schema is None:
             raise place.refuse(
                 "is JSON of no declared schema",
@@ -263,7 +273,9 @@ class JsonFormat(Format):
         )
 
     def writing(self, place: Place, columns: StructType) -> Column:
-        """An object of the columns."""
+        """Return the columns as an object; raise ``PlanError`` for options that are for reading
+        only.
+        """
         for argument, given in (("framed", self.framed), ("encodings", self.encodings)):
             if given:
                 raise place.refuse(
@@ -279,7 +291,7 @@ def json(
     framed: bool = False,
     encodings: Mapping[str, JsonEncoding] | None = None,
 ) -> JsonFormat:
-    """Records that are one JSON object, as the format of a key or value.
+    """Describe records that are one JSON object, as the format of a key or value.
 
     ``schema``: the fields that become columns, needed to read. Absent fields are null, unknown ones
     ignored. A record with a field that does not fit its type cannot be read. Dates and timestamps
@@ -291,7 +303,7 @@ def json(
     a dot, ``"order.at"``, also within arrays and maps.
 
     ``framed``: the object follows the five bytes of a schema registry (JSON Schema), which are
-    passed over.
+    skipped.
 
     Raises ``PlanError`` for encodings that do not fit the schema.
     """
@@ -305,8 +317,8 @@ def json(
 
 
 def not_json(column: Column, said: str, *, framed: bool) -> Column:
-    """Say what bytes are that are ``said`` not to be JSON: JSON behind a registry's framing, where
-    they are not read as ``framed``.
+    """Return the problem ``said`` of bytes, with a hint at ``framed=True`` for JSON behind a
+    registry's framing.
     """
     if framed:
         return F.lit(said)
@@ -317,8 +329,8 @@ def not_json(column: Column, said: str, *, framed: bool) -> Column:
 
 
 def json_text(column: Column, *, framed: bool) -> Column:
-    """Bytes as a text; of ``framed`` ones those behind a registry's five, null where they have
-    none.
+    """Return bytes as text; with ``framed`` the text behind a registry's five bytes, null without
+    them.
     """
     if framed:
         frame = F.hex(F.substring(column, 1, 1)) == "00"

@@ -17,6 +17,6 @@ LAST_MICROSECOND: Final = 253402214399_999999
 FIRST_MICROSECOND: Final = -62135424000_000000
 LAST_DAY: Final = 2932895
 FIRST_DAY: Final = -719160
-"""As microseconds and as days since 1970."""
+"""The limits above, as microseconds and as days since 1970."""
 TEXTS: Final = ("infinity", "-infinity")
-"""Their names in PostgreSQL."""
+"""PostgreSQL's texts for the two."""

@@ -1,4 +1,4 @@
-"""A text that is one JSON object, read as a struct of a schema's fields."""
+"""Reads a text that is one JSON object as a struct of a schema's fields."""
 
 from __future__ import annotations
 
@@ -31,26 +31,24 @@ _READ: Final = {
 
 @dataclass(frozen=True)
 class JsonObject:
-    """One JSON object in ``text``; ``encodings``: as in ``json_values.Values``."""
+    """One JSON object in ``text``, read by ``schema``."""
 
     text: Column
     schema: StructType
     encodings: Mapping[str, JsonEncoding] = field(default_factory=dict)
+    """The encodings of times, as in ``json_values.Values``."""
 
     @property
     def parsed(self) -> Column:
-        """The first step, of which ``row`` makes the object and ``problem`` says why there is
-        none.
-        """
+        """The first step, the input of ``row`` and ``problem``."""
         return _from_json(self.text, raw_type(self.schema))
 
     def row(self, parsed: Column) -> Column:
-        """The object as a struct; null where the text is none, or its fields do not fit.
+        """Return the object as a struct; null where the text is no object or its fields do not fit.
 
-        ``from_json`` ignores what follows an object. So JSON is read twice, as the value of a field
-        and as the element of a list. What follows a value would have to go on with ``}`` or a
-        field's name in the one, with ``]`` or a value in the other: no text does both, so nothing
-        follows.
+        ``from_json`` ignores text behind an object. So the text is read twice: as a field's value,
+        and as a list's element. Behind a value, the first needs ``}`` or a field's name, the second
+        ``]`` or a value. No text has both, so nothing follows.
         """
         values = Values(self.encodings)
         raw = parsed["object"]
@@ -63,7 +61,7 @@ class JsonObject:
         return F.when(fits, made)
 
     def problem(self, parsed: Column) -> Column:
-        """Why a field does not fit its type; null where the text is not one JSON object."""
+        """Return why a field does not fit its type; null where the text is not one JSON object."""
         made = Values(self.encodings).of(parsed["object"], self.schema)
         texts = StructType([StructField(f.name, StringType()) for f in self.schema])
         known = F.struct(
@@ -71,11 +69,12 @@ class JsonObject:
             _from_json(self.text, texts).alias("flat"),
             made.alias("made"),
         )
-        # As the item of a list it is computed once, however often it is asked.
+        # Within a transform of a list it is computed once, however often it is used.
         said = F.transform(F.array(known), self._problem)
         return F.when(self._is_one, F.try_element_at(said, F.lit(1)))
 
     def _problem(self, known: Column) -> Column:
+        """Return the first reason why a field does not fit; null if the text is no object."""
         flat, made = known["flat"], known["made"]
         reasons = [misfit(known["deep"], made, self.schema, F.lit(""))]
         for f in self.schema:
@@ -83,7 +82,7 @@ class JsonObject:
             reason = unfit(F.lit(f.name), f.dataType, text)
             reasons.append(F.when(text.isNotNull() & made[f.name].isNull(), reason))
         for f in self.schema:
-            # A text where an object or an array belongs, at some depth.
+            # Find a text in place of an object or an array, at any depth.
             if isinstance(f.dataType, (ArrayType, MapType, StructType)):
                 alone = _from_json(self.text, raw_type(StructType([f])))
                 reason = unfit(F.lit(f.name), f.dataType, flat["object"][f.name])
@@ -92,13 +91,18 @@ class JsonObject:
 
     @property
     def _is_one(self) -> Column:
+        """True where the text is UTF-8 and JSON with at most one value: as a list's item it must
+        parse.
+        """
         listed = F.json_array_length(F.concat(F.lit("["), self.text, F.lit("]")))
         return F.is_valid_utf8(self.text) & listed.isNotNull()
 
 
 def json_absent(text: Column, *, wrapped: bool = True) -> Column:
-    """Whether a text in JSON says that there is no value: ``null``, or what Kafka Connect writes of
-    a null value beside its schema, an object whose ``payload`` is null.
+    """Return whether a JSON text says that there is no value: it is ``null``.
+
+    With ``wrapped`` this may also be Kafka Connect's object with a null ``payload``, which has no
+    other fields but ``schema``.
     """
     absent = text.rlike(r"^\s*null\s*$")
     if wrapped:
@@ -110,9 +114,9 @@ def json_absent(text: Column, *, wrapped: bool = True) -> Column:
 
 
 def _from_json(text: Column, schema: DataType) -> Column:
-    """What ``from_json`` makes of a text, as ``object``.
+    """Return the result of ``from_json``, as the field ``object``.
 
-    By itself it would take a list for its first object. As a field of an object it does not.
+    A list would be read as its first object. As a field's value it is not.
     """
     fields = [StructField("object", schema), StructField(_MALFORMED, StringType())]
     return F.from_json(F.concat(F.lit('{"object":'), text, F.lit("}")), StructType(fields), _READ)

@@ -1,13 +1,13 @@
-"""Values of JSON as Spark's types, and the reasons why one is none of its type.
+"""Values of JSON as Spark's types, and the reasons why a value does not fit its type.
 
 ``from_json`` is lenient where JSON has no values of a type. It takes a number for seconds, a time
-of day for a time of today, ``"731"`` for a date, 200 for a byte, ``"1,5"`` for fifteen, and 1e400
-for infinity. So times and bytes are read in a type that keeps what was written (``raw_type``), and
-made of it here. Decimals would lose digits as texts: they and floats are read by ``from_json``, and
-looked at again where they are ``suspect``.
+of day for a time of today, and ``"731"`` for a date. It takes 200 for a byte, ``"1,5"`` for
+fifteen, and 1e400 for infinity. So times and bytes are read in a type that keeps the text
+(``raw_type``), and are converted here. Decimals would lose digits as texts. So ``from_json`` reads
+decimals and floats, and ``suspect`` ones are checked again.
 
-``from_json`` keeps the fields that fit where others do not, so the one at fault is the one that is
-null although the text has a value for it.
+``from_json`` keeps the fields that fit where others do not. So a field is at fault if it is null
+although the text has a value for it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from dovetail.errors import PlanError
 JsonEncoding: TypeAlias = Literal[
     "iso", "epoch_seconds", "epoch_millis", "epoch_micros", "epoch_nanos", "epoch_days"
 ]
-"""How a time is written: ISO 8601, or a number that counts from 1970-01-01 in UTC."""
+"""The encoding of a time: ISO 8601, or a number that counts from 1970-01-01 in UTC."""
 
 _MICROSECONDS: Final[Mapping[str, Decimal]] = {
     "epoch_seconds": Decimal(1_000_000),
@@ -59,7 +59,7 @@ NUMBER: Final = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?$"
 _INFINITIES: Final = ("Infinity", "-Infinity", "+INF", "INF", "-INF")
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-"""The years 1 to 9999: a count beyond them is in another unit."""
+"""The years 1 to 9999 (inclusive). A count beyond them is in another unit."""
 
 _SHOWN: Final = 200
 _CODED: Final = (ByteType, DateType, TimestampNTZType, TimestampType)
@@ -67,7 +67,7 @@ _WITH_COMMA: Final = r'"[+\-.\deE]*,[+\-.\deE,]*"'
 
 
 def raw_type(type_: DataType) -> DataType:
-    """The type in which ``from_json`` reads a value without changing it."""
+    """Return the type in which ``from_json`` reads a value without changing it."""
     if isinstance(type_, ArrayType):
         return ArrayType(raw_type(type_.elementType))
     if isinstance(type_, MapType):
@@ -80,7 +80,7 @@ def raw_type(type_: DataType) -> DataType:
 
 
 def text_type(type_: DataType) -> DataType:
-    """The type with texts for values: objects and arrays keep their structure."""
+    """Return the type with text for each value; objects and arrays keep their structure."""
     if isinstance(type_, ArrayType):
         return ArrayType(text_type(type_.elementType))
     if isinstance(type_, MapType):
@@ -92,14 +92,14 @@ def text_type(type_: DataType) -> DataType:
 
 @dataclass(frozen=True)
 class Values:
-    """How values are written: ``encodings`` by the path of a field, which passes over arrays and
-    maps (``order.items.at``).
-    """
+    """The conversion of raw values to their types."""
 
     encodings: Mapping[str, JsonEncoding]
+    """The encoding of times by the path of their field. Paths skip arrays and maps
+    (``order.items.at``)."""
 
     def of(self, raw: Column, type_: DataType, path: str = "") -> Column:
-        """The value in its type; null where the raw one is null or none of the type."""
+        """Return the value in its type; null where the raw value is null or does not fit."""
         if not _has_coded(type_):
             return raw
         if isinstance(type_, StructType):
@@ -116,7 +116,7 @@ class Values:
         return self._made(raw, type_, path)
 
     def lost(self, raw: Column, type_: DataType, path: str = "") -> Column:
-        """Whether a raw value is none of the type, at any depth."""
+        """Return whether a raw value does not fit the type, at any depth."""
         if not _has_coded(type_):
             return F.lit(False)
         if isinstance(type_, StructType):
@@ -133,6 +133,7 @@ class Values:
         return raw.isNotNull() & self._made(raw, type_, path).isNull()
 
     def _made(self, raw: Column, type_: DataType, path: str) -> Column:
+        """Return a byte, date or timestamp from its raw value; null where it does not fit."""
         encoding = self.encodings.get(path, "iso")
         if isinstance(type_, ByteType):
             return raw.try_cast(type_)
@@ -157,7 +158,10 @@ class Values:
 
 
 def _counted(raw: Column, type_: DataType, encoding: str) -> Column:
-    """A time that is a number since 1970; what is finer than microseconds is cut off."""
+    """Return a time from a number since 1970; digits finer than microseconds are cut off.
+
+    Null for a date with a fraction, and for years outside 1 to 9999.
+    """
     number = F.when(raw.rlike(NUMBER), raw.try_cast("decimal(38,9)"))
     if isinstance(type_, DateType):
         days = F.when(number == F.floor(number), number).try_cast("long")
@@ -171,9 +175,9 @@ def _counted(raw: Column, type_: DataType, encoding: str) -> Column:
 
 
 def suspect(text: Column, made: Column, type_: DataType) -> Column | None:
-    """Whether a number may have been read as another one; None where the type has none.
+    """Return whether a number may have been misread; None if the type has no numbers to doubt.
 
-    ``text``: the object as it came.
+    ``text``: the object as it came; ``made``: the converted value.
     """
     doubts = [] if infinite(made, type_) is None else [infinite(made, type_)]
     if _has_decimal(type_):
@@ -183,8 +187,8 @@ def suspect(text: Column, made: Column, type_: DataType) -> Column | None:
 
 
 def infinite(made: Column, type_: DataType) -> Column | None:
-    """Whether a number is infinite, at any depth, which one that is too large becomes; None where
-    the type has none.
+    """Return whether a number is infinite, at any depth, as a too large one becomes; None if the
+    type has no floats.
     """
     if isinstance(type_, (FloatType, DoubleType)):
         return F.abs(made) == F.lit(float("inf"))
@@ -202,9 +206,10 @@ def infinite(made: Column, type_: DataType) -> Column | None:
 
 
 def misfit(text: Column, made: Column, type_: DataType, path: Column) -> Column:
-    """Why a value is none of its type: the path and the value that is at fault; null where none is.
+    """Return why a value does not fit its type, with the path and the value at fault; null if it
+    fits.
 
-    ``text``: the value in its ``text_type``; ``made``: what was made of it.
+    ``text``: the value in its ``text_type``; ``made``: the converted value.
     """
     if isinstance(type_, StructType):
         of_fields = (
@@ -229,7 +234,7 @@ def misfit(text: Column, made: Column, type_: DataType, path: Column) -> Column:
                     F.concat(path, F.lit("["), key, F.lit("]")),
                 ),
             )
-        # Of an array in which a number does not fit, nothing is kept.
+        # from_json makes a whole array null if one number in it does not fit.
         whole = F.when(text.isNotNull() & made.isNull(), unfit(path, type_, F.to_json(text)))
         first = F.try_element_at(F.filter(each, Column.isNotNull), F.lit(1))
         return F.coalesce(whole, first)
@@ -243,7 +248,7 @@ def misfit(text: Column, made: Column, type_: DataType, path: Column) -> Column:
 
 
 def unfit(path: Column, type_: DataType, text: Column) -> Column:
-    """What is said of a value that is none of its type."""
+    """Return the message for a value that does not fit its type."""
     remedy = ""
     if isinstance(type_, (DateType, TimestampNTZType, TimestampType)):
         remedy = ", which is not ISO 8601, nor of an encoding that encodings= names"
@@ -259,7 +264,9 @@ def unfit(path: Column, type_: DataType, text: Column) -> Column:
 def checked_encodings(
     operator: str, encodings: Mapping[str, JsonEncoding], schema: StructType
 ) -> None:
-    """Refuse the encoding of a field that is unknown, or of a type that is not so encoded."""
+    """Raise ``PlanError`` for the encoding of an unknown field, or of a type that it does not
+    suit.
+    """
     times = dict(_times(schema))
     for path, encoding in encodings.items():
         if path not in times:
@@ -279,7 +286,7 @@ def checked_encodings(
 
 
 def _times(type_: DataType, path: str = "") -> Iterator[tuple[str, DataType]]:
-    """The paths of dates and timestamps."""
+    """Yield the paths of dates and timestamps, each with its type."""
     if isinstance(type_, StructType):
         for field in type_:
             yield from _times(field.dataType, _below(path, field.name))
@@ -292,10 +299,12 @@ def _times(type_: DataType, path: str = "") -> Iterator[tuple[str, DataType]]:
 
 
 def _below(path: str, name: str) -> str:
+    """Return the path of a field within another one."""
     return f"{path}.{name}" if path else name
 
 
 def _has_decimal(type_: DataType) -> bool:
+    """Say whether a type is or has a decimal, at any depth."""
     if isinstance(type_, StructType):
         return any(_has_decimal(f.dataType) for f in type_)
     if isinstance(type_, ArrayType):
@@ -306,6 +315,7 @@ def _has_decimal(type_: DataType) -> bool:
 
 
 def _has_coded(type_: DataType) -> bool:
+    """Say whether a type is or has a byte, date or timestamp, at any depth."""
     if isinstance(type_, StructType):
         return any(_has_coded(f.dataType) for f in type_)
     if isinstance(type_, ArrayType):
@@ -316,7 +326,7 @@ def _has_coded(type_: DataType) -> bool:
 
 
 def _bool(check: Callable[[Column], Column | None]) -> Callable[[Column], Column]:
-    """The check of items of which it is known that there is one."""
+    """Return the check with a boolean result, for items whose type has one."""
 
     def of(one: Column) -> Column:
         found = check(one)

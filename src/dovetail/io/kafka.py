@@ -1,12 +1,11 @@
 """Kafka topics as frames, and changelogs as Kafka topics.
 
-Functions on DataFrames over Spark's own Kafka connector. What ``write_topic`` writes,
-``read_topic`` reads back unchanged in the same format of key and value (``io.formats``).
+These functions on DataFrames use Spark's own Kafka connector. ``read_topic`` reads back unchanged
+what ``write_topic`` writes in the same format of key and value (``io.formats``).
 
 Event time travels in a header, ``dovetail.timestamp_us``: microseconds since 1970 in UTC, as
-decimal text. A record's own timestamp says when it was written: Spark's Kafka sink cannot set it,
-and it could not hold microseconds. Another header, ``dovetail.change``, is ``upsert`` or
-``delete``.
+decimal text. A record's own timestamp is the time of writing: Spark's Kafka sink cannot set it, and
+it could not hold microseconds. Another header, ``dovetail.change``, is ``upsert`` or ``delete``.
 """
 
 from __future__ import annotations
@@ -67,19 +66,19 @@ Headers: TypeAlias = Mapping[
 ]
 
 _SOURCE_DEFAULTS: Final = {
-    # Spark asks for records that it knows to be there. At the end of a partition Kafka would hold
-    # its next answer back for half a second, and with it the end of the task.
+    # Spark requests only existing records. At the end of a partition Kafka would delay its next
+    # answer by half a second, and so the end of the task.
     "kafka.fetch.max.wait.ms": "10",
-    # After each poll Spark asks twice more, for the partition's first and last offsets.
+    # Fewer polls: after each one Spark requests the partition's first and last offsets.
     "kafka.max.poll.records": "10000",
-    # Kafka's own default reads records of transactions that are aborted, or open.
+    # Kafka's default also reads records of aborted and open transactions.
     "kafka.isolation.level": "read_committed",
 }
 SINK_DEFAULTS: Final = {
-    # A micro-batch writes all it has at once: few large requests cost less, the broker most.
+    # A micro-batch writes all records at once: few large requests cost less, above all the broker.
     "kafka.batch.size": str(256 << 10),
     "kafka.linger.ms": "100",
-    # A join's results repeat what they are made of: an update of one row, in each row it joins.
+    # A join's results repeat their inputs (a row in each result it joins), so they compress well.
     "kafka.compression.type": "lz4",
 }
 NEEDS_JAR: Final = (
@@ -101,27 +100,28 @@ def read_topic(
     streaming: bool = True,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """A topic as a frame: a row for each record, each partition's in the order of their offsets.
+    """Read a topic as a frame: a row for each record, each partition's in the order of their
+    offsets.
 
     The columns are the key's, the value's, and
 
     - ``_deleted`` boolean: the record is a tombstone, its value null;
     - ``_timestamp`` timestamp: event time, from the header ``dovetail.timestamp_us``, or where a
       record has none its own timestamp, in milliseconds;
-    - ``_partition`` int, ``_offset`` long: where the record lies;
+    - ``_partition`` int, ``_offset`` long: the record's place in the topic;
     - ``_malformed`` string: null, or the text of a key or value that cannot be read (the key's,
       where neither can). All columns of that key or value are then null;
-    - ``_problem`` string: null, or what is wrong with it.
+    - ``_problem`` string: null, or why the record cannot be read.
 
-    Malformed is what is not of the format: text that is not UTF-8, and JSON other than one object
-    whose fields fit the schema. Absent fields are null, unknown ones ignored. A timestamp without a
-    zone is in UTC; digits beyond a decimal's scale are rounded.
+    A record is malformed if it is not of the format: text that is not UTF-8, and JSON other than
+    one object whose fields fit the schema. Absent fields are null, unknown ones ignored. A
+    timestamp without a zone is in UTC; digits beyond a decimal's scale are rounded.
 
     :param servers: the brokers, ``host:port``, separated by commas.
     :param starting: ``earliest``, ``latest`` or offsets as Spark writes them in JSON; a query that
         restarts goes on from its checkpoint instead.
-    :param max_per_trigger: how many records a micro-batch takes at most, over all partitions.
-    :param streaming: False reads what the topic holds now, for backfills and tests.
+    :param max_per_trigger: the most records of a micro-batch, over all partitions.
+    :param streaming: False reads the present content of the topic, for backfills and tests.
     :param options: further options of Spark's Kafka source; they overrule the arguments, and the
         defaults ``kafka.fetch.max.wait.ms`` 10, ``kafka.max.poll.records`` 10000 and
         ``kafka.isolation.level`` read_committed. Those that divide a partition (``minPartitions``,
@@ -157,7 +157,7 @@ def topic_records(
     streaming: bool,
     options: Mapping[str, str] | None,
 ) -> DataFrame:
-    """A topic's records as Spark's source gives them; arguments as in ``read_topic``."""
+    """Return a topic's records in the columns of Spark's source; arguments as in ``read_topic``."""
     if max_per_trigger is not None and not streaming:
         raise PlanError(
             operator,
@@ -191,7 +191,7 @@ def write_topic(
     headers: Headers | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataStreamWriter:
-    """The writer of a streaming changelog to a topic; it lacks a checkpoint, a trigger, a start.
+    """Return the writer of a streaming changelog to a topic, without a checkpoint and a trigger.
 
     Its records are those of ``to_records``. Spark's sink is at-least-once: a task or micro-batch
     that fails is written again from its beginning.
@@ -241,6 +241,7 @@ def save_to_topic(
 
 
 def _sink_options(topic: str, servers: str, options: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the options of Spark's Kafka sink; given ones overrule the defaults."""
     sink = SINK_DEFAULTS | {"kafka.bootstrap.servers": servers, "topic": topic}
     sink |= options or {}
     _refuse_topic("write_topic", sink["topic"])
@@ -257,16 +258,18 @@ def to_records(
     headers: Headers | None = None,
     topic: str | None = None,
 ) -> DataFrame:
-    """A changelog as Kafka records: ``key``, ``value`` and ``headers``, which Spark's sink takes.
+    """Return a changelog as Kafka records: ``key``, ``value`` and ``headers``, as Spark's sink
+    takes them.
 
-    An upsert is a record with its value, a delete a tombstone; rows keep their order and partition.
-    ``_timestamp`` becomes the header ``dovetail.timestamp_us``, ``_change`` ``dovetail.change``.
+    An upsert is a record with its value, a delete a tombstone (a record without a value). Rows keep
+    their order and partition. ``_timestamp`` becomes the header ``dovetail.timestamp_us``, and
+    ``_change`` becomes ``dovetail.change``.
 
     A null key is written as null, in JSON as ``{"k":null}``. ``"string"`` and ``"bytes"`` cannot
     tell an upsert of null from a delete: with them such an upsert fails the query.
 
     :param headers: further headers, columns of the changelog or expressions over it: bytes as they
-        are, all else as text. One that is null is left out.
+        are, all else as text. A null header is left out.
     :raises PlanError: a column is missing, or does not suit its format.
     """
     _require_columns(changes, (*key_columns, *value_columns, CHANGE, TIMESTAMP))
@@ -295,7 +298,9 @@ def to_records(
 
 
 def _headers(changes: DataFrame, headers: Headers) -> Column:
-    """A record's headers, first those that all records have."""
+    """Return a record's headers: event time and change first, then the given ones that are not
+    null.
+    """
 
     def each(values: Mapping[str, Column]) -> Column:
         return F.array(
@@ -314,7 +319,7 @@ def _headers(changes: DataFrame, headers: Headers) -> Column:
 
 
 def _header(changes: DataFrame, name: str, item: str | Column) -> Column:
-    """The value of one header, bytes or text."""
+    """Return the value of one header, as bytes or text."""
     if isinstance(item, str):
         known_field("write_topic", "headers=", item, changes.schema)
         item = F.col(quoted(item))
@@ -328,7 +333,10 @@ def _header(changes: DataFrame, name: str, item: str | Column) -> Column:
 
 
 def _refuse_topic(operator: str, topic: str) -> None:
-    """Spark takes a name with commas for several topics, whose partitions would be one log."""
+    """Raise ``PlanError`` unless ``topic`` names one topic.
+
+    Spark takes a name with commas for several topics, whose partitions would be one log.
+    """
     if not _TOPIC.fullmatch(topic):
         raise PlanError(
             operator,
@@ -339,6 +347,7 @@ def _refuse_topic(operator: str, topic: str) -> None:
 
 
 def _require_columns(changes: DataFrame, names: Iterable[str]) -> None:
+    """Raise ``PlanError`` if the changelog lacks one of the columns."""
     missing = [name for name in names if name not in changes.columns]
     if missing:
         raise PlanError(
@@ -349,4 +358,5 @@ def _require_columns(changes: DataFrame, names: Iterable[str]) -> None:
 
 
 def _failure(message: Column) -> Column:
+    """Return an expression that fails the query with this message."""
     return F.raise_error(F.concat(F.lit("write_topic: "), message))

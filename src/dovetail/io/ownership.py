@@ -1,6 +1,4 @@
-"""Whose a target is: a table belongs to the query that keeps it, by Spark's id of the query, which
-belongs to its checkpoint.
-"""
+"""The owner of a target table: a query, by Spark's id of it, which is stored in its checkpoint."""
 
 from __future__ import annotations
 
@@ -20,13 +18,14 @@ Standing: TypeAlias = Literal["kept", "replaced", "adopted"]
 
 @dataclass
 class Owner:
-    """The query that writes its micro-batches, by its checkpoint, which is read once."""
+    """The query that writes its micro-batches."""
 
     checkpoint: str
+    """The folder of the checkpoint, which is read once."""
     _id: str | None = field(default=None, init=False)
 
     def query(self, session: SparkSession) -> str:
-        """Its id."""
+        """Return the query's id."""
         if self._id is None:
             self._id, _ = progress(session, self.checkpoint)
         assert self._id is not None, self.checkpoint
@@ -34,7 +33,9 @@ class Owner:
 
 
 def progress(session: SparkSession, checkpoint: str) -> tuple[str | None, bool]:
-    """The id of a checkpoint's query, None in a new one, and whether a micro-batch is complete."""
+    """Return the id of a checkpoint's query, None in a new one, and whether a micro-batch is
+    complete.
+    """
     files = files_of(session)
     metadata = files.text(f"{checkpoint}/metadata")
     if metadata is None:
@@ -45,9 +46,10 @@ def progress(session: SparkSession, checkpoint: str) -> tuple[str | None, bool]:
 def standing(
     title: str, existing: Existing, *, owner: str | None, query: str | None, begun: bool
 ) -> Standing:
-    """Whether a table is this query's already, or what is to become of its rows. ``owner``: whose
-    it is; ``query``: None before its first start; ``begun``: whether a micro-batch of it is
-    complete.
+    """Return the relation of a query to a table: ``"kept"``, ``"replaced"`` or ``"adopted"``.
+
+    ``owner``: the table's owner. ``query``: None before its first start. ``begun``: whether a
+    micro-batch of the query is complete. Raises ``TargetError`` if the query had another table.
     """
     if query is not None and owner == query:
         return "kept"
@@ -62,7 +64,7 @@ def standing(
 
 
 def refuse_gone(title: str) -> None:
-    """The table that a checkpoint has kept is missing."""
+    """Raise ``TargetError``: the table that a checkpoint has written is missing."""
     raise TargetError(
         title,
         "the table that this checkpoint has kept is gone",
@@ -73,7 +75,7 @@ def refuse_gone(title: str) -> None:
 def refuse_rows(
     title: str, existing: Existing, found: Standing, is_empty: Callable[[], bool]
 ) -> None:
-    """The table has rows of others, which are neither to go nor to stay."""
+    """Raise ``TargetError`` if the table has rows that ``existing`` neither replaces nor adopts."""
     if found == "adopted" and existing == "refuse" and not is_empty():
         raise TargetError(
             title,
@@ -84,7 +86,7 @@ def refuse_rows(
 
 
 def refuse_taken(title: str) -> None:
-    """The table has another owner since this query began."""
+    """Raise ``TargetError``: the table has another owner since this query began."""
     raise TargetError(
         title,
         "another query has taken the table over",
@@ -93,7 +95,7 @@ def refuse_taken(title: str) -> None:
 
 
 def refuse_existing(title: str, existing: Existing) -> None:
-    """``existing=`` is not for what is appended."""
+    """Raise ``PlanError`` if ``existing=`` is given for a sink that appends."""
     if existing != "refuse":
         raise PlanError(
             title,

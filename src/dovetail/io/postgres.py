@@ -1,4 +1,4 @@
-"""A PostgreSQL table that holds what a changelog says."""
+"""The sink of a PostgreSQL table with a changelog's current rows."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ _USER = "SELECT current_user::text"
 
 @dataclass(frozen=True)
 class PostgresSink:
-    """Upserts and deletes by each micro-batch's last change per key; appends what is not a table's
-    current rows.
+    """A PostgreSQL table, with the arguments of ``to_postgres`` as fields.
+
+    It upserts and deletes by each micro-batch's last change per key. It appends the changelogs of
+    streams and histories.
     """
 
     dsn: str = field(repr=False)
@@ -54,44 +56,50 @@ class PostgresSink:
 
     @property
     def title(self) -> str:
-        """``to_postgres('table')``, as it is written."""
+        """The call as written: ``to_postgres('table')``."""
         return f"to_postgres({self.table!r})"
 
     @property
     def target(self) -> tuple[object, ...]:
-        """What distinguishes it from another sink."""
+        """The identity of the target: title, database, and server with port. Equal for two sinks of
+        one table.
+        """
         said = parameters(self.dsn) or {}
         server = sorted((k, v) for k, v in said.items() if k in ("host", "hostaddr", "port"))
         return self.title, said.get("dbname"), tuple(server)
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """The configured writer; raises as ``batches`` does."""
+        """Return the configured writer; raise as ``batches`` does."""
         session = changes.sparkSession
         write = self.batches(session, node, checkpoint)
         return changes.writeStream.foreachBatch(numbered(session, write))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Writes a micro-batch. Makes the table where there is none, or sees that it fits.
+        """Return the function that writes a micro-batch. Create the table if it is missing, or
+        check that it fits.
 
-        Raises ``TargetError`` where it has other columns, or other rows than this query's.
+        Raises ``TargetError`` where the table has other columns, or other rows than this query's.
         """
         tables = PostgresTables([self.prepared(session, node, checkpoint)], Owner(checkpoint))
         return lambda batch, number: tables.take([batch], number)
 
     @property
     def database(self) -> tuple[Any, ...]:
-        """The database, the same however a DSN names its server."""
+        """The identity of the database: the server's start time and the database's OID.
+
+        It is the same for all DSNs of one database, and read from the server.
+        """
         return self.keeper.persistently(lambda: self.asked(_DATABASE))
 
     @staticmethod
     def joint(
         session: SparkSession, sinks: Sequence[tuple[PostgresSink, Node]], checkpoint: str
     ) -> WriteBatches:
-        """Writes a micro-batch to several tables of one database: one transaction for those of a
-        user.
+        """Return the function that writes a micro-batch to several tables of one database.
 
-        Raises as ``batches`` does, and ``PlanError`` where two are one table; ``TargetError`` where
-        a foreign key is between tables of two users.
+        The tables of one user are written in one transaction. Raises as ``batches`` does. Raises
+        ``PlanError`` for a table that is given twice, and ``TargetError`` for a foreign key between
+        tables of two users.
         """
         members = [sink.prepared(session, node, checkpoint) for sink, node in sinks]
         places = [member.target.place for member in members]
@@ -120,13 +128,13 @@ class PostgresSink:
         return write
 
     def asked(self, question: str) -> tuple[Any, ...]:
-        """The one row that the server answers."""
+        """Run a query and return its only row."""
         with self.keeper.line.transaction() as cursor:
             answer: tuple[Any, ...] = cursor.execute(question).fetchone()
         return answer
 
     def prepared(self, session: SparkSession, node: Node, checkpoint: str) -> PostgresTable:
-        """The table, made or found to fit."""
+        """Return the table, created or checked."""
         schema = changelog_schema(node)
         keys: list[str] = []
         if node.current:
@@ -142,11 +150,12 @@ class PostgresSink:
 
     @property
     def keeper(self) -> Keeper:
-        """The way to the server, and what becomes of rows that are there."""
+        """The connection, the number of retries, and the choice for existing rows."""
         line = Line(self.title, self.dsn, self.timeout_s)
         return Keeper(line, self.retries, self.existing)
 
     def _prepared(self, layout: Layout, query: str | None, begun: bool) -> Target:
+        """Find or create the table in one transaction."""
         with self.keeper.line.transaction() as cursor:
             target = found(cursor, layout, self.table)
             if target is None:
@@ -168,35 +177,41 @@ def to_postgres(
     timeout_s: Seconds = 600.0,
     retries: Natural = 10,
 ) -> PostgresSink:
-    """A PostgreSQL table that equals the table after each micro-batch: its key, its values and
-    ``_timestamp``, the event time of the row's last change.
+    """Write a PostgreSQL table that equals the query's table after each micro-batch.
 
-    ``dsn``, ``table``: as of ``dt.postgres``. Each batch is one transaction: its changes are
-    copied in (``COPY``), the last one per key is upserted or deletes its row, and the batch's
+    It has the key, the values and ``_timestamp``, the event time of the row's last change.
+
+    ``dsn``, ``table``: as of ``dt.postgres``. Each batch is one transaction. Its changes are
+    copied in (``COPY``), and the last one per key is upserted or deletes its row. The batch's
     number is written to ``dovetail_queries`` in the table's schema. So a batch that is repeated
-    after a failure changes nothing, and nothing is lost or doubled. Few rows go through the driver;
-    of many, tasks copy their own into a table ``dovetail_changes_…``, which is merged and dropped.
+    after a failure changes nothing, and nothing is lost or doubled. Few rows go through the driver.
+    If there are many, tasks copy their own into a table ``dovetail_changes_…``, which is merged and
+    dropped.
 
-    The table is made when the query starts if it is not there, with the key as its primary key, or
-    as ``UNIQUE NULLS NOT DISTINCT`` where it may have nulls (PostgreSQL 15 or newer); one that is
-    there must have the same columns, of the types that it would have been made with or of wider
-    ones, and be unique by the key. Structs, maps and nested arrays are ``jsonb``. The table belongs
-    to the query's checkpoint.
+    The table is created when the query starts if it is missing. Its primary key is the key, or for
+    keys with nulls it is ``UNIQUE NULLS NOT DISTINCT`` (PostgreSQL 15 or newer). An existing table
+    must have the same columns, of the types of a new table or of wider ones. It must be unique by
+    the key. Structs, maps and nested arrays are ``jsonb``. The table belongs to
+    the query's checkpoint.
 
-    ``existing``: what becomes of a table that has rows and is not this checkpoint's: ``"refuse"``
-    raises ``TargetError`` before the query starts; ``"replace"`` deletes them in the first
-    micro-batch's transaction; ``"adopt"`` goes on with them, and rows whose keys do not come stay.
-    Started again, the query goes on whatever ``existing`` says. ``timeout_s``: for a transaction;
-    ``retries``: how often one that fails for want of the server is tried again, after waits that
-    double up to 5 s.
+    ``existing``: what becomes of a table with rows that is not this checkpoint's:
+
+    - ``"refuse"`` raises ``TargetError`` before the query starts;
+    - ``"replace"`` deletes the rows in the first micro-batch's transaction;
+    - ``"adopt"`` goes on with the rows. Rows whose keys do not come stay.
+
+    Started again, the query goes on for any ``existing``. ``timeout_s``: for a transaction, in
+    seconds. ``retries``: the number of further tries if the server cannot be reached, after waits
+    that double up to 5 s.
 
     A stream's records, and the points of a history (``late="history"``), are appended with all
     columns of the changelog, exactly once.
 
     Raises ``PlanError`` for arguments that cannot serve and columns that PostgreSQL has no type
-    for, ``TargetError`` where the table does not fit, ``ConfigurationError`` where psycopg is
-    missing (``dovetail[postgres]``) or the server cannot be reached; the query fails with
-    ``DataError`` for a value that the column does not have, such as a text with a NUL character.
+    for. Raises ``TargetError`` where the table does not fit. Raises ``ConfigurationError`` where
+    psycopg is missing (``dovetail[postgres]``) or the server cannot be reached. The query fails
+    with ``DataError`` for a value that the column does not have, such as a text with a NUL
+    character.
     """
     sink = PostgresSink(dsn, table, existing, timeout_s, retries)
     psycopg_for(sink.title)

@@ -1,4 +1,4 @@
-"""A micro-batch on its way into PostgreSQL: the rows of some tables, in one transaction."""
+"""Writes a micro-batch into PostgreSQL: the rows of some tables, in one transaction."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ _WAIT_S = 0.1
 _FAILED = [(name, pa.string()) for name in ("kind", "problem", "remedy")]
 _OFFERED = pa.schema([("text", pa.binary()), *_FAILED])
 _COPIED = pa.schema([("task", pa.int64()), ("rows", pa.int64()), *_FAILED])
-"""What tasks say: their rows, or which they have copied; and what has failed."""
+"""The results of tasks: their rows as text, or the number of rows that they copied; and a
+failure."""
 _AGAIN = "OSError"
 ROWS_MAX, BYTES_MAX = 2_000, 1 << 20
-"""So many rows of a task come through the driver."""
+"""The limits of rows and bytes up to which a task's rows go through the driver."""
 
 
 @dataclass(frozen=True)
 class Keeper:
-    """What a sink says of the table that it keeps: the way to the server, how often to try again,
-    and what becomes of rows that are there.
+    """The settings of a sink: the connection, the number of retries, and the choice for existing
+    rows.
     """
 
     line: Line
@@ -50,18 +51,19 @@ class Keeper:
 
     @property
     def title(self) -> str:
-        """What errors call the sink."""
+        """The sink's name in errors."""
         return self.line.title
 
     def persistently(self, action: Callable[[], T]) -> T:
-        """What ``action`` returns, tried again after an ``OSError``."""
+        """Run ``action`` and return its result; retry after an ``OSError``."""
         return persistently(
             self.title, action, passing=(OSError,), retries=self.retries, wait_s=_WAIT_S
         )
 
     def replaces(self, cursor: Any, target: Target, query: str | None, *, begun: bool) -> bool:
-        """Whether a table's rows are to go. Raises ``TargetError`` where it is not this query's and
-        cannot become it.
+        """Say whether a table's rows are to be deleted.
+
+        Raises ``TargetError`` if the table is not this query's and cannot become it.
         """
         owners = target.batches(cursor)
         owner = query if query in owners else next(iter(owners), None)
@@ -72,17 +74,18 @@ class Keeper:
 
 @dataclass
 class PostgresTables:
-    """Tables of one database that a query writes: one transaction per micro-batch.
+    """Tables of one database that a query writes in one transaction per micro-batch.
 
-    A query takes a table that it keeps with its first micro-batch: until then nothing of the table
-    is changed.
+    A query takes a table with its first micro-batch; before that it changes nothing.
     """
 
     members: Sequence[PostgresTable]
     owner: Owner
 
     def take(self, batches: Sequence[DataFrame], number: int) -> None:
-        """One micro-batch: the rows of each table."""
+        """Write one micro-batch: ``batches`` has the rows of each table, in the order of
+        ``members``.
+        """
         query = self.owner.query(batches[0].sparkSession)
         keepers = [member.keeper for member in self.members]
         parts: list[_Part] = []
@@ -106,11 +109,12 @@ class PostgresTables:
             member.taken = True
 
     def _write(self, line: Line, parts: Sequence[_Part], number: int) -> None:
+        """Write the micro-batch in one transaction; drop staging tables also after a failure."""
         try:
             for part in parts:
                 part.copy_by_tasks()
             with line.transaction() as cursor:
-                # In one order, so that no two queries wait for each other.
+                # Always in one order, so that two queries cannot deadlock.
                 in_order = sorted(parts, key=lambda part: part.table.target.place)
                 opened = [(p, p.table.opened(cursor, p.query, number)) for p in in_order]
                 self._bring(cursor, [(p, clears) for p, clears in opened if clears is not None])
@@ -126,7 +130,7 @@ class PostgresTables:
             raise
 
     def _bring(self, cursor: Any, opened: Sequence[tuple[_Part, bool]]) -> None:
-        """Write what is staged; at once, where it is nothing but appended."""
+        """Write the staged rows. Rows of a single table without a key are appended directly."""
         if len(opened) == 1 and opened[0][0].is_appended(cursor):
             return
         changes = [part.changes(cursor, n, clears) for n, (part, clears) in enumerate(opened)]
@@ -141,33 +145,37 @@ class _Part:
     kept: DataFrame
     query: str
     texts: list[bytes] | None = None
-    """The rows as ``COPY`` reads them; None where they are many, and tasks copy their own into a
-    table that is not logged.
-    """
+    """The rows as ``COPY`` reads them. None for many rows: tasks copy them into an unlogged
+    table."""
     _rows: dict[int, int] = field(default_factory=dict)
-    """How many rows each task has copied."""
+    """The number of rows that each task has copied."""
 
     @property
     def _staging(self) -> str:
+        """The SQL name of the staging table that tasks fill."""
         return self.table.target.staging(self.query)
 
     def copy_by_tasks(self) -> None:
-        """Copy rows from where they are, if they are many."""
+        """Let the tasks copy their rows into a staging table, if the rows are many."""
         if self.texts is None:
             with self.table.keeper.line.transaction() as cursor:
                 self.table.target.stage(cursor, self._staging)
             self._rows = self.table.copied_by_task(self.kept, self._staging)
 
     def is_appended(self, cursor: Any) -> bool:
-        """Append few rows; False, and nothing is done, where that is not all."""
+        """Append few rows of a table without a key and return True; else do nothing and return
+        False.
+        """
         if self.table.target.layout.keys or self.texts is None:
             return False
         copy(cursor, self.table.target.called, self.kept.columns, self.texts)
         return True
 
     def changes(self, cursor: Any, number: int, clears: bool) -> Changes | None:
-        """The rows, staged; ``number``: the table's in the transaction. None where nothing is to
-        be done.
+        """Return the staged rows; None if there is nothing to do.
+
+        ``number``: the table's number in the transaction. Raises ``OSError`` if staged rows were
+        lost.
         """
         target = self.table.target
         if self.texts is not None:
@@ -182,7 +190,7 @@ class _Part:
         return Changes(target, self._staging, tasks, clears)
 
     def drop(self, cursor: Any) -> None:
-        """Drop what tasks have filled."""
+        """Drop the staging table that tasks have filled, if any."""
         if self.texts is None:
             self.table.target.drop(cursor, self._staging)
 
@@ -195,28 +203,28 @@ class PostgresTable:
     target: Target
     schema: StructType
     taken: bool = field(default=False, init=False)
-    """Whether this run of the query has written a micro-batch."""
+    """True once this start of the query has written a micro-batch."""
 
     def outgoing(self, batch: DataFrame) -> DataFrame:
-        """A micro-batch's rows as they leave the JVM."""
+        """Return a micro-batch's rows in the form in which they leave the JVM."""
         own = []
         if self.target.layout.keys:
             own = [(F.col(CHANGE) == DELETE).alias(DELETED), F.col(POSITION)]
         return batch.select(*outgoing(self.schema), *own)
 
     def texts(self, kept: DataFrame) -> list[bytes] | None:
-        """The rows as ``COPY`` reads them; None where they are many."""
+        """Return the rows as ``COPY`` reads them; None if they are many."""
         rows = self._collected(kept, partial(_offered, self, ROWS_MAX), _OFFERED)
         texts = [row["text"] for row in rows]
         return None if None in texts else [bytes(text) for text in texts]
 
     def copied_by_task(self, kept: DataFrame, staging: str) -> dict[int, int]:
-        """Copy rows from where they are: how many each task has copied."""
+        """Let each task copy its rows into ``staging``; return the number of rows by task."""
         rows = self._collected(kept, partial(_copied, self, staging, kept.columns), _COPIED)
         return {row["task"]: row["rows"] for row in rows}
 
     def _collected(self, kept: DataFrame, task: Any, columns: pa.Schema) -> list[Row]:
-        """What tasks say; the first one's failure is raised."""
+        """Run ``task`` on the rows and return the results; raise the first task's failure."""
         rows = kept.mapInArrow(task, spark_schema(columns)).collect()
         for row in rows:
             if row["kind"] is not None:
@@ -224,14 +232,18 @@ class PostgresTable:
         return rows
 
     def _failure(self, kind: str, problem: str, remedy: str) -> Exception:
-        """What has failed in a task."""
+        """Return the exception for a task's failure."""
         if kind == _AGAIN:
             return OSError(problem)
         own: type[DovetailError] = getattr(errors, kind)
         return own(self.keeper.title, problem, remedy)
 
     def opened(self, cursor: Any, query: str, number: int) -> bool | None:
-        """Whether the rows of before are to go; None where the table has the micro-batch."""
+        """Lock the table for a micro-batch; return whether its former rows are to be deleted.
+
+        None if the table has the micro-batch already. Raises ``TargetError`` if table and
+        checkpoint are not of the same time, or another query has taken the table.
+        """
         self.target.lock(cursor, query)
         last = self.target.batches(cursor).get(query)
         if last == number:
@@ -253,7 +265,7 @@ class PostgresTable:
         return False
 
     def refuse_reference(self, cursor: Any, other: PostgresTable) -> None:
-        """Raise ``TargetError`` for a foreign key to or from a table of another user's."""
+        """Raise ``TargetError`` for a foreign key to or from another user's table."""
         between = foreign_key(cursor, self.target, other.target)
         if between is not None:
             name, child, parent = between
@@ -265,7 +277,10 @@ class PostgresTable:
             )
 
     def text(self, rows: pa.Table, task: int | None = None) -> bytes:
-        """Rows as ``COPY`` reads them. Raises ``DataError`` for values that PostgreSQL lacks."""
+        """Return rows as ``COPY`` reads them, with the task's id if given.
+
+        Raises ``DataError`` for values that PostgreSQL lacks.
+        """
         target = self.target
         refuse_values(self.keeper.title, rows, target.columns, target.layout.keys)
         if task is not None:
@@ -276,7 +291,9 @@ class PostgresTable:
 def _offered(
     table: PostgresTable, rows_max: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """One task: its rows as ``COPY`` reads them; a null where they are many."""
+    """Yield one task's rows as ``COPY`` reads them; a null if they are many, nothing if there are
+    none.
+    """
     texts: list[bytes] | None = []
     count = size = 0
     failure: Exception | None = None
@@ -297,12 +314,12 @@ def _offered(
 def _copied(
     table: PostgresTable, staging: str, columns: Sequence[str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """One task: copies its rows, and says how many they are."""
+    """Copy one task's rows into ``staging``; yield its id and the number of rows."""
     rows = (batch for batch in batches if batch.num_rows)
     first = next(rows, None)
     if first is None:
         return
-    # No other has it, of whichever query that still runs or attempt at this task.
+    # Unique among all tasks, including former attempts and killed queries that still run.
     task, count = secrets.randbits(62), 0
 
     def texts() -> Iterator[bytes]:
@@ -321,7 +338,10 @@ def _copied(
 
 
 def _said(columns: pa.Schema, failure: Exception | None, **values: Any) -> pa.RecordBatch:
-    """What a task says. (What is raised in one, Spark would try again, however often it fails.)"""
+    """Return the result of a task, also of one that failed.
+
+    Spark would run a task again after an exception, even one that fails each time.
+    """
     kind = problem = remedy = None
     if isinstance(failure, DovetailError):
         kind, problem, remedy = type(failure).__name__, failure.problem, failure.remedy

@@ -1,9 +1,9 @@
-"""Spark's columns in PostgreSQL: which types they have there, which columns of a table take them,
-and rows as the text that ``COPY`` reads.
+"""Spark's columns in PostgreSQL: their types there, the columns that can store them, and rows as
+the text that ``COPY`` reads.
 
-What PostgreSQL has no type for, structs, maps, variants and arrays of those or of arrays, is JSON
-(``jsonb``), made in the JVM before the rows leave it. Text is CSV: Arrow writes it, quotes every
-text and leaves nulls empty, which is how ``COPY`` tells the two apart.
+PostgreSQL has no type for structs, maps, variants, and arrays of those or of arrays. They are JSON
+(``jsonb``), made in the JVM before the rows leave it. The text is CSV, written by Arrow: it quotes
+every text and leaves nulls empty, and so ``COPY`` tells the two apart.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from dovetail.lookup.postgres_types import StoreColumn, digits_of, fits
 
 JSON = "jsonb"
 NAME_BYTES_MAX = 63
-"""PostgreSQL cuts longer names."""
+"""The longest name of a column, in bytes. PostgreSQL cuts longer names."""
 
 _TYPES = {
     "byte": "smallint",
@@ -64,7 +64,7 @@ _WIDER = {
     "text": ("character varying", "uuid"),
     JSON: ("json",),
 }
-"""Other types that have each of these values as it is, or refuse it."""
+"""By type: other types that store each of its values unchanged, or refuse it."""
 _DIGITS = {"smallint": 5, "integer": 10, "bigint": 19}
 _JSON_OPTIONS = {
     "ignoreNullFields": "false",
@@ -75,14 +75,15 @@ _JSON_OPTIONS = {
 _HEX = np.frombuffer("".join(f"{n:02x}" for n in range(256)).encode(), np.uint8).reshape(256, 2)
 _NUL_IN_JSON = r"(?:^|[^\\])(?:\\\\)*\\u0000"
 _ENCODING = "utf-8"
-"""A database's that has less refuses the rest by itself."""
+"""The encoding of texts. A database with a smaller one refuses the rest by itself."""
 _SHOWN_MAX = 60
 
 
 def types_of(title: str, schema: StructType, keys: Sequence[str]) -> dict[str, str]:
-    """The types that a table of these columns has in PostgreSQL, by name.
+    """Return the PostgreSQL types of these columns, by name.
 
-    Raises ``PlanError`` for what it cannot hold, and for keys that are no plain values.
+    Raises ``PlanError`` for columns that PostgreSQL cannot store, and for keys that are no plain
+    values.
     """
     types = {}
     for column in schema:
@@ -98,7 +99,9 @@ def types_of(title: str, schema: StructType, keys: Sequence[str]) -> dict[str, s
 
 
 def differences(present: Mapping[str, StoreColumn], wanted: Mapping[str, str]) -> list[str]:
-    """In which columns a table is not one of these types."""
+    """Return the differences of a table's columns from the wanted ones, as texts; empty if it
+    fits.
+    """
     return [
         *(f"{name} is missing" for name in wanted if name not in present),
         *(f"{name} is not among the query's" for name in present if name not in wanted),
@@ -111,7 +114,7 @@ def differences(present: Mapping[str, StoreColumn], wanted: Mapping[str, str]) -
 
 
 def outgoing(schema: StructType) -> list[Column]:
-    """The columns as they leave the JVM."""
+    """Return the columns in the form in which they leave the JVM: some as JSON."""
     return [
         F.to_json(quoted(f.name), _JSON_OPTIONS).alias(f.name)
         if _type(f.dataType) == JSON
@@ -126,7 +129,7 @@ def refuse_values(
     columns: Mapping[str, StoreColumn],
     keys: Sequence[str],
 ) -> None:
-    """``DataError`` for a value that its column does not have."""
+    """Raise ``DataError`` for the first value that its column cannot store."""
     for name, column in columns.items():
         values = rows[name].combine_chunks()
         there = values.is_valid().to_numpy(zero_copy_only=False)
@@ -146,7 +149,7 @@ def refuse_values(
 
 
 def csv_of(rows: pa.Table) -> bytes:
-    r"""The rows as ``COPY … (FORMAT csv)`` reads them, times without a zone in UTC.
+    r"""Return the rows as ``COPY … (FORMAT csv)`` reads them, times without a zone in UTC.
 
     >>> rows = pa.table({"a": ["x, 'y'", None, ""], "b": [b"\x00\xff", None, b""]})
     >>> print(csv_of(rows).decode())
@@ -167,7 +170,7 @@ def csv_of(rows: pa.Table) -> bytes:
 
 
 def _type(type_: DataType) -> str | None:
-    """PostgreSQL's type for one of Spark's, None where it has none."""
+    """Return PostgreSQL's type for one of Spark's; None if it has none."""
     if isinstance(type_, DecimalType):
         return f"numeric({type_.precision},{type_.scale})"
     if isinstance(type_, StringType):
@@ -178,6 +181,7 @@ def _type(type_: DataType) -> str | None:
 
 
 def _nested(type_: DataType) -> str | None:
+    """Return PostgreSQL's type for an array, map, struct or variant; None if it has none."""
     if isinstance(type_, ArrayType):
         element = _type(type_.elementType)
         plain = element is not None and element != JSON and not element.endswith("[]")
@@ -189,7 +193,7 @@ def _nested(type_: DataType) -> str | None:
 
 
 def _takes(column: StoreColumn, wanted: str) -> bool:
-    """Whether a column has each value of a type as it is, or refuses it."""
+    """Say whether a column stores each value of a type unchanged, or refuses it."""
     if column.sql.startswith("numeric"):
         return _takes_numeric(column, wanted)
     if column.type == "enum":
@@ -198,6 +202,7 @@ def _takes(column: StoreColumn, wanted: str) -> bool:
 
 
 def _takes_numeric(column: StoreColumn, wanted: str) -> bool:
+    """Say whether a numeric column stores each number of a type unchanged."""
     if wanted in _DIGITS:
         precision, scale = _DIGITS[wanted], 0
     elif wanted.startswith("numeric") and wanted.endswith("[]") == column.sql.endswith("[]"):
@@ -212,7 +217,7 @@ def _takes_numeric(column: StoreColumn, wanted: str) -> bool:
 
 
 def _fine(column: StoreColumn, values: pa.Array) -> Any:
-    """Which of some values, none of them null, a column has: bool[n]."""
+    """Return whether the column can store each of the values, none of them null: bool[n]."""
     if column.type in ("json", "jsonb"):
         return ~pc.match_substring_regex(values, _NUL_IN_JSON).to_numpy(zero_copy_only=False)
     if not pa.types.is_list(values.type):
@@ -228,7 +233,7 @@ def _fine(column: StoreColumn, values: pa.Array) -> Any:
 
 
 def _csv_column(column: pa.Array) -> pa.Array:
-    """A column of types that are written as PostgreSQL reads them."""
+    """Return a column of the same length in types that Arrow writes as PostgreSQL reads them."""
     type_ = column.type
     if pa.types.is_list(type_):
         return _arrays(column)
@@ -244,7 +249,7 @@ def _csv_column(column: pa.Array) -> pa.Array:
 
 
 def _with_infinity(column: pa.Array, number: pa.Array, last: int, first: int) -> pa.Array:
-    """Times, as text where some are what stands for infinity (``io.infinity``)."""
+    """Return times; as text if some of them stand for infinity (``io.infinity``)."""
     ends = [pc.equal(number, pa.scalar(end, number.type)) for end in (last, first)]
     if not any(pc.any(end).as_py() for end in ends):
         return column
@@ -255,7 +260,7 @@ def _with_infinity(column: pa.Array, number: pa.Array, last: int, first: int) ->
 
 
 def _arrays(column: pa.Array) -> pa.Array:
-    """Lists as PostgreSQL's array constants."""
+    """Return lists as PostgreSQL's array constants, such as ``{"a",NULL}``."""
     flat = column.flatten()
     texts = _csv_column(flat).cast(pa.string())
     for sign in ("\\", '"'):
@@ -269,7 +274,7 @@ def _arrays(column: pa.Array) -> pa.Array:
 
 
 def _hex(column: pa.Array) -> pa.Array:
-    """Bytes as PostgreSQL writes them."""
+    r"""Return bytes as PostgreSQL writes them: ``\x`` and hexadecimal digits."""
     filled = pc.fill_null(column, b"").cast(pa.large_binary())
     _, ends, data = filled.buffers()
     offsets = np.frombuffer(ends, np.int64)[filled.offset : filled.offset + len(filled) + 1]
@@ -283,12 +288,14 @@ def _hex(column: pa.Array) -> pa.Array:
 
 
 def _shown_type(column: StoreColumn) -> str:
+    """Return a column's type for an error."""
     if column.sql == "numeric" and column.modifier >= 0:
         return f"numeric({','.join(map(str, digits_of(column)))})"
     return column.sql
 
 
 def _shown(value: pa.Scalar) -> str:
+    """Return a value for an error, shortened; values that Python lacks are described."""
     try:
         text = repr(value.as_py())
     except (OverflowError, ValueError):
@@ -297,5 +304,6 @@ def _shown(value: pa.Scalar) -> str:
 
 
 def _refuse(title: str, column: StructField, problem: str, remedy: str) -> NoReturn:
+    """Raise ``PlanError`` for a column that cannot be written."""
     shown = f"column {column.name!r} of type {column.dataType.simpleString()}"
     raise PlanError(title, f"{shown} cannot be written, {problem}", remedy)

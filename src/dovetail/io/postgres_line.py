@@ -1,4 +1,4 @@
-"""Transactions of a sink in PostgreSQL, and what their failures say."""
+"""Transactions of a sink in PostgreSQL, and the errors of their failures."""
 
 from __future__ import annotations
 
@@ -22,23 +22,26 @@ CONNECTING_MAX_S = 10.0
 
 @dataclass(frozen=True)
 class Line:
-    """The way to a server. ``title``: what errors call the sink; ``timeout_s``: for a transaction.
+    """The connection to a server.
 
-    Nothing is kept between transactions, so nothing of them stays in a session that others may
-    share through a pooler, and a connection that was lost meanwhile is no failure.
+    Each transaction has a connection of its own. So no state stays in a session that others may
+    share through a pooler. A connection that breaks between transactions is no failure.
     """
 
     title: str
+    """The sink's name in errors."""
     dsn: str = field(repr=False)
     timeout_s: float
+    """The time limit of a transaction, in seconds."""
     titles: Mapping[str, str] = field(default_factory=dict)
-    """What errors call the sinks of several tables, by the tables' names."""
+    """The names in errors of the sinks of several tables, by the tables' names."""
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        """A transaction on a connection of its own: its cursor. What fails in it is an ``OSError``
-        where trying again may help, or else a ``TargetError``; neither has psycopg's error in its
-        chain, which may show what the DSN says.
+        """Open a transaction on a connection of its own and yield its cursor.
+
+        A failure becomes an ``OSError`` if a retry may help, else a ``TargetError``. Psycopg's
+        error is not in the chain, because it may show what the DSN says.
         """
         psycopg = psycopg_for(self.title)
         try:
@@ -58,16 +61,19 @@ class Line:
 
     @contextmanager
     def _connection(self, psycopg: Any) -> Iterator[Any]:
+        """Open a connection for one transaction, and close it at the end of the block."""
         connection = connected(self.dsn, min(self.timeout_s, CONNECTING_MAX_S), "dovetail sink")
         try:
-            # What others commit while a lock is waited for is seen.
+            # So that commits of others, made while this one waits for a lock, are visible.
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             yield connection
         finally:
             connection.close()
 
     def _settings(self) -> str:
-        """How values are written; and what is committed is on disk, whatever the role says."""
+        """Return the statements that fix the text form of values, and let a commit wait for the
+        disk.
+        """
         return (
             "SET LOCAL TimeZone = 'UTC'; SET LOCAL DateStyle = 'ISO'; "
             "SET LOCAL client_encoding = 'UTF8'; "
@@ -77,6 +83,7 @@ class Line:
         )
 
     def _failure(self, psycopg: Any, error: Any) -> Exception:
+        """Return the exception for psycopg's error."""
         line = first_line(error)
         if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
             return OSError(without_parameters(self.dsn, line))

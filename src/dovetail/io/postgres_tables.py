@@ -1,7 +1,7 @@
-"""A PostgreSQL table that a query writes, and which micro-batches it has: the SQL of it.
+"""A PostgreSQL table that a query writes, and the micro-batches that it has, in SQL.
 
 ``dovetail_queries``, in the table's schema, has a row for each table and query with the number of
-the last micro-batch, written in the transaction of the micro-batch's rows.
+the last micro-batch. It is written in the transaction of the micro-batch's rows.
 """
 # ruff: noqa: S608 -- names are quoted, values are parameters
 
@@ -19,14 +19,15 @@ from dovetail.lookup.postgres_types import COLUMNS, StoreColumn
 
 QUERIES = "dovetail_queries"
 TASK = ORDER
-"""Which task has copied a row into a staging table, under a name that no column of a user's has."""
+"""The column of a staging table with the task that copied a row. No column of a user has this
+name."""
 NULLS_NOT_DISTINCT_SINCE = 150_000
 
 _PLACE = """
 SELECT nspname::text, relname::text, relkind, relpersistence FROM pg_class c
 JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = to_regclass(%s)
 """
-# Those by which ON CONFLICT goes: without expressions and conditions, checked at once.
+# Unique indexes that ON CONFLICT can use: no expressions or conditions, checked immediately.
 _UNIQUE = """
 SELECT ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = indrelid
   AND attnum = ANY(indkey[0:indnkeyatts - 1])),
@@ -34,7 +35,7 @@ SELECT ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = indrelid
 FROM pg_index i WHERE indrelid = %s::regclass AND indisunique AND indisvalid AND indimmediate
   AND indpred IS NULL AND indexprs IS NULL
 """
-# Those that refuse a row at once, with the columns that their expressions and conditions read.
+# Indexes that refuse a row immediately, with all columns that they read.
 _REFUSING = """
 SELECT indexrelid::regclass::text, ARRAY(SELECT attname::text FROM pg_attribute
   WHERE attrelid = indrelid AND (attnum = ANY(indkey[0:indnkeyatts - 1]) OR EXISTS (
@@ -42,7 +43,7 @@ SELECT indexrelid::regclass::text, ARRAY(SELECT attname::text FROM pg_attribute
     AND d.refclassid = 'pg_class'::regclass AND d.refobjid = indrelid AND d.refobjsubid = attnum)))
 FROM pg_index WHERE indrelid = %s::regclass AND (indisunique OR indisexclusion) AND indimmediate
 """
-# Columns that take a null, which no unique index and no foreign key goes by as by a value.
+# Nullable columns in which a null conflicts with no index and no foreign key.
 _NULLABLE = """
 SELECT attname::text FROM pg_attribute WHERE attrelid = %s::regclass AND NOT attnotnull
 AND NOT EXISTS (SELECT FROM pg_index i WHERE indrelid = attrelid AND attnum = ANY(indkey)
@@ -50,7 +51,7 @@ AND NOT EXISTS (SELECT FROM pg_index i WHERE indrelid = attrelid AND attnum = AN
 AND NOT EXISTS (SELECT FROM pg_constraint WHERE contype = 'f' AND confrelid = attrelid
   AND attnum = ANY(confkey))
 """
-# Foreign keys that do more than refuse; the columns that they refer to.
+# Foreign keys to this table that do more than refuse, with the columns that they refer to.
 _ACTING = """
 SELECT conname::text, conrelid::regclass::text, confdeltype <> 'a',
   ARRAY(SELECT attname::text FROM pg_attribute
@@ -71,14 +72,16 @@ WHERE attrelid = %s::regclass AND NOT collisdeterministic
 
 @dataclass(frozen=True)
 class Layout:
-    """What a query writes: columns with their types in PostgreSQL; ``keys``, empty for what is
-    appended; ``nulls``: keys may have nulls in them.
-    """
+    """The shape of the table that a query writes."""
 
     title: str
+    """The sink's name in errors."""
     types: Mapping[str, str]
+    """The columns' types in PostgreSQL, by name."""
     keys: Sequence[str]
+    """The key columns; empty if the table is appended to."""
     nulls: bool
+    """True if keys may have nulls in them."""
 
 
 @dataclass(frozen=True)
@@ -101,24 +104,26 @@ class Target:
         return f"{quoted(self.schema)}.{quoted(self.name)}"
 
     def lock(self, cursor: Any, query: str) -> None:
-        """Until the end of the transaction no other that writes the same is at work: of a table any
-        query's, of what is appended this query's.
+        """Lock out other writers until the end of the transaction.
+
+        For a table with a key this means any query; for an appended table, only another start of
+        this query.
         """
         own = f"dovetail {self.called}{'' if self.layout.keys else f' {query}'}"
         cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [own])
 
     def batches(self, cursor: Any) -> dict[str, int]:
-        """The last micro-batch of each query that writes the table."""
+        """Return the last micro-batch of each query that writes the table, by the query's id."""
         asked = f"SELECT query_id, batch_id FROM {_queries(self.schema)} WHERE table_name = %s"
         return dict(cursor.execute(asked, [self.name]).fetchall())
 
     def take(self, cursor: Any, query: str) -> None:
-        """From now on the table is this query's."""
+        """Make this query the table's only owner."""
         others = f"DELETE FROM {_queries(self.schema)} WHERE table_name = %s AND query_id <> %s"
         cursor.execute(others, [self.name, query])
 
     def record(self, cursor: Any, query: str, batch: int) -> None:
-        """The table has this micro-batch."""
+        """Record that the table has this micro-batch."""
         cursor.execute(
             f"INSERT INTO {_queries(self.schema)} (table_name, query_id, batch_id) "
             "VALUES (%s, %s, %s) "
@@ -127,25 +132,28 @@ class Target:
         )
 
     def is_empty(self, cursor: Any) -> bool:
-        """Whether the table has no rows."""
+        """Say whether the table has no rows."""
         return not cursor.execute(f"SELECT 1 FROM {self.called} LIMIT 1").fetchall()
 
     def staging(self, query: str) -> str:
-        """A table that several tasks fill, in SQL."""
+        """Return the name, in SQL, of the staging table that the query's tasks fill."""
         own = blake2b(f"{self.name} {query}".encode(), digest_size=8).hexdigest()
         return f"{quoted(self.schema)}.dovetail_changes_{own}"
 
     def stage(self, cursor: Any, staging: str) -> None:
-        """Make the table that several tasks fill, in place of one of an attempt before."""
+        """Create the staging table that tasks fill, in place of one that a former attempt has
+        left.
+        """
         self.drop(cursor, staging)
         self._stage(cursor, f"UNLOGGED TABLE {staging}")
 
     def stage_here(self, cursor: Any, number: int) -> str:
-        """A table of the transaction's own, by its number there, in SQL."""
+        """Create a staging table for this transaction alone; return its name in SQL."""
         self._stage(cursor, f"TEMPORARY TABLE dovetail_changes_{number} ON COMMIT DROP")
         return f"pg_temp.dovetail_changes_{number}"
 
     def _stage(self, cursor: Any, table: str) -> None:
+        """Create a staging table with the table's columns and those that order and mark changes."""
         own = {TASK: "bigint"}
         if self.layout.keys:
             own |= {DELETED: "boolean", POSITION: "bigint"}
@@ -156,18 +164,19 @@ class Target:
         )
 
     def drop(self, cursor: Any, staging: str) -> None:
-        """Drop a table that tasks have filled."""
+        """Drop a staging table."""
         cursor.execute(f"DROP TABLE IF EXISTS {staging}")
 
     def count(self, cursor: Any, staging: str, tasks: Sequence[int]) -> int:
-        """How many rows of these tasks there are."""
+        """Return the number of rows that these tasks have staged."""
         asked = f"SELECT count(*) FROM {staging} WHERE {_of(tasks)}"
         return int(cursor.execute(asked).fetchone()[0])
 
     def moves(self, cursor: Any) -> Moves | None:
-        """How values that are unique beside the key move from row to row; None where none are.
+        """Return the way in which values that are unique beside the key move between rows; None if
+        there are none.
 
-        Raises ``TargetError`` where they cannot.
+        Raises ``TargetError`` if they cannot move within a micro-batch.
         """
         refusing = [
             (index, {*columns} - {*self.layout.keys})
@@ -199,7 +208,9 @@ class Target:
         return Moves(sorted(moving), sorted(moving & nullable))
 
     def same(self, nulls: Sequence[bool]) -> str:
-        """That a row has the key of a change."""
+        """Return the SQL condition that row ``t`` has the key of change ``c``; ``nulls``: which key
+        columns are null.
+        """
         return " AND ".join(
             f"t.{key} IS NULL AND c.{key} IS NULL" if null else f"t.{key} = c.{key}"
             for key, null in zip(map(quoted, self.layout.keys), nulls, strict=True)
@@ -208,16 +219,18 @@ class Target:
 
 @dataclass(frozen=True)
 class Moves:
-    """How unique values move from row to row within a micro-batch."""
+    """The way in which unique values move from row to row within a micro-batch."""
 
     columns: Sequence[str]
-    """The columns that have them. Rows in which one changes are deleted and inserted."""
+    """The columns with such values. Rows in which one changes are deleted and inserted."""
     nulled: Sequence[str]
-    """Columns that are set to null first, so that such rows can be updated instead."""
+    """The columns that are set to null first, so that such rows can be updated instead."""
 
     @property
     def changed(self) -> str:
-        """That a change moves a value. Not every type has an equality, so it goes by texts."""
+        """The SQL condition that a change moves a value. It compares texts, for not every type has
+        an equality.
+        """
         return " OR ".join(
             f"t.{column}::text IS DISTINCT FROM c.{column}::text"
             for column in map(quoted, self.columns)
@@ -226,18 +239,20 @@ class Moves:
 
 @dataclass(frozen=True)
 class Changes:
-    """A micro-batch's changes of a table that are staged."""
+    """A micro-batch's staged changes of a table."""
 
     target: Target
     staging: str
     tasks: Sequence[int] | None
-    """The tasks whose rows count; None: all rows do."""
+    """The tasks whose rows count; None if all rows count."""
     clears: bool
-    """The rows that the table has go before."""
+    """True if the table's former rows are deleted first."""
 
     def parts(self, cursor: Any, number: int, moves: Moves | None) -> list[str]:
-        """Statements, each named, that bring the table to the state after the last change of each
-        key; what is appended, after all of them. What leaves, leaves before anything comes.
+        """Return the named statements that bring the table to the state after the last change of
+        each key.
+
+        A table without a key gets all rows appended. Rows leave before any come.
         """
         target, columns = self.target, _listed(self.target.columns)
         into = f"INSERT INTO {target.called} ({columns}) SELECT {columns} FROM"
@@ -250,7 +265,7 @@ class Changes:
         keys = target.layout.keys
         values = [quoted(name) for name in target.columns if name not in keys]
         assigned = ", ".join(f"{value} = excluded.{value}" for value in values)
-        # Reading what is gone makes PostgreSQL delete it first.
+        # Reading the results of the deletes makes PostgreSQL delete first.
         first = "".join(
             f" AND (SELECT count(*) FROM gone_{number}_{place}) >= 0" for place in range(len(gone))
         )
@@ -261,8 +276,9 @@ class Changes:
         return [*gone, f"came_{number} AS ({came})"]
 
     def _leaving(self, cursor: Any, moves: Moves | None) -> list[str]:
+        """Return the conditions of rows to delete, one for each pattern of nulls in keys."""
         if self.clears:
-            # Unlike a TRUNCATE: the rows stay for who reads meanwhile.
+            # Not a TRUNCATE, so that concurrent readers still see the rows.
             return [""]
         leaving, keys = f"c.{DELETED}", f"WHERE {DELETED}"
         if moves is not None and not moves.nulled:
@@ -273,7 +289,7 @@ class Changes:
         ]
 
     def vacate(self, cursor: Any, moves: Moves) -> None:
-        """Set values that move to null."""
+        """Set the values that move to null."""
         assigned = ", ".join(f"{column} = NULL" for column in map(quoted, moves.nulled))
         for nulls in self._nulls(cursor, ""):
             cursor.execute(
@@ -283,14 +299,15 @@ class Changes:
 
     @property
     def _where(self) -> str:
+        """The SQL condition for rows that count; empty if all do."""
         return "" if self.tasks is None else f"WHERE {_of(self.tasks)}"
 
     @property
     def _last(self) -> str:
-        """The last change of each key, as ``c``."""
+        """The last change of each key, in SQL, as ``c``."""
         columns = self.target.columns
         texts = {name for name, c in columns.items() if c.type in ("text", "varchar")}
-        # In the order of the bytes, which is faster than a language's.
+        # Bytewise order, which is faster than a language's.
         order = ", ".join(
             quoted(key) + (' COLLATE "C"' if key in texts else "")
             for key in self.target.layout.keys
@@ -301,8 +318,10 @@ class Changes:
         )
 
     def _nulls(self, cursor: Any, where: str) -> list[tuple[bool, ...]]:
-        """In which columns keys have nulls. An index finds a null, and what equals a value, but
-        not what is the one or the other.
+        """Return the patterns of nulls in the staged keys.
+
+        Each gets a statement of its own: an index finds a null or an equal value, but not either of
+        the two.
         """
         null = ", ".join(f"{quoted(key)} IS NULL" for key in self.target.layout.keys)
         return list(
@@ -311,11 +330,11 @@ class Changes:
 
 
 def apply(cursor: Any, changes: Sequence[Changes]) -> None:
-    """Bring tables to the state after the changes that are staged.
+    """Bring tables to the state after the staged changes.
 
-    It is one statement, at whose end foreign keys are checked. So tables may refer to each other
-    and to themselves in any way. Unique indexes are checked row by row: where one of them refuses
-    a row, the statement is repeated such that values leave their rows before they come to others.
+    It is one statement, and foreign keys are checked at its end. So tables may refer to each other
+    and to themselves in any way. Unique indexes are checked row by row. If one refuses a row, the
+    statement is repeated in a form in which values leave their rows before they come to others.
     """
     for one in changes:
         if one.tasks is not None:
@@ -324,6 +343,9 @@ def apply(cursor: Any, changes: Sequence[Changes]) -> None:
 
 
 def _tried(cursor: Any, changes: Sequence[Changes], moves: Mapping[int, Moves]) -> None:
+    """Apply the changes in a savepoint; after a unique violation repeat them with values moved
+    first.
+    """
     import psycopg
 
     try:
@@ -337,6 +359,7 @@ def _tried(cursor: Any, changes: Sequence[Changes], moves: Mapping[int, Moves]) 
 
 
 def _apply(cursor: Any, changes: Sequence[Changes], moves: Mapping[int, Moves]) -> None:
+    """Run the one statement that applies all changes."""
     parts: list[str] = []
     for number, one in enumerate(changes):
         own = moves.get(number)
@@ -348,7 +371,9 @@ def _apply(cursor: Any, changes: Sequence[Changes], moves: Mapping[int, Moves]) 
 
 
 def _moves(cursor: Any, changes: Sequence[Changes], refused: Any) -> dict[int, Moves]:
-    """The moves of the table that refuses a row; of all, where it is a partition of one."""
+    """Return the moves of the table that refused a row, by number; of all tables if it is a
+    partition.
+    """
     place = (refused.schema_name, refused.table_name)
     tables = [number for number, one in enumerate(changes) if one.target.place == place]
     found = {
@@ -360,7 +385,11 @@ def _moves(cursor: Any, changes: Sequence[Changes], refused: Any) -> dict[int, M
 
 
 def foreign_key(cursor: Any, one: Target, other: Target) -> tuple[str, str, str] | None:
-    """A foreign key between two tables: its name, the table that has it, and the other one."""
+    """Return a foreign key between two tables: its name, its table, and the table that it refers
+    to.
+
+    None if there is none.
+    """
     both = [one.called, other.called, one.called, other.called]
     between: tuple[str, str, str] | None = cursor.execute(_BETWEEN, both).fetchone()
     return between
@@ -375,7 +404,9 @@ def copy(cursor: Any, place: str, columns: Sequence[str], texts: Iterable[bytes]
 
 
 def found(cursor: Any, layout: Layout, table: str) -> Target | None:
-    """The table, if it is there. Raises ``TargetError`` where it does not fit the query."""
+    """Return the table, None if it is missing; raise ``TargetError`` if it does not fit the
+    query.
+    """
     called = ".".join(map(quoted, table.split(".")))
     place = cursor.execute(_PLACE, [called]).fetchone()
     if place is None:
@@ -396,7 +427,9 @@ def found(cursor: Any, layout: Layout, table: str) -> Target | None:
 
 
 def made(cursor: Any, layout: Layout, table: str) -> Target:
-    """The table, made with the query's key."""
+    """Create the table with the query's key; raise ``TargetError`` for nullable keys before
+    PostgreSQL 15.
+    """
     columns = [f"{quoted(name)} {type_}" for name, type_ in layout.types.items()]
     if layout.keys and layout.nulls:
         if cursor.connection.info.server_version < NULLS_NOT_DISTINCT_SINCE:
@@ -416,7 +449,7 @@ def made(cursor: Any, layout: Layout, table: str) -> Target:
 
 
 def make_queries(cursor: Any, schema: str) -> None:
-    """Make ``dovetail_queries``, if it is not there."""
+    """Create ``dovetail_queries`` if it is missing."""
     cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended('dovetail_queries', 0))")
     called = f"{quoted(schema)}.{QUERIES}"
     if cursor.execute("SELECT to_regclass(%s)", [called]).fetchone()[0] is None:
@@ -427,13 +460,14 @@ def make_queries(cursor: Any, schema: str) -> None:
 
 
 def quoted(name: str) -> str:
-    """A name in SQL."""
+    """Return a name quoted for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def _refuse_columns(
     cursor: Any, layout: Layout, called: str, columns: Mapping[str, StoreColumn]
 ) -> None:
+    """Raise ``TargetError`` if the table's columns, collations or unique indexes do not fit."""
     problems = differences(columns, layout.types)
     if problems:
         raise TargetError(
@@ -462,13 +496,15 @@ def _refuse_columns(
 
 
 def _queries(schema: str) -> str:
-    """``dovetail_queries`` in a statement with parameters."""
+    """Return the name of ``dovetail_queries`` for a statement with parameters."""
     return quoted(schema).replace("%", "%%") + f".{QUERIES}"
 
 
 def _listed(names: Any) -> str:
+    """Return names as a SQL list."""
     return ", ".join(map(quoted, names))
 
 
 def _of(tasks: Sequence[int]) -> str:
+    """Return the SQL condition for rows of these tasks."""
     return f"{TASK} = ANY ('{{{','.join(map(str, tasks))}}}'::bigint[])"

@@ -1,8 +1,8 @@
 """Records in Protobuf, alone or in a schema registry's framing, as columns of Arrow.
 
-Spark hands batches of records to a worker, where ``ptars`` makes columns of all of them at once, or
-records of columns. A field's number says what it is, so a record of another version of the message
-is read without its schema: of a registry's framing only the message's place is looked at.
+Spark hands batches of records to a worker. There ``ptars`` turns a whole batch into columns, or
+columns into records. A field is identified by its number, so a record of another version of the
+message is read without its schema. Of a registry's framing only the message's place is used.
 """
 
 from __future__ import annotations
@@ -47,16 +47,19 @@ Descriptors: TypeAlias = Annotated[
 
 @dataclass(frozen=True)
 class ProtobufFormat(Format):
-    """Messages of one type. ``files``: a serialized ``FileDescriptorSet`` with it."""
+    """Messages of one type."""
 
     files: bytes
+    """A serialized ``FileDescriptorSet`` with the message."""
     message: str
+    """The message's full name."""
     framed: bool
+    """True if messages follow a schema registry's framing."""
     registry: Registry | None
     subject: str | None
 
     def reading(self, place: Place) -> Reading:
-        """The message's fields."""
+        """Return how to read the message's fields."""
         fields = self._fields()
         decode = _in_arrow(_decoder(self.files, self.message), fields)
         value = F.col(place.part)
@@ -73,7 +76,11 @@ class ProtobufFormat(Format):
         return Reading(fields, decode(value), lambda parsed: parsed, lambda _: F.lit(said))
 
     def writing(self, place: Place, columns: StructType) -> Column:
-        """A message of the columns; a null is a field that is not set."""
+        """Return a message of the columns; a null is a field that is not set.
+
+        Raises ``PlanError`` for columns that do not fit the message, and for a framing without a
+        registry.
+        """
         own = self._fields()
         for field in columns:
             if field.name not in own.names:
@@ -100,6 +107,7 @@ class ProtobufFormat(Format):
         return F.concat(F.lit(bytes(1) + number.to_bytes(4, "big") + places), written)
 
     def _fields(self) -> StructType:
+        """Return the message's fields as Spark's columns."""
         return spark_schema(_readable(_handler(self.files, self.message).schema()))
 
 
@@ -112,15 +120,17 @@ def protobuf(
     registry: Registry | None = None,
     subject: Text | None = None,
 ) -> ProtobufFormat:
-    """Messages of Protobuf, as the format of a key or value; a message's fields are the columns.
+    """Describe messages of Protobuf, as the format of a key or value; a message's fields are
+    the columns.
 
-    ``message``: its generated class or its descriptor; or its full name, with ``descriptors``, what
-    ``protoc --include_imports --descriptor_set_out`` writes. Fields that are not set have their
+    ``message``: its generated class or its descriptor; or its full name, with ``descriptors``, the
+    output of ``protoc --include_imports --descriptor_set_out``. Fields that are not set have their
     defaults, those declared ``optional`` and messages null; enums are texts, ``uint64`` is
     ``decimal(20,0)``, ``google.protobuf.Timestamp`` a timestamp.
 
-    ``framed``: messages follow a schema registry's framing. To write so takes the ``registry``,
-    whose latest version of ``subject`` is named, by default ``<topic>-key`` or ``<topic>-value``.
+    ``framed``: messages follow a schema registry's framing. Writing it needs the ``registry``: the
+    framing names the latest version of ``subject``, by default ``<topic>-key`` or
+    ``<topic>-value``.
 
     It needs the package ``ptars``. Raises ``PlanError`` for a message that is not there.
     """
@@ -151,13 +161,15 @@ def protobuf(
 
 
 def _descriptor_of(message: Any) -> Descriptor | None:
-    """The descriptor of a message's class, or itself."""
+    """Return the descriptor of a message's class, or the descriptor itself; None for other
+    objects.
+    """
     found = message if isinstance(message, Descriptor) else getattr(message, "DESCRIPTOR", None)
     return found if isinstance(found, Descriptor) else None
 
 
 def _set_of(file: FileDescriptor) -> bytes:
-    """A file and all that it imports, each after what it imports itself."""
+    """Return a file and all its imports, serialized, each after its own imports."""
     found: dict[str, descriptor_pb2.FileDescriptorProto] = {}
 
     def add(one: FileDescriptor) -> None:
@@ -174,6 +186,9 @@ def _set_of(file: FileDescriptor) -> bytes:
 
 @cache
 def _descriptor(files: bytes, message: str) -> Descriptor:
+    """Return a message's descriptor; raise ``KeyError`` or ``TypeError`` if the files do not have
+    it.
+    """
     pool = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(files).file:
         pool.Add(file)
@@ -182,6 +197,7 @@ def _descriptor(files: bytes, message: str) -> Descriptor:
 
 @cache
 def _handler(files: bytes, message: str) -> Any:
+    """Return the converter of a message; raise ``ConfigurationError`` without ``ptars``."""
     try:
         from ptars import HandlerPool, PtarsConfig
     except ImportError as error:
@@ -200,13 +216,15 @@ def _handler(files: bytes, message: str) -> Any:
 def _in_arrow(
     function: Callable[[pa.Array], pa.Array], type_: DataType
 ) -> Callable[[Column], Column]:
-    """A function over Arrow columns as one over Spark's."""
-    udf: Any = arrow_udf  # its overloads name constants of Spark's that are none for a caller
+    """Return a function over Arrow columns as one over Spark's."""
+    udf: Any = arrow_udf  # its overloads use constants private to Spark
     made: Callable[[Column], Column] = udf(function, returnType=type_)
     return made
 
 
 def _decoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
+    """Return the function that decodes bytes to structs, in a worker."""
+
     def decoded(values: pa.Array) -> pa.Array:
         handler = _handler(files, message)
         return pa.concat_arrays(list(_columns(handler, values.cast(pa.binary()))))
@@ -215,8 +233,9 @@ def _decoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
 
 
 def _columns(handler: Any, values: pa.Array) -> Sequence[pa.Array]:
-    """The messages as structs, null where they are null or cannot be read: what holds one that
-    cannot is halved until it is found.
+    """Return the messages as structs, null where they are null or cannot be read.
+
+    A batch that fails is halved until the unreadable message is found.
     """
     try:
         batch = handler.array_to_record_batch(values)
@@ -232,6 +251,8 @@ def _columns(handler: Any, values: pa.Array) -> Sequence[pa.Array]:
 
 
 def _encoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
+    """Return the function that encodes structs to bytes, in a worker."""
+
     def encoded(rows: pa.Array) -> pa.Array:
         handler = _handler(files, message)
         batch = pa.RecordBatch.from_struct_array(rows)
@@ -243,11 +264,12 @@ def _encoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
 
 
 def _readable(schema: pa.Schema) -> pa.Schema:
-    """The schema in types that Spark has, everything nullable."""
+    """Return the schema in types that Spark has, everything nullable."""
     return pa.schema([pa.field(f.name, _nullable(f.type, _in_spark)) for f in schema])
 
 
 def _in_spark(type_: pa.DataType) -> pa.DataType:
+    """Return the signed type for an unsigned integer; other types stay."""
     if pa.types.is_uint64(type_):
         return pa.decimal128(20, 0)
     return pa.int64() if pa.types.is_uint32(type_) else type_
@@ -256,7 +278,7 @@ def _in_spark(type_: pa.DataType) -> pa.DataType:
 def _nullable(
     type_: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType] = lambda same: same
 ) -> pa.DataType:
-    """The type, in which everything may be null; ``leaf``: what becomes of plain types."""
+    """Return the type with everything in it nullable; ``leaf``: the conversion of plain types."""
     if pa.types.is_list(type_):
         return pa.list_(_nullable(type_.value_type, leaf))
     if pa.types.is_map(type_):
@@ -267,8 +289,10 @@ def _nullable(
 
 
 def _places(descriptor: Descriptor) -> list[bytes]:
-    """How a registry's framing names a message: by its place among those of its file, and the
-    places of the messages that it is in; the first message also by one zero byte, as is usual.
+    """Return the ways in which a registry's framing names a message.
+
+    It names the message's index in its file or outer message, after the indexes of its outer
+    messages. The first message of a file has a second, usual form: one zero byte.
     """
     path: list[int] = []
     one = descriptor
@@ -282,7 +306,7 @@ def _places(descriptor: Descriptor) -> list[bytes]:
 
 
 def _varint(number: int) -> bytes:
-    """A number that is not negative, zigzag-encoded."""
+    """Return a number, not negative, as a zigzag varint."""
     number <<= 1
     made = bytearray()
     while number > 0x7F:

@@ -1,8 +1,8 @@
-"""Records with a key and a value of bytes, as Kafka has them, read as rows; what becomes of those
-that cannot be read.
+"""Records with a key and a value of bytes, as Kafka has them, read as rows; and the treatment of
+unreadable ones.
 
-The columns of a frame of records are called as Spark's Kafka source calls them: ``value``, and
-where there are any ``key``, ``topic``, ``partition``, ``offset``, ``timestamp`` and ``headers``.
+The columns of a frame of records have the names of Spark's Kafka source. ``value`` is required;
+``key``, ``topic``, ``partition``, ``offset``, ``timestamp`` and ``headers`` are optional.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from dovetail.plan.nodes import Source
 from dovetail.plan.spans import Span, microseconds
 
 Malformed: TypeAlias = Literal["fail", "drop", "dead_letter"]
-"""What a record that cannot be read does: ``"fail"`` stops the query with an error that says where
-it lies and what is wrong, ``"drop"`` leaves it out and counts it, as observed metric
-``<name>.malformed``, ``"dead_letter"`` does so and keeps it for ``dead_letters()``."""
+"""The treatment of a record that cannot be read. ``"fail"`` stops the query with an error that
+names its place and the problem. ``"drop"`` leaves the record out and counts it as observed metric
+``<name>.malformed``. ``"dead_letter"`` does so and keeps the record for ``dead_letters()``."""
 
 _HEADER: Final = "headers."
 _OF_RECORD: Final = re.compile(
@@ -55,7 +55,7 @@ RecordMetadata: TypeAlias = Mapping[
         ),
     ],
 ]
-"""Columns that are made of what is beside a record's key and value, by what they are made of."""
+"""Columns made of a record's parts besides key and value: the part by column name."""
 
 TIMESTAMP_HEADER: Final = "dovetail.timestamp_us"
 _UNPLACED: Final = "_unplaced"
@@ -65,7 +65,7 @@ METADATA: Final = (DELETED, TIMESTAMP, PARTITION, OFFSET, MALFORMED, PROBLEM)
 
 @dataclass(frozen=True)
 class Records:
-    """A frame of records and how it is read."""
+    """A frame of records and the way to read it."""
 
     operator: str
     frame: DataFrame
@@ -74,7 +74,8 @@ class Records:
 
     value: Format
     keys: Sequence[str] = ()
-    """The columns of key, value and metadata that are the key; empty for all of the record's."""
+    """The columns of key, value and metadata that are the key; empty for all of the record's
+    key."""
 
     timestamp: str | Column | None = None
     """The event time in place of the records' own: a column of the rows or an expression."""
@@ -87,25 +88,27 @@ class Records:
     """The columns of ``RecordMetadata``."""
 
     max_ahead: Span | None = None
-    """The limit of event times, counted from the time of reading."""
+    """The largest distance of an event time into the future, from the time of reading; None for no
+    limit."""
 
     stream: bool = False
 
     def has(self, name: str) -> bool:
-        """Whether the records have such a column."""
+        """Say whether the records have such a column."""
         return name in self.frame.columns
 
     @property
     def ordered(self) -> bool:
-        """Whether the records say where they lie in a log."""
+        """True if the records have their place in a log: partition and offset."""
         return self.has("partition") and self.has("offset")
 
     def rows(self) -> tuple[list[str], DataFrame]:
         """Return the key's columns, and the records as rows.
 
-        A row has the columns of key, value and metadata, ``_deleted``, ``_timestamp``, ``_problem``
-        (why the record cannot be read, null where it can), where the records are ``ordered``
-        ``_partition`` and ``_offset``, and the record itself as ``_record``.
+        A row has the columns of key, value and metadata, ``_deleted`` and ``_timestamp``.
+        ``_problem`` says why the record cannot be read, null where it can. Where the records are
+        ``ordered``, a row has ``_partition`` and ``_offset``, too. The record itself is in
+        ``_record``.
         """
         frame = self._bytes("value", self.frame)
         parts: dict[Part, StructType] = {}
@@ -140,11 +143,15 @@ class Records:
         return list(self.keys or names["key"]), self._timed(self._with_deletes(rows))
 
     def text_of(self, part: Part) -> Column:
-        """The bytes of a row's key or value as text; what is not UTF-8 is replaced."""
+        """Return the bytes of a row's key or value as text; bytes that are not UTF-8 are
+        replaced.
+        """
         return F.make_valid_utf8(F.col(f"_record.{part}").cast("string"))
 
     def place(self) -> Column:
-        """Where a row's record lies, as text; empty where nothing says it."""
+        """Return the place of a row's record as text: topic, partition and offset, or the file;
+        else empty.
+        """
         if self.ordered:
             topic = F.col("_record.topic") if self.has("topic") else F.lit(self.topic or "")
             where = "topic %s, partition %d, offset %d"
@@ -155,7 +162,7 @@ class Records:
 
     @property
     def in_files(self) -> bool:
-        """Whether Spark can say from which file each record was read."""
+        """True if Spark can name the file from which each record was read."""
         try:
             self.frame.select(f"{FILE_METADATA}.file_path")
         except AnalysisException:
@@ -163,7 +170,9 @@ class Records:
         return True
 
     def _bytes(self, part: Part, frame: DataFrame) -> DataFrame:
-        """The frame with its key or value as bytes."""
+        """Return the frame with its key or value as bytes; raise ``PlanError`` for other types or
+        none.
+        """
         if part not in frame.columns:
             raise PlanError(
                 self.operator,
@@ -181,10 +190,14 @@ class Records:
         return frame.withColumn(part, F.col(part).cast("binary"))
 
     def _place(self, part: Part, *keys: str) -> Place:
+        """Return the place of a format. A record may become two rows unless it comes from a
+        file.
+        """
         splits = self.ordered or not self.in_files
         return Place(self.operator, part, self.topic, keys, splits)
 
     def _refuse_names(self, names: dict[Part, list[str]]) -> None:
+        """Raise ``PlanError`` for columns of one name, and for unknown key columns."""
         known = [*(name for of_part in names.values() for name in of_part), *self.metadata]
         refuse_duplicates(
             self.operator,
@@ -201,7 +214,9 @@ class Records:
                 )
 
     def _of_record(self, path: str) -> tuple[Column, Column | None]:
-        """What is beside a record's key and value, and why it cannot be read."""
+        """Return a column of a record's metadata, and why it cannot be read (None if it always
+        can).
+        """
         name = path.partition(".")[0]
         if not self.has(name):
             raise PlanError(
@@ -219,7 +234,7 @@ class Records:
         return value, unfit
 
     def _own_time(self) -> Column:
-        """What the timestamp header says, else the record's own timestamp."""
+        """Return the time in the timestamp header, else the record's own timestamp."""
         stamped = F.col("timestamp") if self.has("timestamp") else F.lit(None).cast("timestamp")
         if not self.has("headers"):
             return stamped
@@ -228,7 +243,7 @@ class Records:
         return F.coalesce(F.timestamp_micros(micros), stamped)
 
     def _with_deletes(self, rows: DataFrame) -> DataFrame:
-        """The rows, of which those that fulfil ``deleted`` are deletes, too."""
+        """Return the rows; those that fulfil ``deleted`` are deletes, too."""
         if self.deleted is None:
             return rows
         given = self._given("deleted=", self.deleted, rows, BooleanType)
@@ -237,11 +252,11 @@ class Records:
         return rows.drop(self.deleted) if used else rows
 
     def _timed(self, rows: DataFrame) -> DataFrame:
-        """The rows with the event time that is asked for; a row without one cannot be placed."""
+        """Return the rows with the requested event time. A row without one gets a problem."""
         time = F.col(TIMESTAMP)
         if self.timestamp is not None:
             given = self._given("timestamp=", self.timestamp, rows, TimestampType)
-            # A record without a value has none of the columns.
+            # A record without a value has no value columns, so its expression may be null.
             time = F.when(F.col(DELETED), F.coalesce(given, time)).otherwise(given)
         rows = rows.withColumn(TIMESTAMP, time)
         if isinstance(self.timestamp, str):
@@ -252,7 +267,9 @@ class Records:
     def _given(
         self, argument: str, given: str | Column, rows: DataFrame, kind: type[DataType]
     ) -> Column:
-        """What an argument means, a column of the rows or an expression over them."""
+        """Return the column that an argument names, or its expression; raise ``PlanError`` for
+        another type.
+        """
         if isinstance(given, str) and given in self.keys:
             raise PlanError(
                 self.operator,
@@ -274,10 +291,10 @@ class Records:
 
 
 def unplaced_in_time(operator: str, time: Column, max_ahead: Span | None) -> Column:
-    """Why a row has no place in time, null where it has one.
+    """Return why a row has no place in time; null where it has one.
 
-    ``max_ahead``: how far its time may be ahead of the time of reading. Spark fixes that time with
-    each micro-batch, so a micro-batch that is repeated leaves out the same rows.
+    ``max_ahead``: the largest distance of its time after the time of reading. Spark fixes that time
+    with each micro-batch, so a micro-batch that is repeated leaves out the same rows.
     """
     untimed = F.when(time.isNull(), F.lit("it has no event time"))
     if max_ahead is None:
@@ -294,7 +311,9 @@ def unplaced_in_time(operator: str, time: Column, max_ahead: Span | None) -> Col
 
 
 def _keyless(names: Sequence[str]) -> str:
-    """Why a record without a value cannot be read, of which the value is to have key columns."""
+    """Return the problem of a record without a value whose key columns would come from the
+    value.
+    """
     shown = ", ".join(names)
     return (
         f"a null value is a tombstone, and key_columns= takes {shown} from the value, so it does "
@@ -305,8 +324,9 @@ def _keyless(names: Sequence[str]) -> str:
 def readable(
     records: Records, rows: DataFrame, name: str, malformed: Malformed
 ) -> tuple[DataFrame, DataFrame | None]:
-    """The rows of records that can be read, and with ``"dead_letter"`` all rows, with the dead
-    letter of those that cannot be read as ``_unread``; ``name``: the source's.
+    """Return the rows of readable records, and with ``"dead_letter"`` all rows (else None).
+
+    Among all rows, an unreadable one has its dead letter in ``_unread``. ``name``: the source's.
     """
     time = F.coalesce(_stamped(records), TIMESTAMP)
     sent = Sent("record", records.place(), _as_sent(records), time)
@@ -314,9 +334,9 @@ def readable(
 
 
 def sound_source(source: Source, malformed: Malformed, max_ahead: Span | None) -> Source:
-    """The source of a changelog, without the rows that have no place in time.
+    """Return the source of a changelog without the rows that have no place in time.
 
-    With ``"fail"`` and no limit, packing refuses them.
+    With ``"fail"`` and no limit the source is unchanged, because packing refuses such rows.
     """
     if malformed == "fail" and max_ahead is None:
         return source
@@ -340,21 +360,24 @@ def sound_source(source: Source, malformed: Malformed, max_ahead: Span | None) -
 
 @dataclass(frozen=True)
 class Sent:
-    """What a row was made of, for what is said of it: ``called``, what it is, ``where`` it lies,
-    its ``columns`` and its ``time``; ``problem``: the column that says why it cannot be read.
-    """
+    """The origin of a row, for messages about it."""
 
     called: str
+    """A noun for it, such as "record"."""
     where: Column
+    """Its place as text; empty if unknown."""
     columns: Sequence[Column]
+    """Its columns, for a dead letter."""
     time: Column
+    """Its time."""
     problem: str = PROBLEM
+    """The name of the column that says why it cannot be read."""
 
 
 def _sound(
     operator: str, rows: DataFrame, sent: Sent, name: str, malformed: Malformed
 ) -> tuple[DataFrame, DataFrame | None]:
-    """The rows without a problem, and with ``"dead_letter"`` all rows."""
+    """Return the rows without a problem, and with ``"dead_letter"`` all rows (else None)."""
     problem, where = F.col(sent.problem), sent.where
     fits = problem.isNull()
     if malformed == "fail":
@@ -381,13 +404,15 @@ def _sound(
 
 
 def _stamped(records: Records) -> Column:
+    """Return the record's own timestamp; null if the records have none."""
     own = F.col("_record.timestamp") if records.has("timestamp") else F.lit(None)
     return own.cast("timestamp")
 
 
 def _as_sent(records: Records) -> list[Column]:
-    """A record for a dead letter: where it lies, its key and its value, as text, or where they are
-    none as ``key_base64`` and ``value_base64``.
+    """Return the columns of a record in a dead letter: its place, key and value.
+
+    Key and value are text. Bytes that are no UTF-8 are in ``key_base64`` and ``value_base64``.
     """
     columns = [
         F.col(f"_record.{name}").alias(name)

@@ -1,8 +1,8 @@
-"""Schema registries: the schemas of a subject, by their numbers.
+"""Schema registries: the schemas of a subject, by their ids.
 
-``HttpRegistry`` speaks the API of Confluent's registry, which others (Apicurio, Karapace,
-Redpanda) speak as well; ``FileRegistry`` reads a file of what that API answers to
-``GET /schemas``. They are asked when a query is built, never by its workers.
+``HttpRegistry`` speaks the API of Confluent's registry, like Apicurio, Karapace and Redpanda.
+``FileRegistry`` reads a file with the answer of that API to ``GET /schemas``. Registries are asked
+when a query is built, never by its workers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ABSENT: Final = 404
 
 @dataclass(frozen=True)
 class Registered:
-    """A version of a subject: its schema's number and text."""
+    """A version of a subject: its schema's id and text."""
 
     id: int
     version: int
@@ -40,26 +40,27 @@ class Registered:
 
 
 class Registry(ABC):
-    """Where schemas are registered: each has a number, and is a version of a subject."""
+    """A store of schemas: each has an id, and is a version of a subject."""
 
     @abstractmethod
     def versions(self, subject: str) -> Sequence[Registered]:
-        """All versions of a subject, the oldest one first; ``ConfigurationError`` where there is no
-        such subject or the registry cannot be asked.
+        """Return all versions of a subject, the oldest first.
+
+        Raises ``ConfigurationError`` for an unknown subject, or if the registry cannot be asked.
         """
 
     @abstractmethod
     def id_of(self, subject: str, schema: str, type_: SchemaType) -> int:
-        """The number of a schema of a subject, which is registered if it is not yet."""
+        """Return the id of a schema of a subject; register the schema if it is new."""
 
     def refuse(self, problem: str, remedy: str) -> ConfigurationError:
-        """What is raised where it does not answer as it should."""
+        """Return the error of a registry that does not answer as it should."""
         return ConfigurationError(f"registry {self}", problem, remedy)
 
 
 @dataclass(frozen=True)
 class FileRegistry(Registry):
-    """The schemas of a file, a list of objects with ``subject``, ``version``, ``id`` and
+    """The schemas of a file: a list of objects with ``subject``, ``version``, ``id`` and
     ``schema``.
     """
 
@@ -70,6 +71,9 @@ class FileRegistry(Registry):
 
     @cached_property
     def _schemas(self) -> list[Mapping[str, Any]]:
+        """The versions of all subjects, ordered by subject and version; ``ConfigurationError`` if
+        unreadable.
+        """
         try:
             listed = json.loads(Path(self.path).read_text("utf-8"))
             return sorted(listed, key=lambda one: (one["subject"], one["version"]))
@@ -81,14 +85,18 @@ class FileRegistry(Registry):
             ) from error
 
     def versions(self, subject: str) -> Sequence[Registered]:
-        """Those of the file."""
+        """Return the versions in the file, the oldest first; ``ConfigurationError`` for an unknown
+        subject.
+        """
         found = [one for one in self._schemas if one["subject"] == subject]
         if not found:
             raise self.refuse(f"has no subject {subject!r}", "Name another in subject=")
         return [Registered(one["id"], one["version"], one["schema"]) for one in found]
 
     def id_of(self, subject: str, schema: str, type_: SchemaType) -> int:
-        """That of the file; nothing is registered."""
+        """Return the schema's id in the file. Nothing is registered: a new schema is a
+        ``ConfigurationError``.
+        """
         for one in self.versions(subject):
             if _same(one.schema, schema):
                 return one.id
@@ -110,7 +118,7 @@ class HttpRegistry(Registry):
         return self.url
 
     def versions(self, subject: str) -> Sequence[Registered]:
-        """Deleted ones, too: records may still be theirs."""
+        """Return all versions, also deleted ones, because records may still be written by them."""
         path = f"/subjects/{quote(subject, safe='')}/versions"
         found = self._asked("GET", f"{path}?deleted=true")
         if found is None:
@@ -126,7 +134,9 @@ class HttpRegistry(Registry):
         return [Registered(one["id"], one["version"], one["schema"]) for one in read]
 
     def id_of(self, subject: str, schema: str, type_: SchemaType) -> int:
-        """It is looked up first, so that a registry may be closed to new schemas."""
+        """Return the schema's id. Look it up before registering it, so that a registry may be
+        read-only.
+        """
         path = f"/subjects/{quote(subject, safe='')}"
         body = {"schema": schema} | ({} if type_ == "AVRO" else {"schemaType": type_})
         found = self._asked("POST", path, body)
@@ -137,7 +147,10 @@ class HttpRegistry(Registry):
         return int(found["id"])
 
     def _asked(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """What it answers; None where it says that there is no such thing."""
+        """Send a request and return the decoded JSON, or None on HTTP 404.
+
+        Raises ``ConfigurationError`` for other errors, and if there is no answer.
+        """
         data = None if body is None else json.dumps(body).encode()
         headers = {"Accept": _MEDIA, **self.headers}
         if data is not None:
@@ -176,12 +189,12 @@ Auth: TypeAlias = Annotated[
 
 @validated
 def registry(address: Address, *, auth: Auth | None = None, timeout: Seconds = 30.0) -> Registry:
-    """A schema registry: one that speaks Confluent's API at a URL, or a file of its schemas, as
-    ``GET /schemas`` answers them.
+    """Connect to a schema registry: a URL with Confluent's API, or a file with its answer to ``GET
+    /schemas``.
 
-    ``auth``: user and password, or a bearer token; ``timeout``: how many seconds a request may
-    take. It is asked when a query is built, for the versions of the subjects that it reads, and
-    gives the number of a schema that is written, which it registers if it does not know it.
+    ``auth``: user and password, or a bearer token; ``timeout``: the limit of a request in seconds.
+    The registry is asked when a query is built, for the versions of the subjects that it reads. It
+    also gives the id of a schema that is written, and registers a schema that it does not know.
     """
     where = fspath(address)
     if not where.startswith(("http://", "https://")):
@@ -196,7 +209,7 @@ def registry(address: Address, *, auth: Auth | None = None, timeout: Seconds = 3
 
 
 def _same(one: str, other: str) -> bool:
-    """Whether two schemas are the same JSON."""
+    """Say whether two schemas are the same JSON, or the same text if they are no JSON."""
     try:
         return bool(json.loads(one) == json.loads(other))
     except ValueError:

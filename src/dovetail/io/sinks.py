@@ -1,4 +1,4 @@
-"""Sinks for a changelog: what ``Table.write_stream`` takes."""
+"""Sinks for a changelog, the arguments of ``Table.write_stream``."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
 
 _LIST, _BATCH = "_spark_metadata", "_batch"
+"""The folder of Spark's list of valid files, and the column of micro-batches' folders."""
 KEY = "dovetail.key"
-"""What is said of a column of the key in the files' schema."""
+"""The metadata of a key column in the files' schema."""
 _INTERVAL = "spark.sql.streaming.fileSink.log.compactInterval"
-"""Spark's list of files that count; the folders of micro-batches."""
+"""Spark's setting for the number of micro-batches between two full lists of its files."""
 
 WriteBatch: TypeAlias = Callable[[DataFrame, int], None]
 WriteBatches: TypeAlias = Callable[[Sequence[DataFrame], int], None]
@@ -45,17 +46,19 @@ OfBatches: TypeAlias = Annotated[
 
 @dataclass(frozen=True)
 class MemorySink:
-    """Appends every change to a table in memory."""
+    """A table in memory with every change."""
 
     name: str
 
     @property
     def title(self) -> str:
-        """``to_memory('name')``, as it is written."""
+        """The call as written: ``to_memory('name')``."""
         return f"to_memory({self.name!r})"
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """The configured writer. Spark's own table does not outlast a run of the query."""
+        """Return the configured writer. A query that goes on uses ``batches``, because Spark's
+        memory sink cannot go on.
+        """
         session = changes.sparkSession
         if files_of(session).has_files(f"{checkpoint}/offsets"):
             write = self.batches(session, node, checkpoint)
@@ -64,11 +67,15 @@ class MemorySink:
         return memory.option("queryName", self.name)
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """A view of all micro-batches, in this process."""
+        """Return a function that replaces the view by all micro-batches of this process so far."""
         return self.kept(session, node, {})
 
     def kept(self, session: SparkSession, node: Node, written: dict[int, pa.Table]) -> WriteBatch:
-        """A view of what is ``written``, by its micro-batch, and of what will be."""
+        """Return a function that adds a micro-batch to ``written`` and replaces the view by all of
+        it.
+
+        ``written``: the changes by micro-batch. A view without rows is made at once.
+        """
         schema = changelog_schema(node)
 
         def write(batch: DataFrame, number: int) -> None:
@@ -81,35 +88,37 @@ class MemorySink:
         return write
 
     def across_runs(self) -> MemorySink:
-        """For two runs of a query: Spark's own table does not outlast the first."""
+        """Return the sink in a form that keeps its changes when the query is started again."""
         return _LastingMemorySink(self.name)
 
 
 @dataclass(frozen=True)
 class _LastingMemorySink(MemorySink):
+    """A memory sink that keeps its changes when the query is started again."""
+
     written: dict[int, pa.Table] = field(default_factory=dict, compare=False)
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """The configured writer."""
+        """Return the configured writer."""
         session = changes.sparkSession
         write = self.batches(session, node, checkpoint)
         return changes.writeStream.foreachBatch(numbered(session, write))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """The view, with what an earlier run has written."""
+        """Return the function of ``MemorySink.kept`` with the changes of an earlier start."""
         return self.kept(session, node, self.written)
 
 
 @dataclass(frozen=True)
 class ParquetSink:
-    """Appends every change as Parquet files.
+    """Parquet files with every change.
 
-    Of a query with one result Spark keeps a list in the folder, by micro-batch, of its files that
-    count. It takes a number that is listed for a micro-batch that is run again, and leaves it out.
-    So a checkpoint that has not begun cannot go on with another one's folder.
+    For a query with one result Spark keeps a list of valid files in the folder, by micro-batch. It
+    takes a listed number for a micro-batch that is repeated, and leaves it out. So a new checkpoint
+    cannot go on with another one's folder.
 
-    Of a query with several each micro-batch is a folder, ``_batch=<number>``. It is written under a
-    name that readers do not see, then renamed; one that is run again takes its place.
+    For a query with several results each micro-batch is a folder, ``_batch=<number>``. It is
+    written under a hidden name, then renamed; a repeated one takes its place.
     """
 
     path: str
@@ -117,19 +126,22 @@ class ParquetSink:
 
     @property
     def title(self) -> str:
-        """``to_parquet('folder')``, as it is written."""
+        """The call as written: ``to_parquet('folder')``."""
         return f"to_parquet({self.path!r})"
 
     def is_gone(self, session: SparkSession, node: Node, *, alone: bool) -> bool:
-        """Whether what a query has written is no longer there; ``alone``: whether this is its only
-        sink. Of several results old micro-batches may be deleted. A client of Spark Connect sees no
-        hidden files, such as Spark's list.
+        """Say whether the files that a query has written are missing.
+
+        ``alone``: whether this is the query's only sink. With several results, old micro-batches
+        may be deleted. A client of Spark Connect cannot see hidden files, such as Spark's list.
         """
         files, listed = files_of(session), alone and not is_remote(session)
         return not (files.has_files(f"{self.path}/{_LIST}") if listed else files.exists(self.path))
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """The configured writer."""
+        """Return the configured writer; raise ``TargetError`` if the folder has another query's
+        changes.
+        """
         session = changes.sparkSession
         files = files_of(session)
         begun = files.has_files(f"{checkpoint}/offsets")
@@ -150,9 +162,11 @@ class ParquetSink:
         return writer.option("path", self.path)
 
     def _complete_list(self, files: Files, checkpoint: str, interval: int) -> None:
-        """List nothing for micro-batches that wrote nothing here: in which the query's state was
-        repartitioned, or before the query had this folder. Spark does not put a list together that
-        lacks one; every ``interval`` of them are in one file, ``.compact``.
+        """Add empty entries to Spark's list for micro-batches that wrote nothing here.
+
+        In such a micro-batch the state was repartitioned, or the query did not have this folder
+        yet. Spark cannot compact a list with gaps. Every ``interval`` entries are in one file,
+        ``.compact``.
         """
         listed = {*files.numbers(f"{self.path}/{_LIST}")}
         whole = files.numbers(f"{self.path}/{_LIST}", suffix=".compact")
@@ -168,7 +182,11 @@ class ParquetSink:
                 files.put(f"{self.path}/{_LIST}/{name}", "v1")
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """A folder for each micro-batch. Raises ``PlanError`` for ``retention=``."""
+        """Return the function that writes a folder for each micro-batch.
+
+        Raises ``PlanError`` for ``retention=``, and ``TargetError`` for a folder with another
+        query's changes.
+        """
         if self.retention_ms is not None:
             raise PlanError(
                 self.title,
@@ -185,6 +203,9 @@ class ParquetSink:
         return partial(self._write, node)
 
     def _write(self, node: Node, batch: DataFrame, number: int) -> None:
+        """Write a micro-batch to its folder; raise ``TargetError`` if it cannot be renamed into
+        place.
+        """
         batch = _with_key(batch, node)
         if not files_of(batch.sparkSession).publish(batch, self.path, _BATCH, number):
             raise TargetError(
@@ -194,11 +215,12 @@ class ParquetSink:
             )
 
     def _refuse(self, problem: str) -> NoReturn:
+        """Raise ``TargetError`` for the folder."""
         raise TargetError(self.title, problem, "Choose another folder, or move this one away")
 
 
 def _with_key(changes: DataFrame, node: Node) -> DataFrame:
-    """The changes, which say in their files which columns are a table's key."""
+    """Return the changes with metadata at a table's key columns, for the files' schema."""
     if not node.current:
         return changes
     own = {name: F.col(quoted(name)).alias(name, metadata={KEY: True}) for name in node.key.names}
@@ -207,23 +229,25 @@ def _with_key(changes: DataFrame, node: Node) -> DataFrame:
 
 @dataclass(frozen=True)
 class ConsoleSink:
-    """Prints the first of each micro-batch's changes."""
+    """The standard output, with the first changes of each micro-batch."""
 
     rows: int
     title: ClassVar[str] = "to_console()"
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """The configured writer."""
+        """Return the configured writer."""
         session = changes.sparkSession
         write = self.batches(session, node, checkpoint)
         return changes.writeStream.foreachBatch(numbered(session, write))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """A table in text, none for a micro-batch without changes."""
+        """Return the function that prints a micro-batch as a text table; nothing if it has no
+        changes.
+        """
         title, most = node.name, self.rows
 
         def write(batch: DataFrame, number: int) -> None:
-            kept = keep(batch)  # a few rows alone would run a part of the stages
+            kept = keep(batch)  # show() alone would run only a part of the stages
             try:
                 count = kept.count()
                 if count:
@@ -237,37 +261,37 @@ class ConsoleSink:
 
 @dataclass(frozen=True)
 class FunctionSink:
-    """Hands each micro-batch's changes to a function."""
+    """A function that is called with each micro-batch's changes."""
 
     function: OfBatches
 
     @property
     def title(self) -> str:
-        """``to_foreach_batch(function)``, as it is written."""
+        """The call as written: ``to_foreach_batch(function)``."""
         return f"to_foreach_batch({getattr(self.function, '__name__', '...')})"
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """The configured writer."""
+        """Return the configured writer."""
         return changes.writeStream.foreachBatch(numbered(changes.sparkSession, self.function))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """The function."""
+        """Return the function."""
         return self.function
 
 
 @validated
 def to_parquet(path: Path, *, retention: Span | None = None) -> ParquetSink:
-    """The changelog as Parquet files: every change is appended, exactly once.
+    """Write the changelog as Parquet files: every change is appended, exactly once.
 
-    Of a query with one result ``_spark_metadata`` in the folder lists the files that count, and
-    every tenth micro-batch writes the whole list again. ``retention``: files leave it when they are
-    so old, so that it does not grow for good. Spark then no longer reads them; they lie there until
+    For a query with one result, ``_spark_metadata`` in the folder lists the valid files. Every
+    tenth micro-batch writes the whole list again. ``retention``: the age at which files leave the
+    list, so that it does not grow for good. Spark then no longer reads them; they lie there until
     you delete them.
 
-    Of a query with several results (``dt.run``) a micro-batch is a folder of its own,
-    ``_batch=<number>``, and rows are read with its number as column ``_batch``: the rows of one
-    number, from all results, are of the same input. Readers see a micro-batch wholly or not at
-    all where the file system renames a folder at once, as HDFS and local disks do and S3 does not.
+    For a query with several results (``dt.run``), a micro-batch is a folder of its own,
+    ``_batch=<number>``. Rows are read with its number as column ``_batch``: the rows of one number,
+    from all results, are of the same input. Readers see a micro-batch wholly or not at all if the
+    file system renames a folder at once. HDFS and local disks do, S3 does not.
 
     Raises ``TargetError`` at the start of a query with a new checkpoint where the folder has
     another's changes.
@@ -280,7 +304,7 @@ def to_parquet(path: Path, *, retention: Span | None = None) -> ParquetSink:
 
 @validated
 def to_memory(name: ViewName) -> MemorySink:
-    """The changelog as an in-memory table ``name`` of the session; for notebooks and tests.
+    """Write the changelog to an in-memory table ``name`` of the session; for notebooks and tests.
 
     A query that is started again begins the table anew, with the changes that come from then on.
     """
@@ -289,13 +313,15 @@ def to_memory(name: ViewName) -> MemorySink:
 
 @validated
 def to_console(*, rows: Positive = 20) -> ConsoleSink:
-    """Prints the changelog, for a first look: of each micro-batch how many changes it has, and the
-    first ``rows`` of them. On Spark Connect it is printed by the server.
+    """Print the changelog, for a first look.
+
+    It prints each micro-batch's number of changes, and the first ``rows`` of them. On Spark Connect
+    the server prints them.
     """
     return ConsoleSink(rows)
 
 
 @validated
 def to_foreach_batch(function: OfBatches) -> FunctionSink:
-    """Calls ``function(changes, batch_id)`` for each micro-batch; again after a failure."""
+    """Call ``function(changes, batch_id)`` for each micro-batch; again after a failure."""
     return FunctionSink(function)

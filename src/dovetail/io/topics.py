@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TopicSink:
-    """Writes upserts and tombstones, keyed, each key's changes in order."""
+    """A topic, with the arguments of ``to_topic`` as fields.
+
+    It gets keyed upserts and tombstones (records with a null value), each key's changes in order.
+    """
 
     topic: str
     servers: str
@@ -40,16 +43,21 @@ class TopicSink:
 
     @property
     def title(self) -> str:
-        """``to_topic('topic')``, as it is written."""
+        """The call as written: ``to_topic('topic')``."""
         return f"to_topic({self.topic!r})"
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """The configured writer."""
+        """Return the configured writer; raise as ``batches`` does."""
         self._refuse_unfit(changes.sparkSession, node)
         return write_topic(changes, **self._records(node))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Writes a micro-batch's records; those of one that is written again come again."""
+        """Return the function that writes a micro-batch's records; a repeated one writes them
+        again.
+
+        Raises ``PlanError`` for columns that do not suit their formats, ``ConfigurationError``
+        without Spark's connector.
+        """
         self._refuse_unfit(session, node)
         to_records(
             session.createDataFrame([], changelog_schema(node)),
@@ -63,6 +71,7 @@ class TopicSink:
         return lambda batch, _: save_to_topic(batch, **self._records(node))
 
     def _records(self, node: Node) -> dict[str, Any]:
+        """Return the arguments of ``write_topic`` and ``save_to_topic``."""
         return {
             "key_columns": node.key.names,
             "value_columns": node.values.names,
@@ -75,6 +84,9 @@ class TopicSink:
         }
 
     def _refuse_unfit(self, session: SparkSession, node: Node) -> None:
+        """Raise ``PlanError`` for results that withdraw single rows, ``ConfigurationError`` without
+        the connector.
+        """
         if node.withdraws:
             raise PlanError(
                 node.name,
@@ -96,18 +108,20 @@ def to_topic(
     headers: Headers | None = None,
     options: Mapping[str, str] | None = None,
 ) -> TopicSink:
-    """The changelog as a Kafka topic, best a compacted one: an upsert is a record with the key and
-    the values, a delete a record with the key and a null value.
+    """Write the changelog to a Kafka topic, best a compacted one.
+
+    An upsert is a record with the key and the values. A delete is a tombstone: a record with the
+    key and a null value.
 
     The changes of a key are in order. Kafka's sink is at least once: after a failure a batch is
-    written again, whole and in order, so the topic's latest record per key is exact.
-    ``key``, ``value``: ``"json"`` objects, ``"string"`` or ``"bytes"`` where there is one column,
-    or a format: ``dt.avro(...)``, ``dt.protobuf(...)``. The event time travels in the header
+    written again, whole and in order, so the topic's latest record per key is exact. ``key``,
+    ``value``: ``"json"`` objects, ``"string"`` or ``"bytes"`` where there is one column, or a
+    format: ``dt.avro(...)``, ``dt.protobuf(...)``. The event time travels in the header
     ``dovetail.timestamp_us``, and ``dovetail.change`` is ``upsert`` or ``delete``.
 
     ``headers``: further headers by their names, each a column of the changelog or a Spark
     expression over it, such as ``{"tenant": "tenant", "source": F.lit("shop")}``. Bytes are written
-    as they are, all else as the text that Spark's cast makes of it. One that is null is left out,
-    as those of values are in a delete. Names that begin with ``dovetail.`` are refused.
+    as they are, all else as the text that Spark's cast makes of it. A null header is left out, so a
+    delete has no headers of values. Names that begin with ``dovetail.`` are refused.
     """
     return TopicSink(topic, servers, key, value, dict(headers or {}), dict(options or {}))

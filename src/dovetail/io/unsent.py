@@ -1,5 +1,5 @@
-"""Values that a database has not sent: what Debezium puts in place of a large value that an update
-has not changed, in each of its forms.
+"""Values that a database has not sent: Debezium's placeholders for large values that an update has
+not changed.
 
 | column | its placeholder |
 |---|---|
@@ -39,25 +39,26 @@ UNSENT: Final = "_unsent"
 PLACEHOLDER: Final = "__debezium_unavailable_value"
 """Debezium's default for its setting ``unavailable.value.placeholder``."""
 _HEX: Final = "hex:"
-"""What the setting begins with where it gives bytes in hexadecimal digits."""
+"""The prefix of a setting that gives bytes in hexadecimal digits."""
 
 
 @dataclass(frozen=True)
 class Placeholder:
-    """What stands for a value that was not sent. ``given``: Debezium's setting."""
+    """The placeholder of a value that was not sent."""
 
     given: str = PLACEHOLDER
+    """Debezium's setting."""
 
     @property
     def octets(self) -> bytes:
-        """Its bytes; ``ValueError`` where they are no hexadecimal digits."""
+        """The placeholder's bytes; ``ValueError`` if the setting has wrong hexadecimal digits."""
         if self.given.startswith(_HEX):
             return bytes.fromhex(self.given.removeprefix(_HEX))
         return self.given.encode()
 
     @property
     def _texts(self) -> list[str]:
-        """What a text may be."""
+        """The forms of the placeholder in a text column."""
         octets = self.octets
         text = octets.decode("utf-8", "replace")
         digest = hashlib.md5(octets, usedforsecurity=False).digest()
@@ -66,8 +67,8 @@ class Placeholder:
         return [*dict.fromkeys(texts), _as_hstore(text), str(UUID(bytes=digest, version=3))]
 
     def within(self, value: Column, type_: DataType) -> Column | None:
-        """Whether a value is one that was not sent, or has one within; None where the type has
-        none.
+        """Return whether a value, or a part of it, was not sent; None if the type cannot have a
+        placeholder.
         """
         if isinstance(type_, StringType):
             return value.isin(self._texts)
@@ -88,6 +89,7 @@ class Placeholder:
         return reduce(or_, known) if known else None
 
     def _any(self, array: Column, type_: DataType) -> Column | None:
+        """Return whether any element was not sent; None if their type cannot have a placeholder."""
         if self.within(F.lit(None).cast(type_), type_) is None:
             return None
 
@@ -99,7 +101,10 @@ class Placeholder:
         return F.coalesce(F.exists(array, unsent), F.lit(False))
 
     def _numbers(self, array: Column, type_: DataType) -> Column | None:
-        """Whether an array's elements are the placeholder's bytes, one by one."""
+        """Return whether an array's elements are the placeholder's bytes, one by one.
+
+        None if their type has no numbers.
+        """
         octets = self.octets
         same = []
         if isinstance(type_, (NumericType, StringType)):
@@ -119,9 +124,10 @@ class Placeholder:
 
 
 def _as_hstore(text: str) -> str:
+    """Return the JSON of a map of the text to itself."""
     return json.dumps({text: text}, separators=(",", ":"), ensure_ascii=False)
 
 
 def _unscaled(text: Column) -> Column:
-    """The bytes of a decimal with a scale of its own, in JSON."""
+    """Return the unscaled bytes, in base64, of a decimal with its own scale, in JSON."""
     return F.get_json_object(text, "$.value")

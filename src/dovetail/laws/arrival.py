@@ -1,12 +1,22 @@
-"""Where a source's records stand in the order of arrival, whichever bucket reads them.
+"""The place of a source's records in the order of arrival, the same for every bucket that reads
+them.
 
-A source is read from *logs*: each input partition is one, or a Kafka partition, or all files of a
-folder by their age. Pack cuts them into *runs*, the rows of one log that one task has read one
-after the other, and tells every bucket of all runs of the micro-batch. So every bucket comes to the
-same *clock* for a record: the largest timestamp that its log has had by then in the micro-batch.
+A source is read from *logs*: an input partition, a Kafka partition, or all files of a folder by
+age. Packing cuts logs into *runs*: the consecutive rows of one log that one task has read. Every
+bucket hears of all runs of the micro-batch. So every bucket finds the same *clock* for a record:
+the largest timestamp in its log so far in the micro-batch.
 
-Between logs and sources the record with the smallest clock comes first. So a record's clock is also
-the largest timestamp of all records that have come by then: stream time, but for earlier batches.
+Between logs and sources, the record with the smallest clock comes first. So a record's clock is
+also *stream time* within the batch: the largest timestamp of all records so far. Earlier batches
+are not part of it.
+
+| log | record time | clock | place in the order of arrival |
+|-----|-------------|-------|-------------------------------|
+| 0   | 5           | 5     | 0                             |
+| 0   | 9           | 9     | 2                             |
+| 0   | 6           | 9     | 3                             |
+| 1   | 7           | 7     | 1                             |
+| 1   | 12          | 12    | 4                             |
 """
 
 from __future__ import annotations
@@ -23,24 +33,26 @@ NEVER = int(np.iinfo(np.int64).max)
 """As a position: after all records."""
 
 _LOOPED_MAX = 64
-"""Up to so many segments are scanned one by one, more of them together."""
+"""The most segments that are scanned one by one; more are scanned together."""
 
 _ORIGIN_SHIFT, _LOG_SHIFT, _RUN_SHIFT = 56, 44, 32
 
 
 @dataclass(frozen=True)
 class LogRuns:
-    """k runs: the ``log`` of each; ``first``, ``last``: the positions of its ends there;
-    ``high_us``: its largest timestamp, ``NO_TIME`` for none. All int64[k].
-    """
+    """The k runs of a micro-batch. All arrays are int64[k]."""
 
     log: Ints
     first: Ints
+    """The position of the run's first row in its log."""
     last: Ints
+    """The position of the run's last row in its log, inclusive."""
     high_us: Ints
+    """The run's largest timestamp, ``NO_TIME`` for none."""
 
     def before(self) -> Ints:
-        """The largest timestamp in the runs of its log that come before each run: int64[k].
+        """Return the largest timestamp in the earlier runs of each run's log: int64[k]. It is
+        ``NO_TIME`` for a log's first run.
 
         >>> log, first = np.array([0, 0, 0]), np.array([8, 0, 4])
         >>> LogRuns(log, first, first + 3, np.array([70, 90, 50])).before().tolist()[::2]
@@ -55,7 +67,7 @@ class LogRuns:
         return before
 
     def interleaved(self) -> Mask:
-        """Whether each run's log has runs that overlap: bool[k].
+        """Find the runs whose log has overlapping runs: bool[k].
 
         >>> log, first = np.array([0, 0, 1]), np.array([0, 2, 4])
         >>> LogRuns(log, first, np.array([3, 5, 6]), first).interleaved().tolist()
@@ -71,7 +83,9 @@ class LogRuns:
         return overlaps
 
     def ended_before(self, log: Ints, position: Ints) -> Ints:
-        """The largest timestamp in the runs of a log that end before a position: int64[n]."""
+        """Return the largest timestamp in the runs of a log that end before a position: int64[n].
+        It is ``NO_TIME`` if there is no such run.
+        """
         order = np.lexsort((self.last, self.log))
         found = np.full(len(log), NO_TIME)
         for start, end in _segments(self.log[order]):
@@ -85,8 +99,8 @@ class LogRuns:
 
 @dataclass(frozen=True)
 class Stairs:
-    """How a source's stream time rises in a micro-batch: from ``position`` on it is ``time_us``.
-    Both int64[k], ascending.
+    """Steps of a source's stream time in a micro-batch: ``time_us`` from ``position`` on. Both
+    arrays are int64[k], ascending.
     """
 
     position: Ints
@@ -94,7 +108,7 @@ class Stairs:
 
     @classmethod
     def of(cls, position: Ints, time_us: Ints) -> Stairs:
-        """The positions at which it rises, of records in any order.
+        """Find the positions at which stream time rises, from records in any order.
 
         >>> Stairs.of(np.array([3, 1, 2]), np.array([9, 5, 4]))
         Stairs(position=array([1, 3]), time_us=array([5, 9]))
@@ -102,14 +116,14 @@ class Stairs:
         order = np.lexsort((time_us, position))
         position, time = position[order], np.maximum.accumulate(time_us[order])
         rises = time > np.append(NO_TIME, time[:-1])[: len(time)]
-        # Of one position the highest: the last to rise there.
+        # Several steps at one position: keep the last, which is the highest.
         position, time = position[rises], time[rises]
         last = np.append(position[1:] != position[:-1], True)[: len(position)]
         return cls(position[last], time[last])
 
     def at(self, position: Ints, *, inclusive: Ints | bool) -> Ints:
-        """Stream time at each position, ``NO_TIME`` before the first: with what comes there itself
-        where ``inclusive``.
+        """Return stream time at each position, ``NO_TIME`` before the first step. If ``inclusive``,
+        a step at the position itself counts.
         """
         highest = np.append(NO_TIME, self.time_us)
         upto = np.searchsorted(self.position, position, side="right")
@@ -118,17 +132,19 @@ class Stairs:
         return found
 
     def first(self, time_us: Ints) -> Ints:
-        """The position at which stream time reaches each time, ``NEVER`` where it does not."""
+        """Return the position at which stream time reaches each time, or ``NEVER``."""
         found: Ints = np.append(self.position, NEVER)[np.searchsorted(self.time_us, time_us)]
         return found
 
 
 def clocks(runs: LogRuns, run: Ints, clock_us: Ints, log: Ints, position: Ints) -> Ints:
-    """Each record's clock: int64[n].
+    """Return each record's clock: int64[n].
 
-    ``run``: whose it is; ``clock_us``: the largest timestamp of its run by then; ``log``,
-    ``position``: where it is. Where input partitions interleave one log, only those runs count that
-    end before the record: then the clock is too low rather than too high, and alike in all buckets.
+    ``run``: the index of each record's run. ``clock_us``: the largest timestamp of its run so far.
+    ``log``, ``position``: its place in the log.
+
+    Input partitions may interleave one log. Then only runs count that end before the record. Such a
+    clock may be too low, never too high, and it is the same in all buckets.
     """
     found = np.maximum(clock_us, runs.before()[run])
     unclear = runs.interleaved()[run]
@@ -138,7 +154,7 @@ def clocks(runs: LogRuns, run: Ints, clock_us: Ints, log: Ints, position: Ints) 
 
 
 def running_clock(log: Ints, time_us: Ints) -> Ints:
-    """The largest time so far in each segment of equal neighbours in ``log``: int64[n].
+    """Return the largest time so far in each segment of equal neighbours in ``log``: int64[n].
 
     >>> running_clock(np.array([4, 4, 4, 2]), np.array([5, 3, 6, 1])).tolist()
     [5, 5, 6, 1]
@@ -155,39 +171,41 @@ def running_clock(log: Ints, time_us: Ints) -> Ints:
 
 
 def order_by_run(origin: int, rank: Ints, ordinal: Ints) -> Ints:
-    """A number per record that orders those of one clock: of sources, by ``origin``; of its runs,
-    by ``rank`` (below 2**24); by the number in its run (below 2**32).
+    """Return a number per record that orders records of equal clocks. Most significant is
+    ``origin``, the source; then ``rank``, the run, below 2**24; then ``ordinal``, the place in the
+    run, below 2**32.
     """
     order: Ints = (origin << _ORIGIN_SHIFT) + (rank << _RUN_SHIFT) + ordinal
     return order
 
 
 def before_all(hash_: Ints) -> Ints:
-    """The numbers of what comes as stream time moves, before all records: by the keys' hashes, from
-    -2**62 on.
+    """Return numbers that order rows by the hash of their key, before all records of their clock:
+    from -2**62 on. They serve rows that are emitted because stream time moves.
     """
     order: Ints = (hash_ >> 2) - (1 << 61)
     return order
 
 
 def as_due(time_us: Ints) -> Ints:
-    """The numbers of what comes as stream time passes these times (within 2**61), in their order
-    and before all else.
+    """Return numbers that order rows by the time at which they are due, before all other rows of
+    their clock. Times must lie within 2**61.
     """
     order: Ints = time_us - 3 * (1 << 61)
     return order
 
 
 def order_by_log(origin: int, rank: Ints, place: Ints) -> Ints:
-    """As ``order_by_run``, by the rank of its log (below 2**12) and the ``place`` there (below
-    2**44).
+    """Return a number per record that orders records of equal clocks. Most significant is
+    ``origin``, the source; then ``rank``, the log, below 2**12; then ``place`` in the log, below
+    2**44.
     """
     order: Ints = (origin << _ORIGIN_SHIFT) + (rank << _LOG_SHIFT) + place
     return order
 
 
 def _segments(log: Ints) -> list[tuple[int, int]]:
-    """Where equal neighbours begin and end."""
+    """Return the (start, exclusive end) of each segment of equal neighbours."""
     edges = np.flatnonzero(np.diff(log)) + 1
     bounds = [0, *edges.tolist(), len(log)] if len(log) else [0]
     return list(pairwise(bounds))

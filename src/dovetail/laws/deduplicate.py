@@ -1,8 +1,8 @@
-"""Which records of a stream come out, where those that repeat another do not.
+"""Deduplication of a stream: the records that are emitted.
 
-Of a key's records, in the order of their arrival, one is left out if its time is no further than
-``within`` from that of one that came out. So the times of those that come out lie further apart
-than that, and each that is left out lies near one that arrived before it.
+A key's records are taken in the order of arrival. A record is dropped if its time is no further
+than ``within`` from that of an emitted record. So emitted records lie further apart than
+``within``, and each dropped record lies near one that arrived before it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from dovetail.arrays.timeline import Ints, Mask
 
 
 def near(group: Ints, time_us: Ints, to_group: Ints, to_us: Ints, within_us: int) -> Mask:
-    """Which records have one of their group among others no further than ``within_us`` from them.
+    """Find the records that have a record of their group in ``to_group`` within ``within_us``:
+    bool[n]. The bound is inclusive.
 
     >>> near(np.array([0, 0, 1]), np.array([5, 9, 5]), np.array([0]), np.array([3]), 2).tolist()
     [True, False, False]
@@ -30,12 +31,12 @@ def near(group: Ints, time_us: Ints, to_group: Ints, to_us: Ints, within_us: int
 
 
 def first_of_each(group: Ints, time_us: Ints, within_us: int) -> Mask:
-    """Which records come out, of some in the order of (group, arrival), none of which is near one
-    that came out before.
+    """Find the records that are emitted: bool[n]. Records lie by (group, arrival), and none is near
+    a record emitted before this call.
 
-    Where a group's times do not fall, the next that comes out is the first beyond ``within_us``:
-    all of these are found in as many steps as their number has bits. Of other groups a step finds
-    one, so they take as many as the most that come out of one.
+    If a group's times never fall, its next emitted record is the first beyond ``within_us``. All
+    these groups take log2(n) steps together. In other groups a step finds one record each, so they
+    take as many steps as one group emits records.
 
     >>> first_of_each(np.array([0, 0, 0, 0]), np.array([1, 3, 4, 7]), 2).tolist()
     [True, False, True, True]
@@ -57,8 +58,15 @@ def first_of_each(group: Ints, time_us: Ints, within_us: int) -> Mask:
     return made
 
 
+# ``after`` holds each record's next one if it were emitted, and doubles its stride every step.
+# With ``within_us`` 2::
+#
+#     time            1   3   4   7   9
+#     after, step 1   4   7   7   -   -    reached: 1, 4
+#     after, step 2   7   -   -   -   -    reached: 1, 4, 7
+#     emitted         yes     yes yes
 def _chained(group: Ints, time_us: Ints, within_us: int) -> Mask:
-    """As ``first_of_each``, where the times of no group fall."""
+    """Find the records that are emitted, like ``first_of_each``, if no group's times fall."""
     count = len(group)
     reached = np.zeros(count + 1, np.bool_)
     if not count:

@@ -1,23 +1,27 @@
-"""The eventual delta join: what a micro-batch's changes of two tables do to their join, where the
-tables' other rows are looked up instead of stored.
+"""The eventual delta join: the changes of a join, from a micro-batch's changes of its two tables.
+The tables' other rows are looked up instead of stored.
 
-A *group* is one value of the join key. Of each side and group there are rows of two kinds: *fresh*
-ones, which the batch brings, the last of each primary key; and those that a look-up found, less the
-ones that fresh rows replace. A fresh row may be *gone*: a tombstone. With A' the left rows that are
-not gone and B' the right ones, the batch gives ΔA⋈B' + A'⋈ΔB, each pair once, and takes back what
-these changes end. A row that stands alone, in a join that preserves its side, is a result, too; it
-comes when the other side of its group is empty, and is taken back when the other side gains a row.
+A *group* is one value of the join key. Each side of a group has two kinds of rows: *fresh* rows of
+the batch, the last of each primary key, and looked-up rows that no fresh row replaces. A fresh row
+may be *gone*: a tombstone. Let A' be the left rows that are not gone, and B' the right ones. The
+batch gives ΔA⋈B' + A'⋈ΔB, each pair once, and retracts results that these changes end.
 
-Three forms say what a result's key is:
+If the join preserves a side, its rows without a match are results, too. Such a result comes when
+the other side of its group is empty. It is retracted when the other side gains a row.
 
-- ``"pair"``: both primary keys. Many rows of a group may meet many.
-- ``"left"``: the left primary key, where the join key is the whole right primary key, so that a
-  left row has at most one match. A left row's result replaces the one before it, matched or not.
-- ``"key"``: the join key, where it is the whole primary key of both sides. A group is one result,
-  a function of at most one row of each side.
+The *form* defines the key of a result:
 
-There is at most one result per result key, so results have no order among themselves.
-Source: FLIP-486 "Delta Join with Eventual Consistency"; docs/delta_joins.md has the proofs.
+| form     | result key             | requires                                              |
+|----------|------------------------|-------------------------------------------------------|
+| ``pair`` | both primary keys      | nothing; a row may match many                         |
+| ``left`` | the left primary key   | the join key is the whole right primary key           |
+| ``key``  | the join key           | the join key is the whole primary key of both sides   |
+
+In form ``left`` a left row has at most one match, and its result replaces its former one, matched
+or not. In form ``key`` a group has one result, a function of at most one row of each side.
+
+There is at most one result per result key, so results need no order among themselves. Source:
+FLIP-486 "Delta Join with Eventual Consistency"; docs/delta_joins.md has the proofs.
 """
 
 from __future__ import annotations
@@ -34,35 +38,38 @@ from dovetail.laws.table_join import How, preserved
 
 Form: TypeAlias = Literal["pair", "left", "key"]
 NO_GROUP = -1
-"""The group of a row with a null in its join key: it meets nothing."""
+"""The group of a row with a null in its join key: it matches no row."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """n rows of one side: ``group``: int64[n]; ``fresh``, ``gone``: bool[n], gone rows are fresh;
-    ``time_us``: int64[n], event time, ``NO_TIME`` for a row that was looked up.
-    """
+    """The n rows of one side."""
 
     group: Ints
+    """int64[n]: the number of the row's join key, or ``NO_GROUP``."""
     fresh: Mask
+    """bool[n]: the row comes with the batch."""
     gone: Mask
+    """bool[n]: the row is a tombstone. Gone rows are fresh."""
     time_us: Ints
+    """int64[n]: event time, ``NO_TIME`` for a row that was looked up."""
 
     @property
     def alive(self) -> Mask:
-        """Rows that the table has after the batch."""
+        """The rows that the table has after the batch: bool[n]."""
         return ~self.gone
 
 
 @dataclass(frozen=True)
 class Results:
-    """m results: the ``row`` of each side that gives values and keys, ABSENT for none; ``group``:
-    the join key's, where that is the result's key; ``deleted``: a tombstone; ``time_us``.
-    """
+    """The m results of a batch, in no order."""
 
     row: tuple[Ints, Ints]
+    """The row of each side that gives values and keys, ABSENT for none: int64[m] each."""
     group: Ints
+    """int64[m]: the join key's group, used where it is the result key."""
     deleted: Mask
+    """bool[m]: the result is a tombstone."""
     time_us: Ints
 
     def __len__(self) -> int:
@@ -72,11 +79,12 @@ class Results:
 def needed(
     groups: int, sides: tuple[Rows, Rows], how: How, unique: tuple[bool, bool]
 ) -> tuple[Mask, Mask]:
-    """Of which groups each side's other rows have to be known, given the fresh rows of both.
+    """Find the groups whose other rows must be looked up, on the left and on the right:
+    bool[groups] each.
 
-    Those with fresh rows on the other side; and, where the other side is preserved, those that
-    lose rows, for they may now be empty. Of a side whose rows are ``unique`` by join key a fresh
-    row is all there is.
+    A side is looked up in groups with fresh rows on the other side. If the other side is preserved,
+    groups in which this side loses rows count, too, for it may now be empty. If rows are ``unique``
+    by join key, a group with a fresh row needs no look-up.
     """
     touched = [_marked(groups, side.group) for side in sides]
     lost = [_marked(groups, side.group[side.gone]) for side in sides]
@@ -90,10 +98,19 @@ def needed(
 def delta_join(
     groups: int, sides: tuple[Rows, Rows], how: How, form: Form, *, moving: bool
 ) -> Results:
-    """The results of a batch.
+    """Return the results of a batch.
 
-    ``moving``: whether a left row may change its join key (form ``"left"``, left side preserved or
-    inner): then one that meets nothing may have met something before, and takes it back.
+    ``moving``: a left row may change its join key (form ``"left"``, inner or left preserved). Then
+    a fresh left row without a match is emitted, because it may have had a match before. It is a row
+    if the left is preserved, else a tombstone.
+
+    A left join of form ``pair``, one group; right row r0 is fresh and gone, and is the only one:
+
+    | left row        | pair with r0 | alone     |
+    |-----------------|--------------|-----------|
+    | l0, looked up   | tombstone    | row       |
+    | l1, fresh       | tombstone    | row       |
+    | l2, fresh, gone | tombstone    | tombstone |
     """
     if form == "key":
         return _by_key(groups, sides, how)
@@ -108,16 +125,18 @@ def delta_join(
 
 
 def key_rows(results: Results, form: Form) -> tuple[Ints, Ints]:
-    """The rows that give a result's key, of form ``"pair"`` or ``"left"``: the left row, and the
-    right one where the left row does not tell its results apart.
+    """Return the (left, right) rows that give the key of each result in form ``"pair"`` or
+    ``"left"``. In form ``"left"`` the right row counts only where there is no left row; otherwise
+    it is ABSENT.
     """
     left, right = results.row
     return left, right if form == "pair" else np.where(left == ABSENT, right, ABSENT)
 
 
 def match(group: Ints, rows: Ints, others: Ints, groups: int) -> tuple[Ints, Ints]:
-    """All pairs of one of ``rows`` and one of the rows with the groups ``others`` that have its
-    group: two arrays of row numbers. Rows without a group meet nothing.
+    """List all pairs of a row in ``rows`` and a row of the other side in the same group: (row,
+    other row). ``group`` and ``others`` hold the groups of the two sides. Rows without a group
+    match nothing.
 
     >>> match(np.array([0, 1, 1]), np.array([0, 2]), np.array([1, 0, 1]), 2)
     (array([0, 2, 2]), array([1, 0, 2]))
@@ -130,8 +149,8 @@ def match(group: Ints, rows: Ints, others: Ints, groups: int) -> tuple[Ints, Int
 
 
 def _pairs(groups: int, sides: tuple[Rows, Rows], *, retracting: bool) -> Results:
-    """Rows that meet, at least one of them fresh; ``retracting``: also those of which one is gone,
-    as tombstones.
+    """Return the pairs with at least one fresh row. If ``retracting``, pairs with a gone row are
+    included as tombstones.
     """
     left, right = sides
     emitted = [np.ones(len(s.group), np.bool_) if retracting else s.alive for s in sides]
@@ -150,8 +169,8 @@ def _pairs(groups: int, sides: tuple[Rows, Rows], *, retracting: bool) -> Result
 
 
 def _alone(groups: int, sides: tuple[Rows, Rows], side: int) -> Results:
-    """Rows of a preserved side by themselves: there while the other side of their group is empty,
-    taken back when it gains a row.
+    """Return the unmatched results of a preserved side. A row stands alone while the other side of
+    its group is empty, and is retracted when that side gains a row.
     """
     own, other = sides[side], sides[1 - side]
     empty = ~_at(_marked(groups, other.group[other.alive]), own.group)
@@ -170,7 +189,7 @@ def _alone(groups: int, sides: tuple[Rows, Rows], side: int) -> Results:
 
 
 def _unmatched(groups: int, sides: tuple[Rows, Rows], *, preserved: bool, moving: bool) -> Results:
-    """Left rows that meet no right row, or are gone: of form ``"left"``."""
+    """Return the left rows that are gone or have no match, for form ``"left"``."""
     left, right = sides
     empty = ~_at(_marked(groups, right.group[right.alive]), left.group)
     touched = _at(_marked(groups, right.group[right.fresh]), left.group)
@@ -185,7 +204,9 @@ def _unmatched(groups: int, sides: tuple[Rows, Rows], *, preserved: bool, moving
 
 
 def _by_key(groups: int, sides: tuple[Rows, Rows], how: How) -> Results:
-    """One result per group that has a fresh row; a tombstone only where a row is gone."""
+    """Return one result per group with a fresh row, for form ``"key"``. A tombstone needs a gone
+    row.
+    """
     touched, lost = np.zeros(groups, np.bool_), np.zeros(groups, np.bool_)
     row, time_us = [], np.full(groups, NO_TIME)
     for side in sides:
@@ -203,19 +224,19 @@ def _by_key(groups: int, sides: tuple[Rows, Rows], how: How) -> Results:
 
 
 def _marked(groups: int, of: Ints) -> Mask:
-    """Which groups occur among ``of``."""
+    """Find the groups that occur in ``of``: bool[groups]."""
     marked = np.zeros(groups, dtype=np.bool_)
     marked[of[of != NO_GROUP]] = True
     return marked
 
 
 def _at(of_groups: Mask, group: Ints) -> Mask:
-    """What groups have, per row; rows without a group have it not."""
+    """Return the flag of each row's group, false for rows without a group."""
     return np.append(of_groups, False)[group]
 
 
 def _time_of(groups: int, side: Rows, group: Ints) -> Ints:
-    """The largest time among a side's fresh rows in each of these groups."""
+    """Return the largest time of a side's fresh rows in each ``group``, or ``NO_TIME``."""
     time_us = np.full(groups + 1, NO_TIME)
     rows = np.flatnonzero(side.fresh & (side.group != NO_GROUP))
     np.maximum.at(time_us, side.group[rows], side.time_us[rows])
@@ -223,6 +244,7 @@ def _time_of(groups: int, side: Rows, group: Ints) -> Ints:
 
 
 def _concatenated(parts: Sequence[Results]) -> Results:
+    """Concatenate results."""
     return Results(
         row=(
             np.concatenate([part.row[0] for part in parts]),

@@ -1,22 +1,21 @@
-"""Which rows of a table leave it as stream time passes, and when.
+"""Expiry of a table's rows as stream time passes.
 
-The law. *Stream time* is the largest timestamp of the table's records so far, the arriving one's
-included; of a result, that of the records that it is made of, as far as they have changed it. The
-table that expires has at any time those rows of the other that are no more than ``after`` behind
-stream time. Of a key the last row to arrive counts there as here, whatever its time. So
+*Stream time* is the largest timestamp of the table's records so far, the arriving one's included.
+For a table that is a result, the records are those of its inputs that have changed it so far. The
+expiring table holds the rows that are at most ``after`` behind stream time. The last row of a key
+to arrive counts, whatever its time.
 
-- a row of time t stays while stream time is at most t + ``after``. The record, of whatever key, by
-  which stream time passes that takes it away, before it says anything itself: by a tombstone of
-  time t + ``after``;
-- a record that gives a key a row gives it a new life, from the record's own time on, though that is
-  older than the one before;
-- a row that is *late*, more than ``after`` behind stream time as it comes, has expired at once: it
-  is not emitted. If its key has a row that row is replaced, so it leaves, again by a tombstone of
-  the late row's t + ``after``;
-- a tombstone is emitted where its key has a row, however old it is, and nowhere else.
+- A row of time t stays while stream time is at most t + ``after``. The record that moves stream
+  time past that removes it first, whatever the record's own key is. The removal is a tombstone of
+  time t + ``after``.
+- A record that gives its key a new row starts a new life, from the record's own time on. That holds
+  even if the new row is older than the former one.
+- A *late* row is more than ``after`` behind stream time when it arrives. It is not emitted. If its
+  key has a row, that row is replaced and leaves, by a tombstone of the late row's t + ``after``.
+- A tombstone is emitted if its key has a row, however old the tombstone is, and never otherwise.
 
-Nothing here depends on how records are cut: what a key's records say depends on these and on stream
-time as each comes. Source: spec/view/expire.
+Nothing depends on how records are cut into batches. Results depend on a key's records and on stream
+time at each arrival. Source: spec/view/expire.
 """
 
 from __future__ import annotations
@@ -30,28 +29,36 @@ from dovetail.arrays.timeline import Ints, Mask
 
 @dataclass(frozen=True)
 class Lives:
-    """What becomes of n versions of rows: bool[n] each, and ``due_us``: int64[n], the first stream
-    time at which a version is gone.
-
-    ``late``: a row that had expired as it came; ``stands``: a row that comes into the table;
-    ``expires``: one that stands until stream time takes it away; ``removes``: what takes the row
-    before it away and puts none in its place.
-    """
+    """The fates of n versions of rows: bool[n] each but ``due_us``."""
 
     due_us: Ints
+    """int64[n]: the first stream time at which the version has expired."""
     late: Mask
+    """The version is a row that had expired when it arrived."""
     stands: Mask
+    """The version is a row that enters the table."""
     expires: Mask
+    """The row stands until stream time removes it."""
     removes: Mask
+    """The version removes its key's row and puts none in its place."""
 
 
 def lives(
     group: Ints, time_us: Ints, present: Mask, stream_us: Ints, final_us: int, after_us: int
 ) -> Lives:
-    """What becomes of versions in the order of (group, arrival), the stored ones among them.
+    """Return the fates of versions in the order of (group, arrival), stored ones included.
 
-    ``present``: whether it is a row, not a tombstone; ``stream_us``: stream time as it comes, of a
-    stored one that before the batch; ``final_us``: that after the batch.
+    ``present``: the version is a row, not a tombstone. ``stream_us``: stream time at its arrival,
+    or before the batch for a stored version. ``final_us``: stream time after the batch.
+
+    One key, ``after`` 3; the batch ends at stream time 12:
+
+    | record | stream time | due | fate                                   |
+    |--------|-------------|-----|----------------------------------------|
+    | row 1  | 1           | 5   | stands, expires at 5, before row 5     |
+    | row 5  | 5           | 9   | stands until row 2                     |
+    | row 2  | 6           | 6   | late; removes row 5                    |
+    | row 8  | 8           | 12  | stands, expires at 12                  |
 
     >>> made = lives(np.array([7, 7]), np.array([1, 5]), np.ones(2, bool), np.array([1, 5]), 8, 3)
     >>> made.expires.tolist(), made.due_us.tolist()

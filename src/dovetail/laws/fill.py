@@ -1,8 +1,7 @@
-"""Records that leave values out, which stay as they were.
+"""Partial records: columns that a record leaves out keep their former value.
 
-A record that does not bring a column leaves it as it is in the row before, which may have it from
-the one before that. So a column's value is that of the last record that brought it, back to the
-key's last tombstone.
+A column that a record leaves out has the value of the key's last record that brought it. The search
+goes back no further than the key's last tombstone.
 
 Source: PATCH of a row; spec/view/former.
 """
@@ -16,18 +15,24 @@ from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, versions
 
 @dataclass(frozen=True)
 class Former:
-    """Where a column's values come from. ``reference``: int64[n], of each event the row that has
-    its value, ABSENT for none; ``missing``: bool[n], whether it was left out and there is no row
-    before.
-    """
+    """The origin of a column's values."""
 
     reference: Ints
+    """int64[n]: the row that has each event's value, ABSENT for none."""
     missing: Mask
+    """bool[n]: the column was left out, and the key has no row to take it from."""
 
 
 def former(events: Timeline, stored: Mask, unsent: Mask) -> Former:
-    """Of one column. ``stored``: bool[groups], whether the key has a row; ``unsent``: bool[n],
-    which events leave the column out.
+    """Find the rows that have one column's values. ``stored``: bool[groups], true if the key has a
+    row. ``unsent``: bool[n], the events that leave the column out.
+
+    | event         | column | value comes from            |
+    |---------------|--------|-----------------------------|
+    | row 0         | x      | row 0                       |
+    | row 1         | unsent | row 0                       |
+    | row 2, delete |        | ABSENT                      |
+    | row 3         | unsent | ABSENT, and it is missing   |
     """
     unsent = unsent & ~events.deleted
     before, _ = versions(events, 0, stored)

@@ -1,25 +1,24 @@
-"""Joins by foreign key: what a changed left row says to right rows, and what they answer.
+"""Joins by foreign key: the messages of a changed left row to right rows, and their answers.
 
 A left row subscribes to the right row that its foreign key names. The law, for a left record that
 changes its row from ``old`` to ``new`` (each with its foreign key, which may be null):
 
-- the former foreign key, where the present one differs, hears that the subscription ends. Where the
-  present one does not answer it gives the tombstone (DELETE_KEY_AND_PROPAGATE), else nothing
-  (DELETE_KEY_NO_PROPAGATE);
-- the present foreign key hears of the new row, and answers with the joined row where there is a
-  right row or left rows are preserved. Otherwise it gives a tombstone if the old row had another
-  foreign key (PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE), else nothing
-  (PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE);
-- a null foreign key is one that no right row has; where left rows are not preserved it is none at
-  all;
-- the result's time is the record's or, of a row, and of a tombstone from a former foreign key where
-  left rows are not preserved, the right row's, whichever is larger.
+- The former foreign key, if it differs, hears that the subscription ends. It answers with a
+  tombstone if the present foreign key gives no answer (DELETE_KEY_AND_PROPAGATE). Otherwise it
+  stays silent (DELETE_KEY_NO_PROPAGATE).
+- The present foreign key hears of the new row. It answers with the joined row if there is a right
+  row or left rows are preserved. Otherwise it gives a tombstone if the old row had another foreign
+  key (PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE), else nothing (PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE).
+- A null foreign key matches no right row. If left rows are not preserved, a row with a null key
+  does not subscribe at all.
+- The result's time is the larger of the record's and the right row's. The right row counts for a
+  joined row, and for a tombstone from a former foreign key if left rows are not preserved.
 
-A right record answers every left row that is subscribed when it arrives, under its own time: with
-the joined row, or, as a tombstone, with the left row alone where that is preserved and a tombstone
-where not.
+A right record answers every left row that is subscribed when it arrives, under its own time. The
+answer to a right row is the joined row. The answer to a right tombstone is the left row alone if it
+is preserved, else a tombstone.
 
-Where right rows are preserved, one that nobody subscribes to has a result of its own.
+If right rows are preserved, a right row without subscribers has a result of its own.
 
 Source: KIP-213 "Tombstones & Foreign Key Changes"; spec/foreign_key.
 """
@@ -34,34 +33,51 @@ from dovetail.arrays.search import expand
 from dovetail.arrays.timeline import Ints, Mask, Timeline
 
 EMIT, FRESH, MOVED = 1, 2, 4
-"""The bits of an instruction: say something even where no right row is; the subscription is new to
-this foreign key; the primary key's results of this batch come from several buckets."""
+"""The bits of an instruction. ``EMIT``: answer even without a right row. ``FRESH``: the
+subscription is new to this foreign key. ``MOVED``: the primary key's results of this batch come
+from several buckets.
+"""
 
 SETTLED, BEFORE = -1, -2
-"""As an epoch: the bucket's own order is the primary key's; the row before the batch."""
+"""Special epochs. ``SETTLED``: the bucket's own order is that of the primary key. ``BEFORE``: the
+row before the batch.
+"""
 
 _LOW = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
 class Messages:
-    """What m changes of left rows say: ``ends``, ``begins``: bool[m], to the former and to the
-    present foreign key; ``end_emits``, ``begin_emits``: bool[m], whether there is something to
-    emit where no right row is; ``fresh``: bool[m], whether the present key hears of a new row.
-    """
+    """The messages that m changes of left rows send: bool[m] each."""
 
     ends: Mask
+    """The former foreign key hears that the subscription ends."""
     end_emits: Mask
+    """The end gives a tombstone."""
     begins: Mask
+    """The present foreign key hears of the new row."""
     begin_emits: Mask
+    """The present foreign key answers even without a right row."""
     fresh: Mask
+    """The subscription is new to the present foreign key."""
 
 
 def messages(
     old: Mask, new: Mask, old_null: Mask, new_null: Mask, same: Mask, *, left_preserved: bool
 ) -> Messages:
-    """What changes say: ``old``, ``new``: whether there is a row before and after; ``old_null``,
-    ``new_null``: whether its foreign key is null; ``same``: whether both are equal.
+    """Return the messages of m changes. ``old``, ``new``: there is a row before, after.
+    ``old_null``, ``new_null``: its foreign key is null. ``same``: both foreign keys are equal. All
+    are bool[m].
+
+    The foreign key of one row over five changes, left rows not preserved:
+
+    | old  | new  | ends | end_emits | begins | begin_emits | fresh |
+    |------|------|------|-----------|--------|-------------|-------|
+    | none | x    |      |           | yes    |             | yes   |
+    | x    | x    |      |           | yes    |             |       |
+    | x    | y    | yes  |           | yes    | yes         | yes   |
+    | y    | null | yes  | yes       |        |             |       |
+    | x    | none | yes  | yes       |        |             |       |
     """
     named = old & (~old_null | left_preserved)
     names = new & (~new_null | left_preserved)
@@ -76,30 +92,40 @@ def messages(
 
 
 def combined(hash_: Ints, place: Ints) -> Ints:
-    """The combined key as one number: the upper half of the foreign key's hash, then the lower half
-    of the primary key's, so that one foreign key's subscriptions lie side by side.
+    """Combine two keys into one number: the upper half of the foreign key's hash, then the lower
+    half of the primary key's. So the subscriptions of one foreign key lie side by side.
     """
     return (hash_ & ~_LOW) | (place & _LOW)
 
 
 def combined_range(hash_: Ints) -> tuple[Ints, Ints]:
-    """The least and the greatest combined key of a foreign key."""
+    """Return the least and the greatest combined key of a foreign key, both inclusive."""
     return hash_ & ~_LOW, hash_ | _LOW
 
 
 def low_half(hash_: Ints) -> Ints:
-    """The part of a primary key's hash that its combined key has."""
+    """Return the part of a primary key's hash that its combined key holds."""
     return hash_ & _LOW
 
 
 def fan_out(
     timeline: Timeline, right: Ints, group: Ints, event: Ints, following: Ints, live: Mask
 ) -> tuple[Ints, Ints]:
-    """Which subscriptions the right table's records meet: (subscription, event), int64[m] each.
+    """Find the subscriptions that the right table's records meet: (subscription, event), int64[m]
+    each.
 
-    ``right``: the events that are changes of the right table, ascending; ``group``: of each
-    subscription; ``event``: the one that makes it, -1 for one of an earlier batch; ``following``:
-    the event that ends or replaces it, -1 for none; ``live``: false for what is no subscription.
+    ``right``: the events that change the right table, ascending. ``group``: the group of each
+    subscription. ``event``: the event that makes it, -1 for one of an earlier batch. ``following``:
+    the event that ends or replaces it, -1 for none. ``live``: false where there is no subscription.
+
+    One group with events 0 to 5, of which 1, 3 and 5 change the right table:
+
+    | event | following | meets   |
+    |-------|-----------|---------|
+    | -1    | 2         | 1       |
+    | 2     | 4         | 3       |
+    | 4     | -1        | 5       |
+    | 0     | -1        | 1, 3, 5 |
     """
     count = np.zeros(len(timeline.row) + 1, np.int64)
     count[right + 1] = 1
@@ -113,9 +139,11 @@ def fan_out(
 
 
 def references(group: Ints, change: Ints, initial: Ints) -> tuple[Ints, Ints]:
-    """How many rows refer to each event's key before and after the event: int64[n] each.
+    """Return the number of rows that refer to each event's key before and after the event: int64[n]
+    each.
 
-    ``group``: int64[n], ascending; ``change``: int64[n], by how many; ``initial``: int64[groups].
+    ``group``: int64[n], ascending. ``change``: int64[n], added to the number by each event.
+    ``initial``: int64[groups], the numbers before the batch.
     """
     total = np.cumsum(change)
     first = np.searchsorted(group, np.arange(len(initial)))

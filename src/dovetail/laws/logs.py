@@ -1,13 +1,13 @@
-"""Rows of one key in several logs, such as the partitions of a topic that got more of them.
+"""Rows of one key in several logs, for example after a topic has been given more partitions.
 
-Within a log a later row replaces an earlier one, whatever their times are. Between logs time
-decides, for nothing else orders them: a row counts as old as the latest row of its key that its log
-has had by then, its *age*. So all rows of a key are in one order, by age, then log, then place, and
-a row has no effect if one that is behind it in this order came before it.
+Within a log a later row replaces an earlier one, whatever their times are. Between logs only time
+decides. A row's *age* is the time of the latest row of its key in its log so far. All rows of a key
+are ordered by age, then log, then place. A row has no effect if a row that is later in this order
+arrived before it.
 
-It suffices to know of each key the age and the log of the row that is there. Of another log nothing
-need be known: what it had of the key is before that row, so a row of it that is behind the row that
-is there is also behind all that its own log had.
+The state needs only the age and the log of each key's present row. Other logs need not be known,
+for their rows of the key precede the present row in this order. If a new row of such a log follows
+the present row, it also follows its log's rows. So its age is its time.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from dovetail.laws.arrival import running_clock
 
 
 def replacing(group: Ints, log: Ints, place: Ints, time_us: Ints) -> tuple[Mask, Ints, Ints]:
-    """Which rows have an effect: bool[n]; each row's age: int64[n]; and of each group the row that
-    is there in the end: int64[groups].
+    """Find the rows that have an effect: (bool[n] effect, int64[n] age, int64[groups] last).
+    ``last`` is the row of each group that is there in the end.
 
-    ``group``: the key of each row, ascending from 0; within a group rows are in the order in which
-    they came; ``log``, ``place``: where it lies. A row that was there before is the first of its
-    group, with its age as its time and a place before all others of its log.
+    ``group``: the key of each row, ascending from 0, rows of a group in the order of arrival.
+    ``log``, ``place``: the position of each row. A stored row is the first of its group, with its
+    age as its time and a place before all others of its log.
 
-    Of partition 0 the old row comes late, and then a new one:
+    In this example an old row of log 0 comes late, and then a new one:
 
     >>> log, time = np.array([3, 0, 0]), np.array([101, 100, 102])
     >>> effect, _, last = replacing(np.zeros(3, int), log, np.array([0, 7, 8]), time)

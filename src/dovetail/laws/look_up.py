@@ -1,7 +1,7 @@
-"""A stream's records answered by what a store says of their keys: a pure function on numbers.
+"""Join a stream's records with the rows that a store answers for their keys.
 
-Each record is answered by the store's rows of its key, in their order; one that meets none comes
-out alone, or not at all. A record without a key, of which a part is null, meets nothing.
+Each record is joined with the store's rows of its key, in their order. A record without rows is
+emitted alone or dropped. A record with a null in its key matches nothing.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dovetail.arrays.search import expand
 from dovetail.arrays.timeline import ABSENT, Ints
 
 HowAnswered: TypeAlias = Literal["inner", "left"]
-"""``"inner"``: records that meet rows; ``"left"``: the others, too, alone."""
+"""``"inner"``: emit records that match rows. ``"left"``: emit the others, too, alone."""
 
 
 def answered(key: Ints, sizes: Ints, how: HowAnswered) -> tuple[Ints, Ints]:
-    """What comes of n records. ``key``: int64[n], which key each asks for, -1 for none; ``sizes``:
-    int64[k], how many rows each key has, where rows are numbered key by key.
+    """Return the results of n records: record and row, int64[m] each.
 
-    Returns the record, int64[m], ascending, and the row, int64[m], ``ABSENT`` for none, of each
-    result.
+    ``key``: int64[n], the number of the key that each record asks for, -1 for none. ``sizes``:
+    int64[k], the number of rows of each key; rows are numbered key by key. ``record`` is ascending;
+    ``row`` is ``ABSENT`` where a record stands alone.
 
     >>> record, row = answered(np.array([1, 0, -1, 1]), np.array([0, 2]), "left")
     >>> record.tolist(), row.tolist()

@@ -1,18 +1,17 @@
-"""What commits change of each key, where they say more of it than what becomes of its row.
+"""Net changes of commits: the changes of a key that remain when each commit is one moment.
 
-A commit is one moment. Where it takes a key's row away and brings another one, the row is replaced:
-only what comes is a change. Where both are equal, the commit has rewritten the row, and nothing has
-changed. So a table that is overwritten, or loaded anew, changes by the rows that differ.
+If a commit removes a key's row and brings another, the row is replaced, and only the new row is a
+change. If both are equal, the commit has rewritten the row, and nothing has changed. So a table
+that is overwritten, or loaded anew, changes only by the rows that differ.
 
-::
-
-    commit  key  row       is
-    7       1    gone a    -
-    7       1    comes b   b
-    7       2    gone c    -
-    7       2    comes c   -
-    7       3    gone d    gone d
-    8       3    comes e   e
+| commit | key | row     | net change |
+|--------|-----|---------|------------|
+| 7      | 1   | gone a  | -          |
+| 7      | 1   | comes b | b          |
+| 7      | 2   | gone c  | -          |
+| 7      | 2   | comes c | -          |
+| 7      | 3   | gone d  | gone d     |
+| 8      | 3   | comes e | e          |
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from dovetail.arrays.hashing import stable_hash
 
 
 def net(keys: Sequence[pa.Array], commit: Ints, gone: Mask, row: Sequence[pa.Array]) -> Mask:
-    """Which of n changes stay: bool[n].
+    """Find the changes that stay, of n: bool[n].
 
-    ``keys``: the key columns; ``commit``: int64[n], in which each lies; ``gone``: bool[n], whether
-    the row goes; ``row``: the columns by which rows are equal. Of keys that a commit names more
-    than twice, which are no keys of a table, all rows that come stay.
+    ``keys``: the key columns. ``commit``: int64[n], the commit of each change. ``gone``: bool[n],
+    the change removes its row. ``row``: the columns that decide whether rows are equal. If a commit
+    names a key more than twice, all rows that come stay.
     """
     stays = np.ones(len(commit), np.bool_)
     at = np.flatnonzero(np.isin(commit, np.unique(commit[gone])))

@@ -1,8 +1,8 @@
-"""Tables grouped by other columns than their key: what a changed row says to its groups.
+"""Tables grouped by other columns than their key: the messages of a changed row to its groups.
 
-A record that changes a row from ``old`` to ``new`` takes the old one out of its group and puts the
-new one into its own. Where both are one group that is one change with one result, so the first of
-the two is silent. A row with a null among the columns it is grouped by is in no group.
+A record that changes a row takes the old row out of its group and adds the new row to another. If
+both groups are the same, that is one change with one result, so the removal emits nothing. A row
+with a null in a grouping column is in no group.
 
 Source: Kafka Streams join design, "KTable Aggregate"; spec/aggregate.
 """
@@ -19,18 +19,20 @@ SILENT = 1
 
 @dataclass(frozen=True)
 class Moves:
-    """What m changes of rows say: ``leaves``, ``enters``: bool[m], whether a row leaves a group and
-    whether one enters a group; ``silent``: whether what leaves is emitted with what enters.
-    """
+    """The messages that m changes of rows send: bool[m] each."""
 
     leaves: Mask
+    """A row leaves a group."""
     enters: Mask
+    """A row enters a group."""
     silent: Mask
+    """The result is emitted by the row that enters, not by the one that leaves."""
 
 
 def moves(old: Mask, new: Mask, old_null: Mask, new_null: Mask, same: Mask) -> Moves:
-    """What changes say: ``old``, ``new``: whether there is a row before and after; ``old_null``,
-    ``new_null``: whether it is in no group; ``same``: whether both are of one group.
+    """Return the messages of m changes. ``old``, ``new``: there is a row before, after.
+    ``old_null``, ``new_null``: that row is in no group. ``same``: both rows are in one group. All
+    are bool[m].
     """
     leaves, enters = old & ~old_null, new & ~new_null
     return Moves(leaves, enters, leaves & enters & same)

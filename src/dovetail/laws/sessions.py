@@ -1,19 +1,30 @@
-"""Session windows: which sessions a key's records make, extend and merge.
+"""Session windows: the sessions that a key's records make, extend and merge.
 
-A session lies from its first record to its last, and no two of a key that are open lie within the
-gap of each other. The law, for a record at ``t`` that comes when stream time is ``clock``:
+A session lasts from its first record to its last. No two open sessions of a key lie within the gap
+of each other. The law, for a record at ``t`` that arrives at stream time ``clock``, the largest
+timestamp so far:
 
-- a session is closed when ``end + gap + grace < clock``; it takes no more records;
-- the record makes one session of itself and the open ones within the gap, both ends included;
-- where there are none, and a session of the record alone would be closed, it is late and dropped;
-- a session that becomes another, because a bound moves or because two merge, is deleted first.
+- A session is closed when ``end + gap + grace < clock``, and takes no more records.
+- The record makes one session of itself and the open ones within the gap, both ends included.
+- The record is *late* and dropped if there are none and a session of it alone would be closed.
+- A session that becomes another one, by a moved bound or a merge, is deleted first.
 
-So a record has up to two sessions below it, and all sessions of a batch are a forest. It is found
-for all records at once. On the line of a key's records and stored sessions, by time, each place
-between two neighbours is *bridged* at some arrival: when the first two that lie within the gap are
-there on either side, which are a record and its nearest earlier one. The session that a record
-makes is what is bridged around it when it comes. A record that comes *behind*, when a session of
-it alone would be closed, bridges nothing: it only moves the first open session's start.
+So the session that a record makes replaces at most two, and all sessions of a batch form a forest.
+It is computed for all records at once. A key's records and stored sessions lie on a line, by time.
+The place between two neighbours is *bridged* at the arrival that first has records on both sides
+within the gap. The two are a record and its nearest earlier arrival. The session that a record
+makes is all that is bridged around it when it arrives.
+
+A record comes *behind* if a session of it alone would be closed. It bridges nothing and only moves
+the start of the first open session.
+
+Gap 5, nothing behind, records in the order of arrival a, b, c, d::
+
+    time     10      14      16      20
+    record   a       c       d       b
+    bridged      c       d       d
+    forest   0: a [10, 10]   1: c [10, 14], made of 0   2: b [20, 20]
+             3: d [10, 20], made of 1 and 2
 
 Source: Kafka Streams join design, "Windowed Aggregate"; spec/windowed.
 """
@@ -34,40 +45,42 @@ _BLOCK = 1 << 10
 
 @dataclass(frozen=True)
 class Sessions:
-    """Sessions by (group, end): int64[m] each; ``ref``: where the accumulators of each lie."""
+    """The m sessions by (group, end): int64[m] each."""
 
     group: Ints
     start_us: Ints
     end_us: Ints
     ref: Ints
+    """The place of each session's accumulators."""
 
     def where(self, kept: Mask | Ints) -> Sessions:
-        """Some of them."""
+        """Keep the selected sessions."""
         return Sessions(self.group[kept], self.start_us[kept], self.end_us[kept], self.ref[kept])
 
 
 @dataclass(frozen=True)
 class Forest:
-    """The n sessions that there are at some time in the batch, those that one is made of right
-    before it, the earlier in time first: the left one with all below it, the right one, itself.
+    """The n sessions that exist at some time in the batch, children before their parent.
 
-    ``event``: int64[n], the event that makes it, ABSENT for a stored one; ``ref``: int64[n], a
-    stored one's number, ABSENT for others; ``low``: int64[n], the first that is below it, itself
-    where none is; ``start_us``, ``end_us``: int64[n]. ``late``: the
-    events that are dropped.
+    A session's children come right before it, the earlier in time first: the left one with all
+    below it, the right one with all below it, then the session itself.
     """
 
     event: Ints
+    """int64[n]: the event that makes the session, ABSENT for a stored one."""
     ref: Ints
+    """int64[n]: the number of a stored session, ABSENT for others."""
     low: Ints
+    """int64[n]: the first session below each one, itself for a leaf."""
     start_us: Ints
     end_us: Ints
     late: Ints
+    """The events that are dropped."""
 
     @property
     def below(self) -> tuple[Ints, Ints]:
-        """The sessions that each is made of, ABSENT for none: the one right before it, and the one
-        before all that is below that.
+        """The two children of each session, ABSENT for none: first the one right before it, then
+        the one before that child's descendants.
         """
         number = np.arange(len(self.low))
         one = np.where(self.low < number, number - 1, ABSENT)
@@ -77,26 +90,30 @@ class Forest:
 
 @dataclass(frozen=True)
 class _Line:
-    """The records that do not come behind and the bounds of stored sessions, by (group, time,
-    arrival): ``time_us``, ``arrival``: int64[n]; ``first``, ``end``: int64[groups], where a group's
-    lie; ``bridged``: int64[n], the arrival that bridges the place after each.
+    """The records that do not come behind, and the bounds of stored sessions, by (group, time,
+    arrival).
     """
 
     time_us: Ints
     arrival: Ints
     first: Ints
+    """int64[groups]: the first place of each group."""
     end: Ints
+    """int64[groups]: the exclusive end of each group."""
     bridged: Ints
+    """int64[n]: the arrival that bridges the place after each entry, ``_NEVER`` for none."""
 
     @property
     def ends(self) -> Ints:
-        """The places after which nothing is ever bridged, the last of each group among them."""
+        """The places after which nothing is ever bridged, the last place of each group included."""
         return np.flatnonzero(self.bridged == _NEVER)
 
     def around(self, group: Ints, place: Ints, arrival: Ints) -> tuple[Ints, Ints]:
-        """What is bridged around each place at an arrival: its first and last place."""
+        """Return the first and the last place of the stretch that is bridged around each place at
+        an arrival.
+        """
         ends, closed = self.ends, -self.bridged
-        # As a rule it is all before the place that is ever bridged, and nothing after it.
+        # Usually everything before the place that is ever bridged is bridged, and nothing after it.
         number = np.searchsorted(ends, place)
         low, high = np.append(0, ends + 1)[number], place.copy()
         width = int(self.arrival.max(initial=0)) + 2
@@ -121,10 +138,10 @@ def forest(
     stored: Sessions,
     gap_us: int,
 ) -> Forest:
-    """The sessions of events, which lie by (group, arrival).
+    """Return the sessions of events, which lie by (group, arrival).
 
-    ``closing_us``: int64[events], non-decreasing by arrival: a session that ends before it is
-    closed when the event comes.
+    ``closing_us``: int64[events], non-decreasing by arrival. A session that ends before it is
+    closed when the event arrives.
     """
     groups = int(group.max(initial=-1)) + 1
     behind = time_us < closing_us
@@ -165,8 +182,8 @@ def forest(
 def _line(
     group: Ints, time_us: Ints, arrival: Ints, closing_us: Ints, groups: int, gap_us: int
 ) -> tuple[_Line, Ints]:
-    """The line of some records, then the starts, then the ends of stored sessions; the place of
-    each. ``closing_us``: of the records.
+    """Build the line of some records, then the starts and the ends of stored sessions, and return
+    the place of each. ``closing_us`` belongs to the records, which come first.
     """
     order = np.lexsort((arrival, time_us, group))
     place = np.empty(len(order), np.int64)
@@ -193,7 +210,9 @@ def _line(
 
 
 def _earlier(arrival: Ints, first: Ints, place: Ints, came: Ints) -> Ints:
-    """The last place before each whose arrival is before its own; as a rule its neighbour."""
+    """Return the last place before each whose arrival is before its own, -1 for none. Usually that
+    is its neighbour.
+    """
     found = place - 1
     far = np.flatnonzero((found < first) | (arrival[found] >= came))
     found[far] = last_below(arrival, first[far], place[far], came[far])
@@ -203,12 +222,20 @@ def _earlier(arrival: Ints, first: Ints, place: Ints, came: Ints) -> Ints:
 def _behind(
     line: _Line, group: Ints, time_us: Ints, arrival: Ints, closing_us: Ints, gap_us: int
 ) -> tuple[Mask, Ints, Ints]:
-    """Which of the records that come behind join the first session that is open then, and the first
-    and last place of that.
+    """Find the records that come behind and join the first session open at their arrival. Returns a
+    mask, and the first and last place of that session.
 
-    A round takes of each session's records, by arrival, those that join it up to the first that
-    does not, and those that do not up to the first that does. Rounds are of a block of records, so
-    however often these alternate it takes O(n log n).
+    A round handles a stretch of each session's records, by arrival: those that join, up to the
+    first that does not, then those that do not, up to the first that does. Rounds work on blocks of
+    records. So the whole takes O(n log n), however often the two alternate.
+
+    Gap 5, one session that starts at 14; its start moves with each record that joins:
+
+    | record behind | start | joins                | round |
+    |---------------|-------|----------------------|-------|
+    | 10            | 14    | yes, start is now 10 | 1     |
+    | 4             | 10    | no, it is dropped    | 1     |
+    | 6             | 10    | yes, start is now 6  | 2     |
     """
     first, end = line.first[group], line.end[group]
     low = bisect(line.time_us, first, end, closing_us, right=False)
@@ -243,14 +270,16 @@ def _behind(
 
 
 def _lowest(values: Ints, number: Ints) -> Ints:
-    """The smallest value so far within each run of equal numbers, which do not decrease."""
+    """Return the smallest value so far within each run of equal ``number``. ``number`` is
+    non-decreasing.
+    """
     distinct, rank = np.unique(values, return_inverse=True)
     shift = -number * len(distinct)
     return distinct[np.minimum.accumulate(rank + shift) - shift]
 
 
 def _first(flags: Mask, begins: Ints, ends: Ints) -> Ints:
-    """The first place in each range that has its flag, the range's end where none has."""
+    """Return the first place in each range whose flag is set, or the range's end."""
     at = np.flatnonzero(flags)
     found: Ints = np.append(at, len(flags))[np.searchsorted(at, begins)]
     return np.minimum(found, ends)

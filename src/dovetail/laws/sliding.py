@@ -1,15 +1,25 @@
-"""Sliding windows: which windows a key's records make, and what each record changes of them.
+"""Sliding windows: the windows that a key's records make and change.
 
-Windows of one ``size``, both ends included. The law, for the records of one key:
+All windows have one ``size``, both ends included. The law, for the records of one key:
 
-- a record at ``t`` makes the window that ends at ``t``, and, once another lies in it, the one that
-  begins right after ``t``; two of one start are one window;
-- a record is added to each window that holds it and is open: stream time has not passed its end by
-  more than the grace period. It emits the windows that are there, and those that it makes be there.
+- A record at ``t`` makes the window that ends at ``t``. It also makes the window that begins right
+  after ``t``, once another record lies in it. Two windows with one start are one window.
+- A record is added to each open window that holds it. A window is open until stream time, the
+  largest timestamp so far, has passed its end by more than the *grace period*.
+- A record emits the existing windows that it is added to, and the windows that it brings into
+  existence.
 
-The windows that a record is added to are a range of its key's windows. A batch may have as many
-pairs of a record and a window as the square of its records, so what it makes of each window is read
-off the ranges; the pairs are made some at a time.
+Size 10; the record at 15 arrives before the one at 10:
+
+| window   | exists since | records | emitted by                                  |
+|----------|--------------|---------|---------------------------------------------|
+| [0, 10]  | 10 arrives   | 10      | 10                                          |
+| [5, 15]  | 15 arrives   | 10, 15  | 15, then 10                                 |
+| [11, 21] | 10 arrives   | 15      | 10, though it is not in the window: *apart* |
+
+A record's windows are a range of its key's windows. The pairs of record and window may be as many
+as the square of the records. So per-window facts are computed from the ranges, and pairs are made
+in portions.
 
 Source: Kafka Streams join design, "Windowed Aggregate"; spec/windowed.
 """
@@ -31,25 +41,26 @@ _NEVER = int(np.iinfo(np.int64).max)
 
 @dataclass(frozen=True)
 class Records:
-    """n records, stored ones and the batch's, by (group, time): int64[n] each.
-
-    ``arrival``: ``STORED`` for a stored one; ``number``: their order for good; ``closing_us``: what
-    ends before this was closed when the record came, ``NO_TIME`` for a stored one.
-    """
+    """The n records, stored ones and the batch's, by (group, time): int64[n] each."""
 
     group: Ints
     time_us: Ints
     arrival: Ints
+    """The order of processing in the batch, ``STORED`` for a stored record."""
     number: Ints
+    """The order of all records, across batches."""
     closing_us: Ints
+    """Windows that end before this were closed when the record arrived; ``NO_TIME`` for a stored
+    one.
+    """
 
     @cached_property
     def bounds(self) -> Ints:
-        """Where each group's records begin, and the end."""
+        """The first record of each group, and the end: int64[groups + 1]."""
         return np.searchsorted(self.group, np.arange(int(self.group.max(initial=-1)) + 2))
 
     def within(self, group: Ints, start_us: Ints, size_us: int) -> tuple[Ints, Ints]:
-        """The records in each of these windows: from the first up to an exclusive end."""
+        """Return the records in each window: (first, exclusive end)."""
         first, end = self.bounds[group], self.bounds[group + 1]
         low = bisect(self.time_us, first, end, start_us, right=False)
         return low, bisect(self.time_us, low, end, start_us + size_us, right=True)
@@ -57,26 +68,22 @@ class Records:
 
 @dataclass(frozen=True)
 class Updates:
-    """Some of the pairs, by (window, order of the records): a ``record`` is added to a ``window``.
-    ``emitted``: those after which the window is emitted, in that order; ``moment``: for which
-    arrival.
+    """Some of the pairs of a record and a window that it is added to, by (window, order of the
+    records).
     """
 
     window: Ints
     record: Ints
     emitted: Ints
+    """The pairs after which the window is emitted, in the order of emission."""
     moment: Ints
+    """The arrival that causes each emission."""
 
 
 @dataclass(frozen=True)
 class Windows:
-    """The w windows that a batch changes, and the records that are added to each: of windows that
-    were there before the batch's alone, of others all.
-
-    ``group``, ``start_us``; ``since``: the arrival that makes the window be there, ``STORED`` where
-    it was there before: int64[w]. ``apart``: bool[w], whether the record that makes a window be
-    there is not in it. ``record``, ``first``, ``end``: int64[m], the record is added to the windows
-    from the first up to an exclusive end.
+    """The w windows that a batch changes, and the records that are added to each. A window that
+    existed before the batch gets the batch's records; a new one gets all.
     """
 
     records: Records
@@ -84,34 +91,40 @@ class Windows:
     group: Ints
     start_us: Ints
     since: Ints
+    """int64[w]: the arrival that brings the window into existence, ``STORED`` for an earlier
+    batch.
+    """
     apart: Mask
+    """bool[w]: the record that brings the window into existence is not in it."""
     record: Ints
+    """int64[m]: a record that is added to the windows from ``first`` to ``end``."""
     first: Ints
     end: Ints
+    """Exclusive."""
 
     def __len__(self) -> int:
         return len(self.start_us)
 
     @property
     def count(self) -> Ints:
-        """How many records are added to each."""
+        """The number of records added to each window: int64[w]."""
         return _coverings(self.first, self.end, len(self))
 
     @property
     def latest_us(self) -> Ints:
-        """The largest time of these."""
+        """The largest time of the records added to each window: int64[w]."""
         time_us = self.records.time_us[self.record]
         return -lowest_over(self.first, self.end, -time_us, len(self), _NEVER)
 
     @property
     def moment(self) -> Ints:
-        """The arrival for which each is emitted last."""
+        """The arrival at which each window is emitted last: int64[w]."""
         arrival = self.records.arrival[self.record]
         latest = -lowest_over(self.first, self.end, -arrival, len(self), _NEVER)
         return np.maximum(latest, self.since)
 
     def members(self, window: Ints) -> tuple[Ints, Ints]:
-        """The records that are added to these windows: (window, record), by window and order."""
+        """List the records that are added to the windows: (window, record), by window and order."""
         records, since = self.records, self.since[window]
         low, high = records.within(self.group[window], self.start_us[window], self.size_us)
         fresh = np.flatnonzero(records.arrival != STORED)
@@ -125,13 +138,15 @@ class Windows:
 
     @property
     def pairs_max(self) -> int:
-        """How many pairs are made at a time: no fewer than there are windows, whose accumulators
-        are carried from one time to the next.
+        """The most pairs that are made at a time. It grows with the number of windows, because
+        their accumulators are carried from one portion to the next.
         """
         return max(_PAIRS_MAX, 4 * len(self))
 
     def cuts(self) -> list[tuple[int, int]]:
-        """The arrivals in ranges with up to ``pairs_max`` pairs each, or of one arrival."""
+        """Cut the arrivals into ranges (start, exclusive stop) of at most ``pairs_max`` pairs, or
+        of one arrival.
+        """
         records = self.records
         made = np.flatnonzero(self.since != STORED)
         low, high = records.within(self.group[made], self.start_us[made], self.size_us)
@@ -143,9 +158,9 @@ class Windows:
         return list(pieces(count, self.pairs_max))
 
     def updates(self, start: int, stop: int) -> Updates:
-        """The pairs that arrivals from ``start`` up to an exclusive ``stop`` make: each record's
-        with the windows that are there, and those of the windows that it makes be there with what
-        came before.
+        """Return the pairs that arrivals from ``start`` to the exclusive ``stop`` make. A record
+        pairs with the existing windows that hold it. A window that a record brings into existence
+        pairs with earlier records.
         """
         arrival = self.records.arrival
         came = arrival[self.record]
@@ -160,7 +175,7 @@ class Windows:
             np.append(window[there], fresh[silent]), np.append(record[there], before[silent])
         )
         emits = arrival[record] >= np.maximum(self.since[window], 0)
-        # A window that is there because of a record that is not in it: its last record before that.
+        # An apart window is emitted after its last record before the one that makes it exist.
         apart = np.flatnonzero(~emits & self.apart[window])
         apart = apart[np.append(np.diff(window[apart]) != 0, True)[: len(apart)]]
         emitted = np.append(np.flatnonzero(emits), apart)
@@ -169,7 +184,9 @@ class Windows:
         return Updates(window, record, emitted[order], moment[order])
 
     def emitted(self, start: int, stop: int) -> int:
-        """How many of these pairs are emitted."""
+        """Count the emissions of the pairs that arrivals from ``start`` to the exclusive ``stop``
+        make.
+        """
         came = self.records.arrival[self.record]
         own = np.flatnonzero((came >= start) & (came < stop))
         which, window = expand(self.first[own], self.end[own])
@@ -178,14 +195,15 @@ class Windows:
         return int(there) + int(np.count_nonzero(made & self.apart))
 
     def _arranged(self, window: Ints, record: Ints) -> tuple[Ints, Ints]:
+        """Order pairs by window, then by the order of the records."""
         order = np.lexsort((self.records.number[record], window))
         return window[order], record[order]
 
 
 def changed(records: Records, closing_us: Ints, size_us: int) -> Windows:
-    """The windows that the batch's records change.
+    """Return the windows that the batch's records change.
 
-    ``closing_us``: int64[arrivals], what ends before this is closed when the record comes.
+    ``closing_us``: int64[arrivals]. A window that ends before it is closed when the record arrives.
     """
     group, time_us, arrival = records.group, records.time_us, records.arrival
     first = np.ones(len(group), np.bool_)
@@ -232,8 +250,9 @@ def changed(records: Records, closing_us: Ints, size_us: int) -> Windows:
 def _ranges(
     records: Records, group: Ints, start_us: Ints, since: Ints, size_us: int
 ) -> tuple[Ints, Ints, Ints]:
-    """The windows that each record is added to: the record, the first window, an exclusive end.
-    Windows that were there before come first, then others, each kind by (group, start).
+    """Return the windows that each record is added to: (record, first window, exclusive end).
+    Windows from earlier batches come first, then new ones, each kind by (group, start). ``group``
+    and ``start_us`` are in that order.
     """
     groups = len(records.bounds) - 1
     kind = group + groups * (since != STORED)
@@ -249,6 +268,6 @@ def _ranges(
 
 
 def _coverings(first: Ints, end: Ints, places: int) -> Ints:
-    """How many of the ranges cover each place."""
+    """Count the ranges that cover each place: int64[places]."""
     begun, ended = (np.bincount(at, minlength=places + 1) for at in (first, end))
     return np.cumsum(begun - ended)[:places]

@@ -1,23 +1,22 @@
-"""Joins of two streams within a window of time: which pairs meet, and which rows stay alone.
+"""Joins of two streams within a window of time: the pairs that match, and the rows that stay alone.
 
 The law. R joins L when ``L.ts - before <= R.ts <= L.ts + after``. *Stream time* is the largest
-timestamp of all records of both streams so far, the arriving one's included. Each record, as it
-arrives, joins the rows of the other side that have arrived before it and are still kept: those with
-``ts >= stream time - (before + after + grace)``, a negative bound counting as none. So what comes
-in order of time is joined by the window alone.
+timestamp of all records of both streams so far, the arriving one's included. An arriving record
+joins the rows of the other side that arrived before it and are still kept. Rows are kept while ``ts
+>= stream time - (before + after + grace)``, a negative bound counting as 0. So records in order of
+time are joined by the window alone.
 
-A row of a preserved side that finds no match is *unmatched*. It is emitted
+A row of a preserved side without a match is *unmatched*. ``unmatched`` decides about it:
 
-- ``"on_close"``: once, if it has no match when it closes, which is when stream time has passed its
-  limit, the end of its window plus grace; one that comes too late for that closes as it comes. From
-  then on it joins nothing. So each row is in one state for good: it is in some pairs, or it has
-  been emitted alone;
-- ``"eager"``: at once, and what joins it later comes in addition;
-- ``"retract"``: at once, and withdrawn just before the first result that joins it.
+- ``"on_close"``: it is emitted once, if it has no match when it closes. A row closes when stream
+  time passes its limit, the end of its window plus grace. A row that arrives after its limit closes
+  at once. A row emitted alone joins nothing later, so each row is either in pairs or alone.
+- ``"eager"``: it is emitted at once; later matches are emitted in addition.
+- ``"retract"``: it is emitted at once, and withdrawn just before its first match.
 
 Kafka Streams differs in two ways. It keeps rows by a clock of each side, the largest timestamp
-stored there, ``ts > clock - (before + after + grace)``: a bucket does not know that clock, for
-other buckets have rows of the side. And it lets rows be joined that it has emitted alone.
+stored there: ``ts > clock - (before + after + grace)``. A bucket does not know that clock, because
+other buckets hold rows of the side. And Kafka Streams lets rows join that it has emitted alone.
 
 Source: KIP-77 "KStream-KStream"; Kafka Streams join design, "windowed join"; spec/stream_stream.
 """
@@ -35,11 +34,14 @@ from dovetail.arrays.timeline import Ints, Mask
 Unmatched: TypeAlias = Literal["on_close", "eager", "retract"]
 
 NEVER = int(np.iinfo(np.int64).max)
+"""As an arrival: after the batch."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """Which rows join: ``before_us``, ``after_us`` and ``grace_us`` as in the law."""
+    """The window of time within which rows join: ``before_us``, ``after_us`` and ``grace_us`` of
+    the law.
+    """
 
     before_us: int
     after_us: int
@@ -47,81 +49,85 @@ class Window:
 
     @property
     def retention_us(self) -> int:
-        """How far behind stream time a row still joins; no less than ``reach_us``."""
+        """The distance behind stream time at which a row still joins; no less than ``reach_us``."""
         return max(self.before_us, 0) + max(self.after_us, 0) + self.grace_us
 
     def of_other(self, side: int, time_us: Ints) -> tuple[Ints, Ints]:
-        """The times, both inclusive, at which the other side joins a row of ``side``."""
+        """Return the least and the greatest time, both inclusive, at which the other side joins a
+        row of ``side``.
+        """
         before, after = self._reach(side)
         return time_us - before, time_us + after
 
     def limit(self, side: int, time_us: Ints) -> Ints:
-        """The last stream time at which a row of ``side`` may still find a match."""
+        """Return the last stream time at which a row of ``side`` may still find a match."""
         return time_us + self.reach_us(side)
 
     def reach_us(self, side: int) -> int:
-        """How long, in stream time, a row of ``side`` may still find a match."""
+        """Return the duration, in stream time, for which a row of ``side`` may still find a
+        match.
+        """
         return self._reach(side)[1] + self.grace_us
 
     def _reach(self, side: int) -> tuple[int, int]:
+        """Return the (before, after) bounds as seen from ``side``."""
         return (self.before_us, self.after_us) if side == 0 else (self.after_us, self.before_us)
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """The n rows of one side in a batch, ordered by (group, time, arrival).
-
-    ``group``, ``time_us``: int64[n]; ``arrival``: int64[n], when each is processed, in a numbering
-    of both sides' rows.
-    """
+    """The n rows of one side in a batch, by (group, time, arrival): int64[n] each."""
 
     group: Ints
     time_us: Ints
     arrival: Ints
+    """The place in the order of processing, among the rows of both sides."""
 
     def __len__(self) -> int:
         return len(self.group)
 
 
 def stream_times(seen_us: Ints, first_us: int, last_us: int) -> Ints:
-    """Stream time after each arrival and, last, at the end of the batch: int64[arrivals + 1].
+    """Return stream time after each arrival and, last, at the end of the batch: int64[arrivals +
+    1].
 
-    ``seen_us``: int64[arrivals], stream time as of each record, one without key or value
-    too; ``first_us``, ``last_us``: stream time before the batch and at its end.
+    ``seen_us``: int64[arrivals], stream time at each record, records without key or value included.
+    ``first_us``, ``last_us``: stream time before the batch and at its end.
     """
     return np.maximum.accumulate(np.maximum(np.append(seen_us, last_us), first_us))
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """m pairs that the records of one side make: its row (an index into its ``Arrivals``) and the
-    row of the other side, by whatever number that has; ``other_time_us`` its time.
-    """
+    """The m pairs that the records of one side make."""
 
     row: Ints
+    """int64[m]: the record, an index into its side's ``Arrivals``."""
     other: Ints
+    """int64[m]: the number of the other side's row."""
     other_time_us: Ints
 
     def where(self, kept: Mask | Ints) -> Pairs:
-        """Some of the pairs."""
+        """Keep the selected pairs."""
         return Pairs(self.row[kept], self.other[kept], self.other_time_us[kept])
 
 
 @dataclass(frozen=True)
 class Reach:
-    """Which rows of the other side each of n records may join. There may be as many pairs as the
-    square of the records; these are made some at a time.
-
-    ``own``: the records; ``other``: m rows of the other side, ``STORED`` the arrival of stored
-    ones, and ``number``: int64[m], by whatever number they have; ``first``, ``end``: int64[n], the
-    record may join those of the rows from the first up to an exclusive end that came before it.
+    """The rows of the other side that each of n records may join. The pairs may be as many as the
+    square of the records, so they are made in portions.
     """
 
     own: Arrivals
+    """The n records."""
     other: Arrivals
+    """The m rows of the other side; stored ones have the arrival ``STORED``."""
     number: Ints
+    """int64[m]: the caller's number of each row of the other side."""
     first: Ints
+    """int64[n]: the first row of the other side that the record may join."""
     end: Ints
+    """int64[n]: the exclusive end. Of the range, only rows that arrived before the record join."""
 
     @classmethod
     def of(
@@ -133,8 +139,8 @@ class Reach:
         stream_us: Ints,
         window: Window,
     ) -> Reach:
-        """The rows of the other side, in any order, within the windows of records of ``side`` and
-        still kept when these arrive.
+        """Find the rows of the other side within the windows of records of ``side`` that are still
+        kept at their arrival. ``other`` may be in any order.
         """
         order = np.lexsort((other.arrival, other.time_us, other.group))
         other = Arrivals(other.group[order], other.time_us[order], other.arrival[order])
@@ -151,7 +157,7 @@ class Reach:
         )
 
     def pairs(self, row: Ints) -> Pairs:
-        """The pairs of some records."""
+        """Return the pairs of the records ``row``."""
         which, found = expand(self.first[row], self.end[row])
         row = row[which]
         pairs = Pairs(row, self.number[found], self.other.time_us[found])
@@ -159,23 +165,27 @@ class Reach:
 
 
 def first_due(limit_us: Ints, stream_us: Ints) -> Ints:
-    """When rows that wait for these limits close: the first arrival after which stream time is
-    past the limit, the last number of ``stream_us`` standing for the end of the batch; ``NEVER``
-    for those that do not close in this batch. A row that comes later than that closes as it comes.
+    """Return the arrival at which rows with these limits close, ``NEVER`` if they stay open in this
+    batch. It is the first arrival with stream time past the limit; the last index of ``stream_us``
+    means the end of the batch. A row that arrives after that closes at once.
     """
     due = np.searchsorted(stream_us, limit_us, side="right")
     return np.where(due < len(stream_us), due, NEVER)
 
 
 def settled(record: Ints, other: Ints, joined: Mask) -> Mask:
-    """Which rows have been joined, where rows that have been emitted alone join nothing.
+    """Find the rows that have been joined, if rows that have been emitted alone join nothing:
+    bool[rows].
 
-    ``record``, ``other``: int64[m], a row that came when one that it may join was closed;
-    ``joined``: bool[rows], which have joined an open one, or have been joined before.
+    ``record``, ``other``: int64[m], a row and one that it may join but that was closed at its
+    arrival. ``joined``: bool[rows], the rows that have joined an open row or were joined before.
 
-    A closed row is joined if it has been before, which may follow from what it joined itself when
-    it came, closed rows among these. So this goes from row to row that comes late, a step at a
-    time, and in all over each possible pair once.
+    A closed row may be joined only if it has been joined before. That may follow from other closed
+    rows that it joined at its own arrival. So the search goes from row to late row, a step at a
+    time, and visits each possible pair once.
+
+    In this example row 0 is joined, so row 1 joins it and row 2 joins row 1. Row 3 was emitted
+    alone, and so row 4 stays alone:
 
     >>> joined = np.array([True, False, False, False, False])
     >>> settled(np.array([1, 2, 4]), np.array([0, 1, 3]), joined).tolist()

@@ -1,18 +1,28 @@
-"""Joins between tables that share a key: which result each record gives.
+"""Joins between tables that share a key: the result of each record.
 
-A tree of joins over the tables of one stage is evaluated as a whole, so that a chain keeps no
-intermediate result: what a join stores is a function of what its tables store. The law of one join,
-for a record that changes the row of one side from ``old`` to ``new`` while the ``other`` side
-stands (each a presence bit), as KIP-77's suggested table has it and Kafka Streams does it:
+A tree of joins over the tables of one stage is evaluated as a whole, so a chain keeps no
+intermediate result. The stored state of a join is a function of the state of its tables.
 
-- a side is *preserved* when its rows appear without a match (left join: the left; outer: both);
-- a result is emitted when ``other``, or when the record's side is preserved and ``new or old``;
-  where the record's table is on both sides, ``other`` before the record counts too, so that a row
-  that goes takes the result with it;
-- it is a row when both sides are present or one that is preserved is; otherwise a tombstone;
-- its timestamp is the record's or, where present, the other side's, whichever is larger.
+The law of one join follows KIP-77 and Kafka Streams. A record is an upsert, which puts a row in the
+place of its key's former one, or a *tombstone*, which deletes it. The record changes the row of one
+side from ``old`` to ``new`` while the ``other`` side stands, each a presence bit:
 
-Source: KIP-77 "KTable-KTable"; spec/table_table.
+- A side is *preserved* when its rows appear without a match: the left side in a left join, the
+  right one in a right join, both in an outer join.
+- A result is emitted if ``other``, or if the record's side is preserved and ``new or old``. If the
+  record's table is on both sides, ``other`` before the record counts, too, so a row that goes takes
+  the result with it.
+- The result is a row if both sides are present or a preserved one is. Otherwise it is a tombstone.
+- Its timestamp is the larger of the record's and, if present, the other side's.
+
+| record        | inner        | left         | outer        |
+|---------------|--------------|--------------|--------------|
+| left A at 3   | nothing      | A + null @ 3 | A + null @ 3 |
+| right a at 4  | A + a @ 4    | A + a @ 4    | A + a @ 4    |
+| left ∅ at 5   | ∅ @ 5        | ∅ @ 5        | null + a @ 5 |
+| right ∅ at 6  | nothing      | nothing      | ∅ @ 6        |
+
+``∅`` is a tombstone. Source: KIP-77 "KTable-KTable"; spec/table_table.
 """
 
 from __future__ import annotations
@@ -49,7 +59,7 @@ Tree: TypeAlias = Leaf | Join
 
 @dataclass(frozen=True)
 class Stored:
-    """What one source holds from earlier batches: presence and time of each group's row."""
+    """The rows of one source from earlier batches: presence and time of each group's row."""
 
     present: Mask
     event_time_us: Ints
@@ -57,20 +67,18 @@ class Stored:
 
 @dataclass(frozen=True)
 class Changes:
-    """m results in order: the record that caused each, and the row it makes or deletes.
-
-    ``event``: int64[m], the event's number in the timeline; ``present``: bool[m], false for a
-    tombstone; ``event_time_us``: int64[m]; ``reference``: per leaf of the tree, from left to right,
-    int64[m], the row version that the result holds, ABSENT where the leaf contributes nulls.
-    """
+    """The m results in order: the record that caused each, and the row it makes or deletes."""
 
     event: Ints
+    """int64[m]: the event's number in the timeline."""
     present: Mask
+    """bool[m]: false for a tombstone."""
     event_time_us: Ints
     reference: tuple[Ints, ...]
+    """int64[m] per leaf, from left to right: the row version in the result, ABSENT for nulls."""
 
     def where(self, kept: Ints | Mask) -> Changes:
-        """Some of the changes."""
+        """Keep the selected changes."""
         return Changes(
             self.event[kept],
             self.present[kept],
@@ -81,7 +89,9 @@ class Changes:
 
 @dataclass(frozen=True)
 class _Side:
-    """One subtree's row at some events: its presence, its time, and the versions it is made of."""
+    """One subtree's row at some events: its presence, its time, and the versions that it consists
+    of.
+    """
 
     present: Mask
     event_time_us: Ints
@@ -89,7 +99,7 @@ class _Side:
 
 
 def leaves(tree: Tree) -> Iterator[int]:
-    """The sources of a tree from left to right; one that is used twice comes twice."""
+    """List the sources of a tree from left to right; a source that is used twice comes twice."""
     if isinstance(tree, Leaf):
         yield tree.source
     else:
@@ -98,7 +108,7 @@ def leaves(tree: Tree) -> Iterator[int]:
 
 
 def preserved(how: How) -> tuple[bool, bool]:
-    """Whether the left and the right side's rows appear without a match."""
+    """Say for the left and the right side whether its rows appear without a match."""
     return how in ("left", "outer"), how in ("right", "outer")
 
 
@@ -109,13 +119,14 @@ def join_tables(
     row_time_us: Mapping[int, Ints],
     current: Mapping[int, Mask],
 ) -> Changes:
-    """Every record's own result, in arrival order (``emit="change"``).
+    """Return every record's own result, in arrival order (``emit="change"``).
 
-    ``stored``: per source the groups' rows from earlier batches; ``row_time_us``: per source the
-    batch rows' timestamps; ``current``: per versioned source which events are the latest version of
-    their key as they arrive: its others change nothing. A record of a table that occurs twice in
-    the tree gives a result through each occurrence, from left to right, both on the table as the
-    record leaves it.
+    ``stored``: the groups' rows from earlier batches, per source. ``row_time_us``: the batch rows'
+    timestamps, per source. ``current``: per versioned source, the events that are the latest
+    version of their key when they arrive; other events change nothing.
+
+    A record of a table that occurs twice in the tree gives a result through each occurrence, from
+    left to right. Both see the table as the record leaves it.
     """
     after = {
         source: versions(timeline, source, stored[source].present, current.get(source))
@@ -145,10 +156,11 @@ def join_tables(
 
 
 def look_up(tree: Tree, timeline: Timeline, events: Ints, reference: Mapping[int, Ints]) -> Changes:
-    """The results of a stream's records, the first leaf's, in arrival order.
+    """Return the results of a stream's records (the first leaf), in arrival order.
 
-    ``events``: int64[m], theirs in the timeline; ``reference``: per source int64[m], the row that
-    each finds there. Only the stream's side of a join may be preserved; the time is the record's.
+    ``events``: int64[m], the records' events in the timeline. ``reference``: int64[m] per source,
+    the row that each record finds there. Only the stream's side of a join may be preserved. The
+    result's time is the record's.
     """
     emitted, refs = _found(tree, reference)
     everything = Changes(
@@ -159,6 +171,7 @@ def look_up(tree: Tree, timeline: Timeline, events: Ints, reference: Mapping[int
 
 
 def _found(tree: Tree, reference: Mapping[int, Ints]) -> tuple[Mask, tuple[Ints, ...]]:
+    """Return a mask of the records that are emitted, and the references of each leaf."""
     if isinstance(tree, Leaf):
         refs = reference[tree.source]
         return np.ones(len(refs), dtype=np.bool_), (refs,)
@@ -173,10 +186,11 @@ def net_changes(
     stored: Mapping[int, Stored],
     changes: Changes,
 ) -> tuple[Changes, Changes]:
-    """Per key the batch's last change, beside the result the key had before (``emit="batch"``).
+    """Return each key's last change in the batch and its result before the batch
+    (``emit="batch"``).
 
-    Keys without a result before and after are left out. Returns (last, before), row by row the
-    same keys; the caller leaves out those whose values turn out equal.
+    The two have the same keys row by row. Keys without a result before and after are left out. The
+    caller removes the rows whose values turn out equal.
     """
     group = timeline.group[changes.event]
     last = np.full(timeline.groups, -1)
@@ -196,7 +210,7 @@ def net_changes(
 
 @dataclass(frozen=True)
 class _Trail:
-    """The way of one source's events from a leaf up to the root of the tree."""
+    """The path of one source's events from a leaf up to the root of the tree."""
 
     events: Ints
     event_time_us: Ints
@@ -206,7 +220,7 @@ class _Trail:
     times: Mapping[int, Ints]
 
     def climb(self, tree: Tree, occurrence: int) -> tuple[Mask, _Side, Mask]:
-        """What leaf number ``occurrence`` of ``tree`` makes it emit: (emitted, row, had a row)."""
+        """Return what leaf number ``occurrence`` makes ``tree`` emit: (emitted, row, had a row)."""
         if isinstance(tree, Leaf):
             side = _state(tree, self.now, self.times)
             old = self.before[tree.source] != ABSENT
@@ -230,8 +244,8 @@ class _Trail:
 
 
 def _state(tree: Tree, reference: Mapping[int, Ints], times: Mapping[int, Ints] | None) -> _Side:
-    """The row of a subtree as its tables stand; without a row, or without ``times``, its time is
-    ``NO_TIME``.
+    """Return the row of a subtree as its tables stand. Its time is ``NO_TIME`` without a row or
+    without ``times``.
     """
     if isinstance(tree, Leaf):
         refs = reference[tree.source]
@@ -246,7 +260,7 @@ def _state(tree: Tree, reference: Mapping[int, Ints], times: Mapping[int, Ints] 
 
 
 def _combine(left: _Side, right: _Side, keeps: tuple[bool, bool]) -> _Side:
-    """The joined row: nulls for a missing side, and nothing of either where there is no row."""
+    """Return the joined row: nulls for a missing side, ABSENT throughout where there is no row."""
     present = (
         (left.present & right.present) | (left.present & keeps[0]) | (right.present & keeps[1])
     )
@@ -259,6 +273,7 @@ def _combine(left: _Side, right: _Side, keeps: tuple[bool, bool]) -> _Side:
 
 
 def _in_arrival_order(parts: list[Changes], timeline: Timeline) -> Changes:
+    """Concatenate changes and order them by arrival."""
     event = np.concatenate([part.event for part in parts])
     merged = Changes(
         event,

@@ -1,8 +1,14 @@
 """The rows before and after each change of a table (``ToChanges``).
 
-A change that leaves a row as it was is none. Any other says the row that was there, if there was
-one, then the one that is there, if there is one: a row that comes is ``INSERT``, one that is
-replaced ``BEFORE`` and its successor ``AFTER``, one that goes ``DELETE``.
+A change that leaves a row as it was emits nothing. Any other emits the former row, if any, then the
+present row, if any:
+
+| former | present | emitted                     |
+|--------|---------|-----------------------------|
+| -      | a       | ``INSERT`` a                |
+| a      | b       | ``BEFORE`` a, ``AFTER`` b   |
+| b      | b       | -                           |
+| b      | -       | ``DELETE`` b                |
 
 Source: Flink, the changelog of a table with update-before rows; spec/view/changes.
 """
@@ -20,19 +26,21 @@ INSERT, BEFORE, AFTER, DELETE = range(4)
 
 @dataclass(frozen=True)
 class Said:
-    """Of m changes: ``before``, ``after``: bool[m], whether the former row is said, and whether the
-    present one; ``kind_before``, ``kind_after``: int64[m], as what.
-    """
+    """The rows that m changes emit, and their kinds."""
 
     before: Mask
+    """bool[m]: the former row is emitted."""
     after: Mask
+    """bool[m]: the present row is emitted."""
     kind_before: Ints
+    """int64[m]: ``BEFORE`` or ``DELETE``."""
     kind_after: Ints
+    """int64[m]: ``AFTER`` or ``INSERT``."""
 
 
 def said(old: Mask, new: Mask, same: Mask) -> Said:
-    """What m changes say: bool[m] each, whether there is a row before and after, and whether both
-    have the same values.
+    """Return the rows that m changes emit. ``old``, ``new``: there is a row before, after.
+    ``same``: both rows have equal values. All are bool[m].
     """
     changed = ~(old & new & same)
     return Said(

@@ -1,9 +1,10 @@
-"""Versioned tables: which records count, and the version that stood at a time.
+"""Versioned tables: the records that count, and the version that stood at a time.
 
-A record of a versioned table is a version of its key from its timestamp on. It counts while it is
-no older than the table's *history retention* allows, by the largest timestamp that the table has
-seen; two of one timestamp are one version, the later arrival's. A look-up past the retention sees
-only what is still the latest version. A table without retention has one version, the last arrival.
+A record of a versioned table is a version of its key from its timestamp on. It counts if it is no
+older than the table's *history retention*, measured from the largest timestamp that the table has
+seen. Of two records with one timestamp, the later arrival is the version. A look-up before the
+retention sees a version only if it is still the latest. A table without retention has one version,
+the last arrival.
 
 Source: KIP-914 "Proposed changes"; spec/stream_table, spec/versioned.
 """
@@ -19,36 +20,45 @@ from dovetail.arrays.search import bisect, last_below
 from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline
 
 LATEST = int(np.iinfo(np.int64).max)
-"""As a time: whatever the latest version is."""
+"""As a time: after all versions, so a look-up finds the latest one."""
 
 
 @dataclass(frozen=True)
 class Versions:
-    """The versions that one source's records of a batch make, by (group, time, arrival).
-
-    ``event``: int64[n], their events in the timeline; ``start``: int64[groups + 1], where each
-    group's begin; ``time_us``, ``arrival``: int64[n].
-    """
+    """The n versions that one source's records of a batch make, by (group, time, arrival)."""
 
     event: Ints
+    """int64[n]: the version's event in the timeline."""
     start: Ints
+    """int64[groups + 1]: the first version of each group, and n."""
     time_us: Ints
     arrival: Ints
 
 
 def within_retention(timeline: Timeline, source: int, clock_us: Ints, retention_us: int) -> Mask:
-    """Whether each event is a record of ``source`` that its history still takes; ``clock_us``: the
-    source's stream time as each event comes.
+    """Find the events that are records of ``source`` within its history retention: bool[n].
+    ``clock_us``: the source's stream time at each event, ``NO_TIME`` for none.
     """
     own: Mask = timeline.source == source
     horizon_us = np.where(clock_us == NO_TIME, NO_TIME, clock_us - retention_us)
     return own & (timeline.event_time_us >= horizon_us)
 
 
+# Ranks of times are lifted by group, so one running maximum over all events serves all groups.
 def newest(timeline: Timeline, counted: Mask, stored_time_us: Ints) -> Mask:
-    """Which of the ``counted`` events are the latest version of their key when they arrive.
+    """Find the ``counted`` events that are the latest version of their key when they arrive:
+    bool[n].
 
-    ``stored_time_us``: int64[groups], the time of the latest version stored, ``NO_TIME`` for none.
+    ``stored_time_us``: int64[groups], the time of the latest stored version, ``NO_TIME`` for none.
+
+    One key, stored version at 4:
+
+    | event time | latest version so far | newest |
+    |------------|-----------------------|--------|
+    | 3          | 4                     | no     |
+    | 6          | 6                     | yes    |
+    | 5          | 6                     | no     |
+    | 6          | 6                     | yes    |
     """
     time = timeline.event_time_us
     times, rank = np.unique(time, return_inverse=True)
@@ -59,7 +69,7 @@ def newest(timeline: Timeline, counted: Mask, stored_time_us: Ints) -> Mask:
 
 
 def batch_versions(timeline: Timeline, counted: Mask) -> Versions:
-    """The versions that the ``counted`` events make."""
+    """Return the versions that the ``counted`` events make."""
     event = np.flatnonzero(counted)
     event = event[by_group_and_time(timeline.group[event], timeline.event_time_us[event])]
     return Versions(
@@ -71,8 +81,8 @@ def batch_versions(timeline: Timeline, counted: Mask) -> Versions:
 
 
 def as_of(versions: Versions, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
-    """For each query the batch's version that stood at ``time_us``, among those that had arrived
-    before ``arrival``: its event, or ABSENT. Of versions of one time the last to arrive.
+    """Return the version that stood at ``time_us`` for each query, as its event, or ABSENT. Only
+    versions that arrived before ``arrival`` count; of one time the last to arrive.
     """
     if len(versions.event) == 0:
         return np.full(len(group), ABSENT)

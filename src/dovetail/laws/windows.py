@@ -1,7 +1,7 @@
-"""Windows of time: in which of them a record is, and when they close.
+"""Windows of time: the windows that hold a record, and their closing.
 
-Fixed windows are ``[n * advance, n * advance + size)``. Kafka Streams has none that begins before
-the epoch; here such ones hold only records that are themselves before it.
+Fixed windows are ``[n * advance, n * advance + size)``. Kafka Streams has no window that begins
+before the epoch. Here such windows exist, but hold only records before the epoch.
 
 Source: Kafka Streams join design, "Windowed Aggregate"; spec/windowed.
 """
@@ -15,7 +15,7 @@ from dovetail.arrays.timeline import Ints, Mask
 
 
 def assign(event_time_us: Ints, size_us: int, advance_us: int) -> tuple[Ints, Ints]:
-    """The windows of n records, each record's in the order of time: (record, start), int64[m].
+    """List the windows of n records, each record's in the order of time: (record, start), int64[m].
 
     >>> record, start = assign(np.array([5, 13]), 10, 4)
     >>> record.tolist(), start.tolist()
@@ -29,14 +29,17 @@ def assign(event_time_us: Ints, size_us: int, advance_us: int) -> tuple[Ints, In
 
 
 def open_windows(end_us: Ints, clock_us: Ints, grace_us: int) -> Mask:
-    """Whether windows still take records at these stream times."""
+    """Say for each window whether it still takes records at a stream time: bool[n]. A window closes
+    when stream time reaches ``end_us + grace_us``.
+    """
     return end_us > clock_us - grace_us
 
 
 def running_max(values: Ints, start: Ints, group: Ints, initial: Ints) -> Ints:
-    """The largest value so far in each group, ``initial`` included: int64[n].
+    """Return the largest value so far in each group, ``initial`` included: int64[n].
 
-    ``start``: where each group begins; ``group``: int64[n], non-decreasing; ``initial``: per group.
+    ``start``: the first index of each group. ``group``: int64[n], non-decreasing. ``initial``: one
+    value per group.
 
     >>> group = np.array([0, 0, 1, 1])
     >>> running_max(np.array([5, 3, 1, 2]), np.array([0, 2]), group, np.array([4, 9])).tolist()

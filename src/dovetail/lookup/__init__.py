@@ -1,1 +1,1 @@
-"""Look-up sources: stores that are asked for rows by key."""
+"""Look-up sources: stores that find rows by key."""

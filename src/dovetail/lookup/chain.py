@@ -1,7 +1,7 @@
 """Look-ups in the result of a delta join: first in one of its tables, then in the other.
 
-Nothing is stored of such a result. Its rows with given values of one table's columns are that
-table's rows with them, each with the rows of the other table that share its join key.
+The result of such a join is not stored. A look-up by columns of one table finds that table's rows
+first. It then finds the rows of the other table with the same join keys, and joins both.
 """
 
 from __future__ import annotations
@@ -23,35 +23,43 @@ from dovetail.lookup.source import Found, Index, LookupSource, Reader, covering
 
 @dataclass(frozen=True, kw_only=True)
 class ChainLookup:
-    """The result of a delta join as a look-up source. ``keys``, ``on``: each side's primary key and
-    join key; ``columns``: each column of the result, with the side and the column behind it;
-    ``types``: each side's columns; ``leading``: the columns by which a side can be asked.
-    """
+    """The result of a delta join as a look-up source."""
 
     sides: tuple[LookupSource, LookupSource]
+    """The look-up sources of the left and of the right table."""
     keys: tuple[tuple[str, ...], tuple[str, ...]]
+    """The primary key of each side."""
     on: tuple[tuple[str, ...], tuple[str, ...]]
+    """The join key of each side, in the same order."""
     how: How
+    """The kind of join, such as ``"left"``."""
     form: Form
+    """The form of the result's key: ``"key"``, ``"left"`` or ``"pair"``."""
     key: tuple[str, ...]
+    """The key columns of the result."""
     columns: tuple[tuple[str, int, str], ...]
+    """Each column of the result, with its side (0 left, 1 right) and its name there."""
     types: tuple[tuple[int, str, pa.DataType], ...]
+    """The columns of both sides: side, name and type."""
     leading: tuple[str, ...]
+    """The columns of the result by which a look-up can start."""
     indexes: tuple[Index, ...]
+    """The indexes of both sides under the result's column names."""
     filters: tuple[Any, ...] = field(default=(), init=False)
+    """Empty: the sides apply their own filters."""
 
     @property
     def title(self) -> str:
-        """Both sides' titles."""
+        """The titles of both sides, joined by ``⋈``."""
         return f"{self.sides[0].title} ⋈ {self.sides[1].title}"
 
     def open(self, schema: pa.Schema) -> Reader:
-        """A reader over the readers of both sides."""
+        """Return a reader that uses the readers of both sides."""
         return ChainReader(self, schema)
 
 
 class ChainReader:
-    """Asks one side, then the other, and joins what they answer."""
+    """A reader that looks up one side, then the other, and joins the rows found."""
 
     def __init__(self, source: ChainLookup, schema: pa.Schema) -> None:
         self._source = source
@@ -59,7 +67,9 @@ class ChainReader:
         self._held = {name: (side, column) for name, side, column in source.columns}
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
-        """As ``Reader.rows``, but that the two sides are asked one after the other."""
+        """Return the rows as ``Reader.rows`` does. The sides are read one after the other, not at
+        one moment.
+        """
         source = self._source
         side, asked = self._first(by)
         own, distinct = _distinct(keys.select(asked))
@@ -73,10 +83,10 @@ class ChainReader:
         return Found(rows.filter(pa.array(answers)), key[answers], first.unfit[own])
 
     def close(self) -> None:
-        """Nothing of its own is open."""
+        """Do nothing: the readers of the sides belong to the process."""
 
     def _first(self, by: Sequence[str]) -> tuple[int, list[str]]:
-        """The side to be asked first, and by which of the columns."""
+        """Return the side to look up first, and the columns of the look-up that belong to it."""
         source = self._source
         for side in (0, 1):
             names = [n for n in by if n in source.leading and self._held[n][0] == side]
@@ -85,6 +95,9 @@ class ChainReader:
         raise AssertionError("no index covers the look-up")
 
     def _ask(self, side: int, by: Sequence[str], keys: pa.Table) -> Found:
+        """Return the rows of a side whose columns ``by`` have one of ``keys``; no rows without
+        keys.
+        """
         source = self._source
         types = {column: type_ for s, column, type_ in source.types if s == side}
         held = (self._held[name] for name in self._schema.names)
@@ -96,6 +109,7 @@ class ChainReader:
         return opened(source.sides[side], schema).rows(by, keys.rename_columns(list(by)))
 
     def _joined(self, sides: tuple[pa.Table, pa.Table]) -> pa.Table:
+        """Return the join of both sides' rows, in the columns of the reader's schema."""
         source = self._source
         groups, count, keys = grouped(
             [t.select(list(on)) for t, on in zip(sides, source.on, strict=True)]
@@ -117,11 +131,14 @@ class ChainReader:
 
 
 def _distinct(keys: pa.Table) -> tuple[Ints, pa.Table]:
-    """Which of the distinct keys each is, ``NO_GROUP`` for one with nulls; and these keys."""
+    """Return each row's number among the distinct keys, and these keys. ``NO_GROUP``: a key with
+    nulls.
+    """
     (number,), _, columns = grouped([keys])
     return number, pa.table(columns, names=keys.schema.names)
 
 
 def _all_fresh(group: Ints) -> Rows:
+    """Return rows that all count as new, without tombstones and times."""
     fresh = np.ones(len(group), np.bool_)
     return Rows(group, fresh, ~fresh, np.full(len(group), NO_TIME))

@@ -1,4 +1,4 @@
-"""Look-ups in any database that Python has a driver for: by PEP 249, in plain SQL."""
+"""Look-ups in any database with a Python driver, by PEP 249 and in plain SQL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from dovetail.lookup.retry import first_line, persistently
 from dovetail.lookup.source import Declared, Found, Indexes, Where, declared
 
 Quote: TypeAlias = Literal['"', "`", "["]
-"""What stands before a name in the database's SQL, and after it, but for ``[``."""
+"""The character before a name in the database's SQL. The same one stands after it, but ``]`` for
+``[``.
+"""
 
 _MARKS: Mapping[str, Callable[[int], str]] = {
     "qmark": lambda _: "?",
@@ -30,21 +32,27 @@ _MARKS: Mapping[str, Callable[[int], str]] = {
     "format": lambda _: "%s",
     "pyformat": lambda _: "%s",
 }
+"""The placeholder of a parameter, given its number from 1, for each ``paramstyle``."""
 _NEEDED = ("connect", "paramstyle", "Error", "OperationalError", "ProgrammingError")
+"""The names that a driver's module must have."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DbapiLookup(Declared):
-    """A table or a view of a database as a look-up source; ``arguments``: those of the driver's
-    ``connect``, as bytes, for sources are compared.
-    """
+    """A table or a view of a database as a look-up source."""
 
     driver: str
+    """The name of the driver's module."""
     table: str
+    """The table's name, with or without its schema."""
     arguments: bytes = field(repr=False)
+    """The arguments of the driver's ``connect``, pickled so that sources can be compared."""
     quote: Quote = '"'
+    """The character before a quoted name."""
     keys_max: int = 10_000
+    """The number of keys in a query at most."""
     keep_open: bool = True
+    """True if the connection stays open between look-ups."""
 
     @property
     def title(self) -> str:
@@ -52,12 +60,12 @@ class DbapiLookup(Declared):
         return f"{self.driver} {self.table}"
 
     def open(self, schema: pa.Schema) -> DbapiReader:
-        """A reader; it connects at its first look-up."""
+        """Return a reader, which connects at its first look-up."""
         return DbapiReader(self, schema)
 
 
 class DbapiReader:
-    """One connection, made when needed and again when a query on it fails."""
+    """A reader with one connection, made at the first look-up and again after a failed query."""
 
     def __init__(self, source: DbapiLookup, schema: pa.Schema) -> None:
         self._source = source
@@ -67,8 +75,10 @@ class DbapiReader:
         self._connection: Any = None
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
-        """As ``Reader.rows``: a statement for up to ``keys_max`` keys. What it finds is compared
-        with the keys again, for the database may compare more loosely.
+        """Return the rows as ``Reader.rows`` does, by a query for each ``keys_max`` keys.
+
+        The rows found are compared with the keys again, since the database may compare more
+        loosely.
         """
         source = self._source
         for name, column in zip(by, keys.columns, strict=True):
@@ -87,16 +97,17 @@ class DbapiReader:
         return Found(table.filter(pa.array(asked)), key[asked], unfit)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection, if there is one. Errors of the driver are ignored."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(Exception):
                 connection.close()
 
     def _attempt(self, by: Sequence[str], keys: pa.Table) -> list[Sequence[Any]]:
-        """The rows that the database has of the keys; an ``OSError`` where trying again may help.
+        """Return the database's rows of the keys. Raises ``OSError`` if another attempt may help.
 
-        No error has the driver's in its chain, which may show how it connects.
+        The errors raised have none of the driver's in their chain, which may show connection
+        arguments.
         """
         try:
             if self._connection is None:
@@ -114,17 +125,18 @@ class DbapiReader:
         return found
 
     def _end(self) -> None:
-        """End what may be a transaction, so that the next look-up sees what has been committed."""
+        """End a possible transaction, so that the next look-up sees all commits made since."""
         if not self._source.keep_open:
             self.close()
             return
-        # Some drivers complain where there is none; a connection that is lost fails the next query.
+        # Some drivers complain without a transaction. A lost connection fails the next query.
         with suppress(self._driver.Error):
             self._connection.rollback()
 
     def _failure(self, error: Exception) -> Exception:
+        """Return the error to raise for one of the driver's."""
         title, driver = self._source.title, self._driver
-        # Not all drivers have this one.
+        # Not all drivers have InterfaceError.
         passing = (
             driver.OperationalError,
             getattr(driver, "InterfaceError", driver.OperationalError),
@@ -140,10 +152,11 @@ class DbapiReader:
         )
 
     def _query(self, by: Sequence[str], keys: pa.Table) -> list[Sequence[Any]]:
+        """Return the rows of all chunks of keys."""
         step = max(1, self._source.keys_max)
         rows: list[Sequence[Any]] = []
         with closing(self._connection.cursor()) as cursor:
-            # Without a key, to see that the table and its columns are there.
+            # Query even without keys, to check that the table and its columns exist.
             for start in range(0, max(keys.num_rows, 1), step):
                 chunk = keys.slice(start, step)
                 cursor.execute(*self._statement(by, chunk))
@@ -151,7 +164,7 @@ class DbapiReader:
         return rows
 
     def _statement(self, by: Sequence[str], keys: pa.Table) -> tuple[str, Any]:
-        """A query for the rows of some keys, and its parameters."""
+        """Return a query for the rows of some keys, and its parameters."""
         parameters: list[Any] = []
 
         def bound(value: Any) -> str:
@@ -167,7 +180,10 @@ class DbapiReader:
         return query, parameters
 
     def _equal(self, by: Sequence[str], keys: pa.Table, bound: Callable[[Any], str]) -> str:
-        """That a row has one of the keys, as indexes serve it."""
+        """Return the condition that a row has one of the keys, in a form that uses indexes.
+
+        ``bound``: adds a parameter and returns its placeholder.
+        """
         names = [self._quoted(name) for name in by]
         values = [column.to_pylist() for column in keys.columns]
         if not keys.num_rows:
@@ -181,6 +197,7 @@ class DbapiReader:
         return f"({' OR '.join(f'({row})' for row in rows)})"
 
     def _restrictions(self, bound: Callable[[Any], str]) -> Iterator[str]:
+        """Yield the condition of each of the source's filters."""
         for column, constants in self._source.filters:
             name, given = self._quoted(column), [c for c in constants if c is not None]
             parts = [f"{name} IS NULL"] if None in constants else []
@@ -189,13 +206,16 @@ class DbapiReader:
             yield f"({' OR '.join(parts)})"
 
     def _quoted(self, name: str) -> str:
+        """Return a quoted name, with ``%`` doubled if parameters are written ``%s``."""
         end = {"[": "]"}.get(self._source.quote, self._source.quote)
         written = f"{self._source.quote}{name.replace(end, end * 2)}{end}"
         return written.replace("%", "%%") if self._mark(1) == "%s" else written
 
 
 def _driver(title: str, name: str) -> Any:
-    """The driver's module."""
+    """Return the driver's module. Raises ``ConfigurationError`` if it is missing or
+    not by PEP 249.
+    """
     try:
         module = importlib.import_module(name)
     except ImportError as error:
@@ -217,7 +237,9 @@ def _driver(title: str, name: str) -> Any:
 
 
 def _refuse_type(title: str, name: str, type_: pa.DataType) -> None:
-    """Refuse keys that databases do not compare exactly, or not all alike."""
+    """Refuse keys of types that databases do not compare exactly, or not all alike, by
+    ``DataError``.
+    """
     kinds = (pa.types.is_integer, is_text, pa.types.is_boolean, pa.types.is_date)
     if not any(kind(type_) for kind in (*kinds, pa.types.is_decimal, pa.types.is_binary)):
         raise DataError(
@@ -241,19 +263,21 @@ def dbapi(
     keep_open: bool = True,
     retries: Natural = 5,
 ) -> DbapiLookup:
-    """A table or view, in which rows are looked up, of any database that has a driver by PEP 249.
+    """Return a table or view of any database with a PEP 249 driver, in which rows are looked up.
 
-    ``driver``: the driver's module, which all workers can import (``"duckdb"``, ``"pymysql"``), or
-    one of your own with its names (``connect``, ``paramstyle``, the errors). ``connect``: the
-    arguments of its ``connect``, time-outs among them. ``table``: its name, with its schema where
-    the connection needs it (``"sales.orders"``). ``quote``: what names are quoted with, "`" in
-    MySQL and MariaDB. ``keys_max``: how many keys a query may have; of several queries, those of
-    one look-up see one moment if the database's transactions do. ``keep_open``: whether a worker
-    process keeps its connection; a DuckDB file is held against its writers as long.
+    ``driver``: the driver's module, which all workers can import (``"duckdb"``, ``"pymysql"``). A
+    module of your own needs the same names (``connect``, ``paramstyle``, the errors). ``connect``:
+    the arguments of its ``connect``, time-outs among them. ``table``: its name, with its schema if
+    the connection needs it (``"sales.orders"``).
 
-    Rows are looked up by whole numbers, decimals, texts, bytes, booleans and dates; texts are one
-    to the letter, whatever the column's collation. Times without a zone are UTC, booleans may be 0
-    and 1. ``key``, ``indexes``, ``where``, ``retries`` and errors are those of ``postgres``.
+    ``quote``: the character that quotes names, "`" in MySQL and MariaDB. ``keys_max``: the number
+    of keys in a query at most. Several queries of one look-up see one moment if the database's
+    transactions do. ``keep_open``: True if a worker process keeps its connection. A DuckDB file is
+    locked against writers meanwhile.
+
+    Rows are looked up by whole numbers, decimals, texts, bytes, booleans and dates. Texts must
+    match to the letter, whatever the column's collation. Times without a zone are UTC, booleans may
+    be 0 and 1. ``key``, ``indexes``, ``where``, ``retries`` and errors are those of ``postgres``.
     Source: PEP 249.
     """
     title = f"{driver} {table}"

@@ -1,5 +1,6 @@
-"""Look-ups in a Delta table by its path, read by the worker itself: of each file only what its
-statistics do not exclude.
+"""Look-ups in a Delta table by its path, read by the worker itself.
+
+A worker skips the parts of files that statistics exclude.
 """
 
 from __future__ import annotations
@@ -27,19 +28,20 @@ class DeltaFilesLookup(Declared):
     """A Delta table as a look-up source."""
 
     path: str
+    """The table's folder."""
 
     @property
     def title(self) -> str:
-        """The store and the table's folder."""
+        """The store and the name of the table's folder."""
         return f"delta table {pathlib.Path(self.path).name}"
 
     def open(self, schema: pa.Schema) -> DeltaFilesReader:
-        """A reader; it reads the table's log at its first look-up."""
+        """Return a reader, which reads the table's log at its first look-up."""
         return DeltaFilesReader(self, schema)
 
 
 class DeltaFilesReader:
-    """The table's latest version at each look-up."""
+    """A reader of the table's latest version at each look-up."""
 
     def __init__(self, source: DeltaFilesLookup, schema: pa.Schema) -> None:
         self._source = source
@@ -47,7 +49,9 @@ class DeltaFilesReader:
         self._table: Any = None
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
-        """As ``Reader.rows``: a scan that skips files and row groups without such keys."""
+        """Return the rows as ``Reader.rows`` does, by a scan that skips files and row groups
+        without keys.
+        """
         rows = persistently(
             self._source.title,
             lambda: self._scan(by, keys),
@@ -64,6 +68,9 @@ class DeltaFilesReader:
         self._table = None
 
     def _scan(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
+        """Return the rows that a scan finds, possibly more than asked for. Raises ``OSError`` if
+        another attempt may help.
+        """
         title = self._source.title
         deltalake = _deltalake(title)
         try:
@@ -84,8 +91,9 @@ class DeltaFilesReader:
         return without_null_keys(title, cast(title, found, self._schema), self._source.key)
 
     def _query(self, deltalake: Any, by: Sequence[str], keys: pa.Table) -> pa.Table:
-        """Rows whose columns have one of the keys' values each: more than those asked for, where
-        there are several columns.
+        """Return the rows in which each column has a value of one of the keys.
+
+        With several columns these may be more rows than asked for.
         """
         wanted = [
             self._one_of(name, column.to_pylist())
@@ -99,7 +107,7 @@ class DeltaFilesReader:
         )
 
     def _unfit(self, by: Sequence[str], keys: pa.Table) -> Mask:
-        """Which keys have a number too large for its column."""
+        """Find the keys with a number too large for its column: bool[n]."""
         unfit = np.zeros(keys.num_rows, np.bool_)
         stored = _columns(self._table)
         for name, column in zip(by, keys.columns, strict=True):
@@ -109,6 +117,7 @@ class DeltaFilesReader:
         return unfit
 
     def _one_of(self, name: str, values: Sequence[Any]) -> str:
+        """Return the condition that a column has one of the values, null included."""
         literals = [_literal(v) for v in values if v is not None]
         parts = [f"{_quoted(name)} IS NULL"] if None in values else []
         if literals:
@@ -125,12 +134,13 @@ def _quoted(name: str) -> str:
 
 
 def _literal(value: Any) -> str:
+    """Return a text, a number or a boolean as an SQL literal."""
     return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
 
 
 def _refuse_key(title: str, name: str, key: pa.DataType, stored: pa.DataType) -> None:
-    """Refuse keys that SQL's literals do not say exactly, and those that are not of the column's
-    type.
+    """Refuse keys that SQL literals do not express exactly, and keys of another type than the
+    column's.
     """
     kinds = (pa.types.is_integer, pa.types.is_boolean, is_text)
     if not any(kind(key) and kind(stored) for kind in kinds):
@@ -142,6 +152,7 @@ def _refuse_key(title: str, name: str, key: pa.DataType, stored: pa.DataType) ->
 
 
 def _deltalake(title: str) -> Any:
+    """Return the package ``deltalake``. Raises ``ConfigurationError`` if it is not installed."""
     try:
         import deltalake
         import deltalake.exceptions
@@ -163,13 +174,15 @@ def delta_files(
     where: Where | None = None,
     retries: Natural = 5,
 ) -> DeltaFilesLookup:
-    """A Delta table, by a path that all workers read, in which rows are looked up.
+    """Return a Delta table, by a path that all workers can read, in which rows are looked up.
 
-    A look-up reads the table's latest version, without Spark, by the package ``deltalake``. Its
-    indexes are how its files are laid out: cluster or sort it by what is looked up, or each batch
-    scans it all. Its columns have the types of the changelog's, or narrower ones; rows are looked
-    up by whole numbers, texts or booleans. The other arguments and errors are those of
-    ``postgres``; the package's extra is ``dovetail[deltalake]``.
+    A look-up reads the table's latest version by the package ``deltalake``, without Spark. The
+    layout of the files serves as the index. Cluster or sort the table by the look-up columns, or
+    each batch scans it all.
+
+    The columns have the types of the changelog, or narrower ones. Rows are looked up by whole
+    numbers, texts or booleans. The other arguments and errors are those of ``postgres``; the
+    package's extra is ``dovetail[deltalake]``.
     """
     title = f"delta table {pathlib.Path(path).name}"
     _deltalake(title)

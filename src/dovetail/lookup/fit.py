@@ -1,4 +1,6 @@
-"""From what a store returns to Arrow columns of the declared types, or an error; never a guess."""
+"""Conversion of a store's values to Arrow columns of the declared types, or an error; never a
+guess.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,12 @@ def fitted(
     typeless: bool = False,
     counted: bool = False,
 ) -> pa.Table:
-    """The rows as a table of ``schema``; ``DataError`` where a value does not fit its column, or
-    a key column has nulls.
+    """Return rows as a table of ``schema``. ``key``: the columns that must not be null.
 
-    ``typeless``: the store has numbers, texts and bytes only. It writes times, dates and decimals
-    as texts, times also as whole seconds since 1970, and booleans as 0 and 1. ``counted``: the
-    store has types, but may have booleans as 0 and 1.
+    ``typeless``: True if the store only has numbers, texts and bytes. Such a store has times, dates
+    and decimals as texts, times also as whole seconds since 1970, and booleans as 0 and 1.
+    ``counted``: True if the store has types but may have booleans as 0 and 1. Raises ``DataError``
+    if a value does not fit its column, or if a key column has nulls.
     """
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     make = partial(_array, typeless=typeless, counted=counted or typeless)
@@ -39,8 +41,10 @@ def fitted(
 
 
 def cast(title: str, found: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The columns of a typed store as those of ``schema``; ``DataError`` where a type is not of the
-    declared one's kind or is wider, or a value does not fit it.
+    """Return the columns of a typed store with the types of ``schema``.
+
+    Raises ``DataError`` if a type is of another kind or wider than declared, or if a value does not
+    fit.
     """
     arrays = [
         _fitting(title, field, lambda c=c, t=field.type: _cast(c, t, narrows=False))  # type: ignore[misc]
@@ -50,7 +54,7 @@ def cast(title: str, found: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def without_null_keys(title: str, table: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The table, whose key columns must be without nulls."""
+    """Return the table unchanged. Raises ``DataError`` if one of the columns ``key`` has nulls."""
     for name in key:
         if name in table.schema.names and table.column(name).null_count:
             raise DataError(
@@ -62,7 +66,7 @@ def without_null_keys(title: str, table: pa.Table, key: Sequence[str]) -> pa.Tab
 
 
 def changed(title: str, problem: object) -> DataError:
-    """A store that no longer has the columns it was declared with."""
+    """Return the error for a store that no longer has the declared columns."""
     return DataError(
         title,
         f"its columns are not those of the table: {first_line(problem)}",
@@ -71,6 +75,9 @@ def changed(title: str, problem: object) -> DataError:
 
 
 def _fitting(title: str, field: pa.Field, make: Callable[[], pa.Array]) -> pa.Array:
+    """Return the column that ``make`` makes. Raises ``DataError`` if the values do not fit the
+    field.
+    """
     try:
         return make()
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -83,6 +90,7 @@ def _fitting(title: str, field: pa.Field, make: Callable[[], pa.Array]) -> pa.Ar
 
 
 def _array(values: list[Any], declared: pa.DataType, *, typeless: bool, counted: bool) -> pa.Array:
+    """Return values as an array of the declared type, by the rules of ``fitted``."""
     found = pa.array(values)
     if counted and pa.types.is_integer(found.type) and pa.types.is_boolean(declared):
         if not pc.all(pc.is_in(found.drop_null(), pa.array([0, 1]))).as_py():
@@ -98,21 +106,20 @@ def _array(values: list[Any], declared: pa.DataType, *, typeless: bool, counted:
 
 
 def _cast(found: pa.Array, declared: pa.DataType, *, narrows: bool) -> pa.Array:
-    """``narrows``: whether fractions may be found with more digits than those of the declared
-    type.
+    """Return an array with the declared type. Raises ``pa.ArrowInvalid`` if it is of another kind.
+
+    ``narrows``: True if fractions may have more digits than the declared type.
     """
     if not _becomes(found.type, declared, narrows=narrows):
         raise pa.ArrowInvalid(f"the store has {found.type}")
     if pa.types.is_integer(found.type) and pa.types.is_decimal(declared):
-        # Arrow asks for room for all integers, whatever they are.
+        # Arrow requires room for the largest integer of the type, whatever the values are.
         found = found.cast(pa.decimal256(76, declared.scale))
     return found.cast(declared)
 
 
 def _becomes(found: pa.DataType, declared: pa.DataType, *, narrows: bool) -> bool:
-    """Whether values of a type may be of the declared one; whether all of them can, the cast
-    says.
-    """
+    """Say whether values of a type may have the declared type. The cast checks each value."""
     types = pa.types
     if types.is_null(found) or found == declared:
         return True
@@ -134,7 +141,7 @@ def _becomes(found: pa.DataType, declared: pa.DataType, *, narrows: bool) -> boo
 
 
 def is_text(type_: pa.DataType) -> bool:
-    """Whether values of the type are texts, in whichever layout."""
+    """Say whether values of the type are texts, in any of Arrow's layouts."""
     return type_ in (pa.string(), pa.large_string(), pa.string_view())
 
 

@@ -1,4 +1,4 @@
-"""Keys of look-ups: which of them are one, which rows have them, which a store could have."""
+"""Keys of look-ups: equal keys, the rows that have a key, and the keys that a store could have."""
 
 from __future__ import annotations
 
@@ -19,8 +19,15 @@ from dovetail.laws.delta_join import NO_GROUP
 
 
 def grouped(keys: Sequence[pa.Table]) -> tuple[list[Ints], int, list[pa.Array]]:
-    """The group of each row of some tables of join keys: one number per distinct key without nulls,
-    ``NO_GROUP`` for the others; how many there are; and their keys.
+    """Number the distinct keys of some tables with the same columns.
+
+    Returns the number of each row's key for each table, the count of distinct keys, and the columns
+    of these keys. A key with nulls has the number ``NO_GROUP``. Example, for tables of one column:
+
+        keys                            numbers                       count   distinct keys
+        [a, b, a], [c, null, b]         [0, 1, 0], [2, NO_GROUP, 1]   3       [a, b, c]
+
+    The order of the numbers is arbitrary.
     """
     lengths = [table.num_rows for table in keys]
     columns = [
@@ -38,8 +45,9 @@ def grouped(keys: Sequence[pa.Table]) -> tuple[list[Ints], int, list[pa.Array]]:
 
 
 def numbered(known: pa.Table, keys: pa.Table) -> Ints:
-    """Which of the known keys, distinct and without nulls, each of some keys is; ``NO_GROUP`` for
-    none of them.
+    """Return the position of each of ``keys`` among ``known``; ``NO_GROUP`` if it is not there.
+
+    ``known``: distinct keys without nulls. Result: int64, one for each row of ``keys``.
     """
     (first, second), count, _ = grouped([known, keys])
     number = np.full(count + 1, NO_GROUP)
@@ -49,7 +57,7 @@ def numbered(known: pa.Table, keys: pa.Table) -> Ints:
 
 
 def within(keys: pa.Array, low: int, high: int) -> Mask:
-    """Which numbers are whole and from ``low`` to ``high``: bool[n]."""
+    """Find the numbers that are whole and from ``low`` to ``high``, both included: bool[n]."""
     if pa.types.is_decimal(keys.type):
         wide = keys.cast(pa.decimal256(76, keys.type.scale))
         bounds = [pa.scalar(Decimal(bound), wide.type) for bound in (low, high)]
@@ -63,13 +71,13 @@ def within(keys: pa.Array, low: int, high: int) -> Mask:
 
 
 def mask_of(*conditions: Any) -> Mask:
-    """Where all of some boolean columns without nulls are true."""
+    """Find the rows in which all of some boolean columns without nulls are true: bool[n]."""
     mask: Mask = np.logical_and.reduce([c.to_numpy(zero_copy_only=False) for c in conditions])
     return mask
 
 
 def refuse_twice(title: str, what: str, numbers: Ints) -> None:
-    """Refuse the rows of a look-up of which two have one number."""
+    """Refuse a look-up that found two rows with the same number. ``what``: the key, in words."""
     if len(np.unique(numbers)) < len(numbers):
         raise DataError(
             title,

@@ -1,4 +1,4 @@
-"""Open readers of this process: a source is connected once and used by all tasks after."""
+"""The open readers of this process. Each source is connected once, and all later tasks use it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import pyarrow as pa
 from dovetail.lookup.source import LookupSource, Reader
 
 _OPEN: dict[tuple[int, LookupSource, str], Reader] = {}
+"""The readers by process id, source and schema. A forked process must not share a connection."""
 
 
 def opened(source: LookupSource, schema: pa.Schema) -> Reader:
-    """The process's reader of a source for these columns."""
+    """Return this process's reader of a source for the columns ``schema``, opened on first use."""
     known = (os.getpid(), source, schema.to_string())
     if known not in _OPEN:
         _OPEN[known] = source.open(schema)

@@ -38,7 +38,9 @@ class PostgresLookup(Declared):
     """A PostgreSQL table, view or materialized view as a look-up source."""
 
     dsn: str = field(repr=False)
+    """The connection string or URL. It may have a password, so ``repr`` omits it."""
     table: str
+    """The table's name, with or without its schema."""
 
     @property
     def title(self) -> str:
@@ -46,15 +48,15 @@ class PostgresLookup(Declared):
         return f"postgres {self.table}"
 
     def open(self, schema: pa.Schema) -> PostgresReader:
-        """A reader; it connects at its first look-up."""
+        """Return a reader, which connects at its first look-up."""
         return PostgresReader(self, schema)
 
 
 class PostgresReader:
-    """One connection, made when needed and again when it is lost.
+    """A reader with one connection, made at the first look-up and again whenever it is lost.
 
-    Nothing of a look-up stays in the server's session, which others may share through a pooler:
-    each is a transaction of its own, with its settings.
+    A look-up leaves nothing in the server's session, which others may share through a pooler. Each
+    look-up is a transaction of its own, with its own settings.
     """
 
     def __init__(self, source: PostgresLookup, schema: pa.Schema) -> None:
@@ -64,7 +66,7 @@ class PostgresReader:
         self._connection: Any = None
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
-        """As ``Reader.rows``: one query, whose keys travel as arrays."""
+        """Return the rows as ``Reader.rows`` does, by one query that sends the keys as arrays."""
         return persistently(
             self._source.title,
             lambda: self._attempt(keys.rename_columns(list(by))),
@@ -74,15 +76,15 @@ class PostgresReader:
         )
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection, if there is one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     def _attempt(self, keys: pa.Table) -> Found:
-        """A look-up by the columns of ``keys``; an ``OSError`` where trying again may help.
+        """Look up the columns of ``keys`` once. Raises ``OSError`` if another attempt may help.
 
-        No error has psycopg's in its chain, which may show what the DSN says.
+        The errors raised have none of psycopg's in their chain, which may show the DSN.
         """
         try:
             self._connect()
@@ -100,6 +102,7 @@ class PostgresReader:
         raise failure
 
     def _failure(self, error: Exception) -> Exception:
+        """Return the error to raise for one of psycopg's, without the connection's secrets."""
         errors, title = self._psycopg.errors, self._source.title
         if isinstance(error, (self._psycopg.OperationalError, self._psycopg.InterfaceError)):
             return OSError(without_parameters(self._source.dsn, first_line(error)))
@@ -113,14 +116,12 @@ class PostgresReader:
         )
 
     def _connect(self) -> None:
-        """See that there is a connection; psycopg closes one that is lost."""
+        """Connect, unless there is an open connection. Psycopg closes a connection that is lost."""
         if self._connection is None or self._connection.closed:
             self._connection = connected(self._source.dsn, self._source.timeout_s)
 
     def _begin(self) -> None:
-        """Begin a transaction that only reads, with the settings by which values are written and
-        read.
-        """
+        """Begin a read-only transaction, with the settings that determine the form of values."""
         self._connection.execute(
             "BEGIN READ ONLY; SET LOCAL TimeZone = 'UTC'; SET LOCAL DateStyle = 'ISO'; "
             f"SET LOCAL statement_timeout = {milliseconds(self._source.timeout_s)}; "
@@ -128,11 +129,14 @@ class PostgresReader:
         )
 
     def _encoding(self) -> str:
-        """The server's, so that it is known which texts it has."""
+        """Return the server's encoding, which limits the texts that it can have."""
         own = self._connection.info.parameter_status("server_encoding")
         return "UTF8" if own in (None, "SQL_ASCII") else own
 
     def _find(self, keys: pa.Table) -> Found:
+        """Return the rows found by one query. Keys that the store's columns cannot have are not
+        sent.
+        """
         columns = self._columns(keys.schema)
         encoding = self._connection.info.encoding
         fine = np.logical_and.reduce(
@@ -153,7 +157,10 @@ class PostgresReader:
         return Found(table, np.flatnonzero(fine)[number], ~fine)
 
     def _columns(self, keys: pa.Schema) -> dict[str, StoreColumn]:
-        """The store's columns as they are now, none of them to be refused."""
+        """Return the store's present columns by name, checked against the keys and the schema.
+
+        Raises ``DataError`` for a column that is missing, or that does not fit its declared type.
+        """
         title, name = self._source.title, self._identifier().as_string(self._connection)
         found = self._connection.execute(COLUMNS, [name]).fetchall()
         columns = {row[0]: StoreColumn(*row) for row in found}
@@ -166,9 +173,13 @@ class PostgresReader:
         return columns
 
     def _identifier(self) -> Any:
+        """Return the table's name, quoted, with its schema if given."""
         return self._psycopg.sql.Identifier(*self._source.table.split("."))
 
     def _statement(self, by: Sequence[str], columns: Mapping[str, StoreColumn]) -> Any:
+        """Return the query that joins the keys, sent as one array for each of ``by``, with the
+        table.
+        """
         sql = self._psycopg.sql
         join, identifier = sql.SQL(", ").join, sql.Identifier
         names = [identifier(f"k{number}") for number in range(len(by))]
@@ -192,6 +203,9 @@ class PostgresReader:
         )
 
     def _parameters(self, keys: pa.Table, columns: Mapping[str, StoreColumn]) -> list[Any]:
+        """Return the parameters of the query: the keys, a list for each column, then the filters'
+        constants.
+        """
         travelling = (
             column.cast(carrier(columns[name]).arrow or column.type)
             for name, column in zip(keys.schema.names, keys.columns, strict=True)
@@ -201,7 +215,9 @@ class PostgresReader:
 
 
 def _restricted(sql: Any, column: str, constants: Sequence[Any]) -> Any:
-    """A column that has one of some constants; those that are not null are a parameter."""
+    """Return the condition that a column has one of the constants. Those that are not null are a
+    parameter.
+    """
     name = sql.Identifier(column)
     parts = [sql.SQL("t.{} IS NULL").format(name)] if None in constants else []
     if any(value is not None for value in constants):
@@ -220,20 +236,22 @@ def postgres(
     timeout_s: Seconds = 10.0,
     retries: Natural = 5,
 ) -> PostgresLookup:
-    """A PostgreSQL table in which delta joins and ``look_up`` find rows.
+    """Return a PostgreSQL table in which delta joins and ``look_up`` find rows.
 
     ``dsn``: a connection string or URL, as psycopg takes it. ``table``: its name, with its schema
-    where it is not on the search path (``"sales.orders"``). ``key``: its primary key; ``indexes``:
-    the other columns by which it finds rows, ``dt.index("customer")``. ``where``: the table is
-    only the rows in which these columns have these constants (a value, or a list of them).
+    if it is not on the search path (``"sales.orders"``). ``key``: its primary key. ``indexes``: the
+    other columns by which it finds rows, ``dt.index("customer")``. ``where``: columns and their
+    constants, a value or a list each; only rows with these belong to the table.
 
     Each worker process keeps one connection, also to a pooler. A batch of keys is one query in a
-    transaction of its own, of the columns that the join needs. ``timeout_s``: for connecting (at
-    least 2 s), and for each query, which the server is to stop then and which is given up a second
-    later; ``retries``: how often a query that failed is tried again, after waits that double.
+    transaction of its own, for the columns that the join needs.
 
-    Raises ``PlanError`` for arguments that cannot serve, ``ConfigurationError`` where psycopg is
-    missing (``dovetail[postgres]``). Source: FLIP-486 "Public Interfaces".
+    ``timeout_s``: the limit for connecting (at least 2 s) and for each query. The server stops a
+    query then; a second later the connection is cut. ``retries``: the number of further attempts
+    after a failure, with waits that double.
+
+    Raises ``PlanError`` for unsuitable arguments, ``ConfigurationError`` if psycopg is missing
+    (``dovetail[postgres]``). Source: FLIP-486 "Public Interfaces".
     """
     title = f"postgres {table}"
     psycopg_for(title)

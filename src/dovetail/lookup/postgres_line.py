@@ -1,6 +1,4 @@
-"""A connection to PostgreSQL that is never waited for without end, and whose parameters no error
-shows.
-"""
+"""A connection to PostgreSQL that never waits without end, and whose secrets no error shows."""
 
 from __future__ import annotations
 
@@ -15,10 +13,11 @@ from typing import Any
 from dovetail.errors import ConfigurationError, PlanError
 
 _GRACE_S = 1.0
+"""The time in seconds that the server has after its own time-out, before the connection is cut."""
 
 
 def psycopg_for(title: str) -> Any:
-    """The package; ``ConfigurationError`` where it is missing."""
+    """Return the package ``psycopg``. Raises ``ConfigurationError`` if it is not installed."""
     try:
         import psycopg
         import psycopg.sql
@@ -32,7 +31,7 @@ def psycopg_for(title: str) -> Any:
 
 
 def refuse_names(title: str, dsn: str, table: str) -> None:
-    """``PlanError`` for what is no connection string, or no table's name."""
+    """Refuse a text that is no connection string, or no table's name, by ``PlanError``."""
     if parameters(dsn) is None:
         raise PlanError(
             title,
@@ -45,7 +44,7 @@ def refuse_names(title: str, dsn: str, table: str) -> None:
 
 
 def parameters(dsn: str) -> dict[str, Any] | None:
-    """What a connection string or URL says, None where it cannot be read."""
+    """Return the parameters of a connection string or URL, or None if it cannot be parsed."""
     import psycopg
 
     with suppress(psycopg.Error):
@@ -54,8 +53,9 @@ def parameters(dsn: str) -> dict[str, Any] | None:
 
 
 def connected(dsn: str, timeout_s: float, name: str = "dovetail look-up") -> Any:
-    """A new connection, or psycopg's error; on it every statement is a transaction but where one
-    is begun. ``name``: what the server calls the application.
+    """Return a new connection. Each statement is a transaction, unless one is begun.
+
+    ``name``: the application's name on the server. Raises psycopg's error without a connection.
     """
     import psycopg
 
@@ -67,7 +67,7 @@ def connected(dsn: str, timeout_s: float, name: str = "dovetail look-up") -> Any
         "keepalives_count": 3,
         "tcp_user_timeout": milliseconds(timeout_s),
     }
-    # Plans that are prepared would stay in a session that others may share.
+    # Prepared plans would remain in a session that others may share through a pooler.
     options: dict[str, Any] = {"autocommit": True, "prepare_threshold": None}
     own = {"connect_timeout": seconds, "application_name": name}
     return psycopg.connect(**{**lost, **(parameters(dsn) or {}), **own, **options})
@@ -75,12 +75,14 @@ def connected(dsn: str, timeout_s: float, name: str = "dovetail look-up") -> Any
 
 @contextmanager
 def deadline(connection: Any, timeout_s: float) -> Iterator[None]:
-    """Give up what is within, with psycopg's ``OperationalError``, where it takes a second longer
-    than the server's own ``timeout_s``: the server, its machine or the way there stands still.
+    """Cut the connection if the block takes a second longer than ``timeout_s``.
+
+    The server stops a query after ``timeout_s`` by itself. If it does not, the server or the
+    network hangs. Raises psycopg's ``OperationalError`` then.
     """
     import psycopg
 
-    # A descriptor of its own, for psycopg may close the other one meanwhile.
+    # A duplicate of the descriptor, since psycopg may close its own meanwhile.
     line = socket.socket(fileno=os.dup(connection.fileno()))
     late = threading.Event()
 
@@ -109,8 +111,9 @@ def deadline(connection: Any, timeout_s: float) -> Iterator[None]:
 
 
 def without_parameters(dsn: str, message: str) -> str:
-    """A message without what it quotes, and without what the connection string says: a password
-    that was not escaped may be read as the host.
+    """Return a message with quoted texts and the values of the connection string replaced by ``…``.
+
+    A password that was not escaped may be parsed as the host, so an error may show it.
     """
     said = {str(value) for value in (parameters(dsn) or {}).values()} - {""}
     words = (re.escape(value) for value in sorted(said, key=len, reverse=True))
@@ -119,5 +122,5 @@ def without_parameters(dsn: str, message: str) -> str:
 
 
 def milliseconds(seconds: float) -> int:
-    """A time as PostgreSQL's settings have it, where 0 would be no limit."""
+    """Return a time for PostgreSQL's settings: at least 1, since 0 would mean no limit."""
     return max(1, round(1000 * seconds))

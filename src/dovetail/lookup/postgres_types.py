@@ -1,10 +1,11 @@
-"""PostgreSQL's types beside the declared ones: which columns can be looked up by which keys, which
-keys a column could have, and how both are written in SQL.
+"""PostgreSQL's types beside the declared ones: comparable keys, possible keys, and their SQL.
 
-A key is compared as the type in which it travels (``Carrier``), or cast to the column's where the
-column's index needs it. Keys that a column cannot have are left out before, so no cast fails or
-rounds. What is read has one form: times without a zone are UTC, and a text is what PostgreSQL's own
-cast makes of it: a ``char(n)`` without the blanks that fill it, a ``uuid`` in lower case.
+A key is compared as the type in which it travels (``Carrier``). It is cast to the column's type if
+the column's index needs that. Keys that a column cannot have are left out before, so no cast fails
+or rounds.
+
+Values are read in one form. Times without a zone are UTC. Texts are the result of PostgreSQL's own
+cast: a ``char(n)`` without the blanks that fill it, a ``uuid`` in lower case.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dovetail.arrays.timeline import Mask
 from dovetail.errors import DataError
 from dovetail.lookup.keys import mask_of, within
 
-# A column of a domain is one of the type beneath it.
+# A column of a domain is resolved to the domain's base type, recursively.
 COLUMNS = """
 WITH RECURSIVE c AS (
   SELECT attname, atttypid AS type, atttypmod AS modifier FROM pg_attribute
@@ -35,6 +36,7 @@ SELECT attname, CASE typtype WHEN 'e' THEN 'enum' ELSE typname END, format_type(
   ARRAY(SELECT enumlabel::text FROM pg_enum WHERE enumtypid = type ORDER BY enumsortorder)
 FROM c JOIN pg_type t ON t.oid = c.type WHERE typtype <> 'd'
 """
+"""A query for a table's columns: name, type, SQL type, modifier, and labels of an enum."""
 
 _INTEGERS = {"int2": 16, "int4": 32, "int8": 64}
 _TEXTS = ("text", "varchar", "bpchar", "name", "citext", "uuid", "enum")
@@ -42,32 +44,34 @@ _TIMES = ("timestamp", "timestamptz")
 _UUID = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
 _DAY_US = 86_400_000_000
 _FIRST_DAY, _LAST_DAY = pa.array([date.min, date.max]).cast(pa.int32()).to_pylist()
-"""What Python has of PostgreSQL's days."""
+"""The first and the last day that Python's dates have, in days since 1970."""
 _HEADER = 4
-"""What PostgreSQL adds to the length or precision in a type modifier."""
+"""The number that PostgreSQL adds to the length or precision in a type modifier."""
 
 
 @dataclass(frozen=True)
 class StoreColumn:
-    """A column of the store: ``type``, the type's name, ``"enum"`` for any enum; ``sql``, the type
-    as SQL has it; ``modifier``: its length or precision, coded, -1 for none; an enum's ``labels``.
-    """
+    """A column of the store."""
 
     name: str
     type: str
+    """The type's name, ``"enum"`` for any enum."""
     sql: str
+    """The type as SQL writes it."""
     modifier: int
+    """The type's length or precision, coded; -1 for none."""
     labels: Sequence[str]
+    """The labels of an enum; empty for other types."""
 
 
 @dataclass(frozen=True)
 class Carrier:
-    """In which type keys of a column travel: PostgreSQL's, and Arrow's, None for the one they
-    have.
-    """
+    """The type in which the keys of a column travel."""
 
     sql: str
+    """PostgreSQL's name of the type."""
     arrow: pa.DataType | None = None
+    """The Arrow type, or None for the type that the keys have."""
 
 
 _CARRIERS = {
@@ -84,13 +88,14 @@ _CARRIERS = {
 
 
 def carrier(column: StoreColumn) -> Carrier:
-    """How keys of a column travel that is not refused."""
+    """Return the type in which keys of a column travel. The column must not be refused."""
     return _CARRIERS[column.type]
 
 
 def refuse_column(title: str, column: StoreColumn, declared: pa.DataType, *, key: bool) -> None:
-    """``DataError`` for a column that is not read as the declared type without loss; for one of a
-    ``key``, also where their values are not compared exactly.
+    """Refuse a column that cannot be read as the declared type without loss, by ``DataError``.
+
+    ``key``: True to refuse also columns whose values are not compared exactly with keys.
     """
     if key and column.type not in _comparable(declared):
         raise DataError(
@@ -109,6 +114,9 @@ def refuse_column(title: str, column: StoreColumn, declared: pa.DataType, *, key
 
 
 def _comparable(declared: pa.DataType) -> Sequence[str]:
+    """Return the names of PostgreSQL's types that are compared exactly with keys of the declared
+    type.
+    """
     types = pa.types
     if types.is_integer(declared) or types.is_decimal(declared):
         return (*_INTEGERS, "numeric")
@@ -123,7 +131,7 @@ def _comparable(declared: pa.DataType) -> Sequence[str]:
 
 
 def selected(column: StoreColumn, declared: pa.DataType) -> str:
-    """What is read of a column, with ``{}`` for it."""
+    """Return the SQL that reads a column, with ``{}`` for the column."""
     if column.type in _TEXTS and pa.types.is_string(declared):
         return "{}::text"
     if column.type == "float4" and pa.types.is_float64(declared):
@@ -132,8 +140,8 @@ def selected(column: StoreColumn, declared: pa.DataType) -> str:
 
 
 def equal(column: StoreColumn) -> str:
-    """That a column, for which the first ``{}`` stands, has a key, the second one, to the letter;
-    in a way that its index serves.
+    """Return the SQL condition that a column ``{0}`` equals a key ``{1}`` to the letter, by its
+    index.
     """
     if column.type not in _TEXTS:
         return "{0} = {1}"
@@ -143,7 +151,10 @@ def equal(column: StoreColumn) -> str:
 
 
 def fits(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
-    """Which keys the column could have: bool[n]. ``encoding``: the store's, as Python calls it."""
+    """Find the keys that the column could have: bool[n].
+
+    ``encoding``: the store's encoding, by Python's name.
+    """
     types = pa.types
     if column.type in _INTEGERS:
         bound = 2 ** (_INTEGERS[column.type] - 1)
@@ -160,12 +171,13 @@ def fits(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
 
 
 def digits_of(column: StoreColumn) -> tuple[int, int]:
-    """The precision and the scale of a ``numeric`` that has them."""
+    """Return the precision and the scale of a ``numeric`` column that has them."""
     coded = column.modifier - _HEADER
     return coded >> 16, (coded & 0x7FF ^ 0x400) - 0x400
 
 
 def _fits_numeric(column: StoreColumn, keys: pa.Array) -> Mask:
+    """Find the numbers that fit a column's precision and scale: bool[n]."""
     if column.modifier < 0:
         return np.ones(len(keys), np.bool_)
     precision, scale = digits_of(column)
@@ -180,6 +192,7 @@ def _fits_numeric(column: StoreColumn, keys: pa.Array) -> Mask:
 
 
 def _fits_text(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
+    """Find the texts that a column could have, by its type, length and encoding: bool[n]."""
     if column.type == "uuid":
         return mask_of(pc.match_substring_regex(keys, _UUID))
     if column.type == "enum":
@@ -196,6 +209,7 @@ def _fits_text(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
 
 
 def _encodes(key: str, encoding: str) -> bool:
+    """Say whether a text can be encoded."""
     try:
         key.encode(encoding)
     except UnicodeEncodeError:

@@ -1,4 +1,6 @@
-"""Trying again: a source that fails delays its batch, then fails it; it never yields less."""
+"""Repeated attempts. A failing source delays its batch, then fails it, but never
+yields fewer rows.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,11 @@ def persistently(
     retries: int,
     wait_s: float,
 ) -> T:
-    """What ``action`` returns, tried again after errors of the ``passing`` types, each time after
-    twice the wait, up to 5 s.
+    """Return the result of ``action``, retried after errors of the types ``passing``.
 
-    Raises ``ConfigurationError`` when it has failed ``retries`` + 1 times; other errors at once.
+    ``retries``: the number of further attempts. ``wait_s``: the first wait in seconds; waits
+    double, up to 5 s. Raises ``ConfigurationError`` if the last attempt fails; other errors at
+    once.
     """
     for tried in range(retries):
         with suppress(*passing):
@@ -43,6 +46,6 @@ def persistently(
 
 
 def first_line(error: object) -> str:
-    """An error's message without the details that follow it."""
+    """Return the first line of an error's message, or the name of its type if there is none."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

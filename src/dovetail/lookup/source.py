@@ -1,8 +1,8 @@
-"""What a look-up source declares, and what a worker asks of it once it is open.
+"""The declaration of a look-up source, and the reader that a worker opens from it.
 
-A declaration (``LookupSource``) is plain, hashable data that travels to the workers; ``open`` gives
-a ``Reader``, which belongs to one process. A source holds the rows of one table: the same columns
-under the same names, of which a look-up reads those that it needs.
+A declaration (``LookupSource``) is plain, hashable data that travels to the workers. Its method
+``open`` returns a ``Reader``, which belongs to one process. A source holds the rows of one table,
+under the same column names. A look-up reads only the columns that it needs.
 """
 
 from __future__ import annotations
@@ -27,17 +27,21 @@ Where: TypeAlias = Annotated[
 @validated_fields
 @dataclass(frozen=True)
 class Index:
-    """Columns by which a store finds whole rows quickly. Informational: that the store has it is
-    its owner's promise. ``unique``: at most one row has a given value of them.
+    """Columns by which a store finds whole rows quickly.
+
+    The index is informational: the store's owner promises that it exists.
     """
 
     name: Text
+    """The name of the index, for errors and ``explain``."""
     columns: tuple[str, ...]
+    """The indexed columns."""
     unique: bool = False
+    """True if at most one row has a given value of the columns."""
 
     @property
     def summary(self) -> str:
-        """The index in a readable way.
+        """The index in words.
 
         >>> index("a", "b").summary
         'INDEX INDEX_a_b (a, b)'
@@ -50,12 +54,13 @@ class Index:
 
 @validated
 def index(*columns: ColumnName, unique: bool = False, name: Text | None = None) -> Index:
-    """An index over ``columns``, by default named ``INDEX_<columns joined by _>``; ``unique``: each
-    of its values belongs to at most one row, so a look-up by it gives one row or none, and one that
-    gives more fails the batch.
+    """Return an index over ``columns``, by default named ``INDEX_<columns joined by _>``.
 
-    Raises ``PlanError`` for no columns, and for one that occurs twice. Source: FLIP-486
-    "Introduce Index in CatalogTable", "Future Work".
+    ``unique``: True if each value belongs to at most one row. A look-up that finds more fails the
+    batch.
+
+    Raises ``PlanError`` for no columns, and for one that occurs twice. Source: FLIP-486 "Introduce
+    Index in CatalogTable", "Future Work".
     """
     name = name or "_".join(["INDEX", *columns])
     if not columns:
@@ -68,13 +73,14 @@ def index(*columns: ColumnName, unique: bool = False, name: Text | None = None) 
 
 @dataclass(frozen=True)
 class Found:
-    """What a look-up found. ``rows``: n rows; ``key``: int64[n], which of the keys each has;
-    ``unfit``: which keys are none that the store's columns could have, so that no row has them.
-    """
+    """The rows that a look-up found."""
 
     rows: pa.Table
+    """The n rows found."""
     key: Ints
+    """The position of each row's key among the keys asked for: int64[n]."""
     unfit: Mask
+    """True for each key asked for that the store's columns cannot have: one boolean per key."""
 
 
 Indexes: TypeAlias = Annotated[
@@ -86,55 +92,65 @@ class Reader(Protocol):
     """An open source, used by one thread of one process."""
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
-        """The rows whose columns ``by`` are one of ``keys``, in the columns of the schema that the
-        reader was opened with, in any order: the store's at one moment.
+        """Return all rows whose columns ``by`` equal one of ``keys``, as the store has them at one
+        moment.
 
-        A key is a row's if the changelog would give the row that key, to the letter: where the
-        store compares more loosely, without case for instance, other keys are not the row's.
-        ``keys``: one column for each of ``by``, rows distinct and without nulls.
-        Raises ``DataError`` for rows that do not fit the schema and ``ConfigurationError`` where
-        the store cannot be reached.
+        ``keys``: one column for each of ``by``, with distinct rows without nulls. The rows have the
+        columns of the schema that the reader was opened with, in any order.
+
+        A row has a key if the changelog would give it that key, to the letter. A store that
+        compares more loosely, for instance without case, must not return rows of other keys.
+
+        Raises ``DataError`` for rows that do not fit the schema, ``ConfigurationError`` if the
+        store cannot be reached.
         """
 
     def close(self) -> None:
-        """Release what is open."""
+        """Release all that is open."""
 
 
 class LookupSource(Protocol):
-    """A store that holds a table's rows."""
+    """The declaration of a store that holds a table's rows."""
 
     @property
     def title(self) -> str:
-        """What errors and ``explain`` call it; no secrets."""
+        """The name in errors and ``explain``, without secrets."""
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The primary key's columns."""
+        """The columns of the primary key."""
 
     @property
     def indexes(self) -> tuple[Index, ...]:
-        """The other columns by which it finds rows."""
+        """The other columns by which the store finds rows."""
 
     @property
     def filters(self) -> tuple[tuple[str, tuple[Constant, ...]], ...]:
-        """The constants that columns are restricted to: a row belongs to the table if each of
-        these columns has one of its constants.
+        """The constants that each column is restricted to.
+
+        A row belongs to the table if each of these columns has one of its constants.
         """
 
     def open(self, schema: pa.Schema) -> Reader:
-        """Connect, for look-ups of these columns."""
+        """Return a reader for look-ups of the columns ``schema``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """What all sources declare."""
+    """The fields that all sources share."""
 
     key: tuple[str, ...]
+    """The columns of the primary key."""
     indexes: tuple[Index, ...] = ()
+    """The other columns by which the store finds rows."""
     filters: tuple[tuple[str, tuple[Constant, ...]], ...] = ()
+    """The constants that each column is restricted to."""
     timeout_s: float = 10.0
+    """The limit in seconds for connecting and for each query."""
     retries: int = 5
+    """The number of further attempts after a failure."""
     wait_s: float = field(default=0.1, repr=False)
+    """The wait in seconds before the first further attempt; it doubles each time."""
 
 
 def declared(
@@ -146,7 +162,7 @@ def declared(
     timeout_s: float,
     retries: int,
 ) -> dict[str, Any]:
-    """The arguments of ``Declared``, checked."""
+    """Return the fields of ``Declared`` by name. Raises ``PlanError`` without a key column."""
     keys = (key,) if isinstance(key, str) else tuple(key)
     if not keys:
         raise PlanError(operator, "no key column is given", "Name at least one in key=")
@@ -160,14 +176,17 @@ def declared(
 
 
 def _constants(value: Constant | Sequence[Constant]) -> tuple[Constant, ...]:
+    """Return a constant or a list of constants as a tuple."""
     if value is None or isinstance(value, (str, int, float)):
         return (value,)
     return tuple(value)
 
 
 def covering(source: LookupSource, columns: Sequence[str]) -> Index | None:
-    """The index that finds rows by ``columns``: one that these columns are or include; a unique one
-    before others, then the one with most columns.
+    """Return the index that serves a look-up by ``columns``, or None if there is none.
+
+    All columns of an index must be in ``columns``. Unique indexes come first, then those with most
+    columns. The primary key is an index, too.
     """
     known = (Index("PRIMARY KEY", source.key, unique=True), *source.indexes)
     usable = [item for item in known if set(item.columns) <= set(columns)]
@@ -175,7 +194,7 @@ def covering(source: LookupSource, columns: Sequence[str]) -> Index | None:
 
 
 def summary(source: LookupSource) -> str:
-    """A source in a readable way: its key, its indexes, its filters."""
+    """Return a source in words: its key, its indexes, its filters."""
     parts = [f"PRIMARY KEY ({', '.join(source.key)})"]
     parts += [item.summary for item in source.indexes]
     parts += [f"WHERE {column} IN {list(values)!r}" for column, values in source.filters]

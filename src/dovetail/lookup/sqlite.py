@@ -20,7 +20,9 @@ from dovetail.lookup.retry import persistently
 from dovetail.lookup.source import Declared, Found, Indexes, Where, declared
 
 _PARAMETERS_MAX = 30_000
+"""The number of parameters in a query at most."""
 _STEPS = 10_000
+"""The number of SQLite's steps between two checks of the deadline."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +30,9 @@ class SqliteLookup(Declared):
     """A table of a SQLite file as a look-up source."""
 
     path: str
+    """The path of the file."""
     table: str
+    """The name of the table."""
 
     @property
     def title(self) -> str:
@@ -36,12 +40,12 @@ class SqliteLookup(Declared):
         return f"sqlite {self.table}"
 
     def open(self, schema: pa.Schema) -> SqliteReader:
-        """A reader; it opens the file at its first look-up."""
+        """Return a reader, which opens the file at its first look-up."""
         return SqliteReader(self, schema)
 
 
 class SqliteReader:
-    """One connection that only reads."""
+    """A reader with one read-only connection."""
 
     def __init__(self, source: SqliteLookup, schema: pa.Schema) -> None:
         self._source = source
@@ -50,8 +54,9 @@ class SqliteReader:
         self._file: tuple[int, int] | None = None
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
-        """As ``Reader.rows``: in one transaction, a query for as many keys as SQLite takes
-        parameters.
+        """Return the rows as ``Reader.rows`` does, in one transaction.
+
+        Each query has as many keys as SQLite takes parameters.
         """
         title = self._source.title
         for name, column in zip(by, keys.columns, strict=True):
@@ -70,13 +75,13 @@ class SqliteReader:
         return Found(table, key, _no_numbers(keys))
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, if it is open."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     def _query(self, by: Sequence[str], keys: pa.Table) -> list[tuple[Any, ...]]:
-        """The number of a key, and a row that has it: all there are."""
+        """Return all rows found, each with the number of its key in front."""
         connection = self._connect()
         step = max(1, _PARAMETERS_MAX // keys.num_columns)
         rows: list[tuple[Any, ...]] = []
@@ -95,6 +100,9 @@ class SqliteReader:
     def _chunk(
         self, connection: sqlite3.Connection, by: Sequence[str], keys: pa.Table, start: int
     ) -> list[tuple[Any, ...]]:
+        """Return the rows of some keys, which are numbered from ``start``. The query is stopped at
+        the time-out.
+        """
         deadline = time.monotonic() + self._source.timeout_s
         connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
         columns = [column.to_pylist() for column in keys.columns]
@@ -103,7 +111,7 @@ class SqliteReader:
         return connection.execute(self._statement(by, keys.num_rows, start), parameters).fetchall()
 
     def _connect(self) -> sqlite3.Connection:
-        """The connection to the file that has the path now: it may have been replaced."""
+        """Return the connection to the file at the path. A replaced file is opened anew."""
         path = pathlib.Path(self._source.path)
         file = (path.stat().st_dev, path.stat().st_ino) if path.exists() else None
         if self._connection is not None and file == self._file:
@@ -121,16 +129,17 @@ class SqliteReader:
         return self._connection
 
     def _statement(self, by: Sequence[str], count: int, start: int = 0) -> str:
+        """Return a query for the rows of ``count`` keys, which are numbered from ``start``."""
         names = [f"k{number}" for number in range(len(by))]
         marks = ", ".join("?" * len(by))
         rows = ", ".join(f"({start + number}, {marks})" for number in range(count))
-        # SQLite reads a name in quotes that is no column as a text, so columns are qualified.
+        # SQLite reads an unknown quoted name as a text, so columns are qualified.
         selected = ", ".join(f"t.{_quoted(name)}" for name in self._schema.names)
-        # The column's own collation finds rows by its index, and may find too many.
+        # The column's own collation uses the index, but may find too many rows.
         equal = [f"t.{_quoted(c)} = k.{n}" for c, n in zip(by, names, strict=True)]
         equal += [f"{condition} COLLATE BINARY" for condition in equal]
         equal += list(self._restrictions())
-        # CROSS JOIN: the keys are the outer loop, the table is searched by its index.
+        # CROSS JOIN makes the keys the outer loop, so the table is searched by its index.
         return (
             f"WITH k(n, {', '.join(names)}) AS (VALUES {rows}) "  # noqa: S608
             f"SELECT k.n, {selected} FROM k CROSS JOIN {_quoted(self._source.table)} AS t "
@@ -138,6 +147,7 @@ class SqliteReader:
         )
 
     def _restrictions(self) -> Iterator[str]:
+        """Yield the condition of each of the source's filters."""
         for column, constants in self._source.filters:
             name = f"t.{_quoted(column)}"
             given = sum(value is not None for value in constants)
@@ -152,7 +162,7 @@ def _quoted(name: str) -> str:
 
 
 def _no_numbers(keys: pa.Table) -> Mask:
-    """Which keys have a NaN, which SQLite takes for a null."""
+    """Find the keys with a NaN, which SQLite takes for a null: bool[n]."""
     nan = np.zeros(keys.num_rows, np.bool_)
     for column in keys.columns:
         if pa.types.is_floating(column.type):
@@ -161,6 +171,7 @@ def _no_numbers(keys: pa.Table) -> Mask:
 
 
 def _refuse_type(title: str, name: str, type_: pa.DataType) -> None:
+    """Refuse keys of types that SQLite does not have, by ``DataError``."""
     kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_floating, pa.types.is_binary)
     if not any(kind(type_) for kind in kinds):
         raise DataError(
@@ -181,13 +192,15 @@ def sqlite(
     timeout_s: Seconds = 10.0,
     retries: Natural = 5,
 ) -> SqliteLookup:
-    """A table of a SQLite file, which every worker must see, in which rows are looked up.
+    """Return a table of a SQLite file, which every worker must see, in which rows are looked up.
 
-    SQLite has numbers, texts and bytes only, so what else the table has is read by rule: times as
-    texts (``2024-05-01T10:00:00Z``) or as SQLite's whole numbers of seconds since 1970, dates and
-    decimals as texts, booleans as 0 and 1. What is looked up by is numbers, texts or bytes; texts
-    are one to the letter, whatever the column's collation. The other arguments and errors are those
-    of ``postgres``. ``timeout_s`` also bounds the wait for a writer's lock.
+    SQLite only has numbers, texts and bytes, so other types are read by rule. Times are texts
+    (``2024-05-01T10:00:00Z``) or whole seconds since 1970. Dates and decimals are texts, booleans
+    are 0 and 1.
+
+    Rows are looked up by numbers, texts or bytes. Texts must match to the letter, whatever the
+    column's collation. The other arguments and errors are those of ``postgres``. ``timeout_s`` also
+    limits the wait for a writer's lock.
     """
     title = f"sqlite {table}"
     options = declared(

@@ -1,1 +1,1 @@
-"""Operators on one bucket: a law, over what is stored and what comes."""
+"""Operators on one bucket: each applies a law to its stores and to the rows of a micro-batch."""

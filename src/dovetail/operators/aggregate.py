@@ -1,7 +1,7 @@
 """Rows aggregated by key, and by window of time, on one bucket (``Aggregation``).
 
-Stored is each group's accumulators, never its rows. A record that comes for a window when it is
-closed is late: it is left out of that window.
+The stores hold each group's accumulators, never its rows. A record is *late* for a window that is
+closed when the record arrives, and is left out of that window.
 
 Source: Kafka Streams join design, "KTable Aggregate", "Windowed Aggregate"; spec/windowed.
 """
@@ -49,12 +49,12 @@ GROUP_TIME, _COUNT = "_time", "_count"
 
 
 def accumulator_name(column: int, part: int) -> str:
-    """The stored column that has a part of a result column's accumulators."""
+    """Return the name of the stored column with one part of a result column's accumulators."""
     return f"_a{column}_{part}"
 
 
 def run(job: Job, law: Aggregation) -> Done:
-    """Every record's own result, or with ``emit="batch"`` each group's last one."""
+    """Emit every record's own result or, with ``emit="batch"``, each group's last one."""
     store, parts = state_store(job, law), parts_of(job, law)
     if not job.any_rows:
         return Done(None, job.stores)
@@ -69,9 +69,7 @@ def run(job: Job, law: Aggregation) -> Done:
 
 
 def counted(job: Job, law: Aggregation, late: Ints) -> Counts:
-    """The records that came for windows when they were closed: the batch's rows, each as often as
-    windows were.
-    """
+    """Count the batch's rows that came for closed windows, each once for every such window."""
     counts, source = Counts(), job.sources[0]
     if law.windows is not None:
         counts.add_rows(metric(source.name, "late"), source, job.batches[0].rows, late)
@@ -80,20 +78,22 @@ def counted(job: Job, law: Aggregation, late: Ints) -> Counts:
 
 @dataclass(frozen=True)
 class Updated:
-    """What a batch updates: ``events``, a row's update of a group each; ``values``: per column what
-    the updates bring; ``emitted``: the updates after which a result is emitted, in the order of the
-    results; ``cause``: the batch's row for which; ``late``: the batch's rows that came for windows
-    when these were closed.
-    """
+    """The updates of groups in a batch."""
 
     events: Timeline
+    """The updates, one row's update of one group each."""
     values: Sequence[Columns]
+    """Per column, the values that the updates bring."""
     emitted: Ints
+    """The updates after which a result is emitted, in the order of the results."""
     cause: Ints
+    """The batch's row that causes each emitted result."""
     late: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """The batch's rows that came for closed windows, once for each such window."""
 
 
 def _updated(job: Job, law: Aggregation) -> Updated:
+    """Assign the batch's rows to groups or windows."""
     rows, table = job.rows(0), job.batches[0].rows
     if law.windows is None:
         events = timeline([rows])
@@ -132,7 +132,9 @@ def timeline_of_windows(
     event_time_us: Ints,
     sequence: Ints,
 ) -> Timeline:
-    """Rows of keys that each update one window, given from start to end, in this ``sequence``."""
+    """Build the timeline of rows that each update one window, in the order of ``sequence``.
+    ``window``: the starts and the ends.
+    """
     rows = Rows(
         keys=[*keys, *bounds(*window)],
         hash=stable_hash([pa.array(hash_), pa.array(window[0])]),
@@ -145,12 +147,12 @@ def timeline_of_windows(
 
 
 def bounds(start: Ints, end: Ints) -> list[pa.Array]:
-    """The key columns of windows."""
+    """Return the key columns of windows: start and end."""
     return [pa.array(at, pa.int64()).cast(WINDOW_TYPE) for at in (start, end)]
 
 
 def _each_emitted(events: Timeline, values: Sequence[Columns], row: Ints, emits: Mask) -> Updated:
-    """Every update that ``emits``, as it happens."""
+    """Emit each update in ``emits``, in the order of arrival."""
     emitted = np.flatnonzero(emits)
     emitted = emitted[np.argsort(events.arrival[emitted])]
     return Updated(events, values, emitted, row[emitted])
@@ -158,18 +160,21 @@ def _each_emitted(events: Timeline, values: Sequence[Columns], row: Ints, emits:
 
 @dataclass(frozen=True)
 class Before:
-    """What is stored of some groups: whether anything is; per column the accumulators, of long
-    lists what a batch needs; the groups' times and how many rows they have.
+    """The stored state of some groups before the batch. Times are ``NO_TIME`` and counts 0 for new
+    groups.
     """
 
     known: Mask
+    """bool[groups]: the group is stored."""
     state: Sequence[Columns]
+    """Per column, the accumulators; of long lists only the parts that the batch needs."""
     time_us: Ints
     count: Ints
+    """int64[groups]: the number of rows in the group."""
 
     @classmethod
     def of(cls, law: Aggregation, events: Timeline, store: TableState) -> Before:
-        """Of the groups of some events."""
+        """Read the state of the groups of some events."""
         located = store.locate(events.hash, events.keys)
         held = Pool(store.schema.empty_table(), located, events.groups)
         refs = np.where(located.present, np.arange(events.groups), ABSENT)
@@ -182,22 +187,24 @@ class Before:
 
 @dataclass(frozen=True)
 class Groups:
-    """The groups that a batch updates, by their number in ``events``.
-
-    ``state``: per column the accumulators after the batch; ``time_us``, ``count``: after each
-    update, the group's time and how many rows it has; ``last``: each group's last update;
-    ``lists``: of the columns whose lists may lie in parts, what was read and what is made of it.
-    """
+    """The groups that a batch updates, numbered as in ``events``."""
 
     job: Job
     law: Aggregation
     updated: Updated
     before: Before
     state: Sequence[Columns]
+    """Per column, the accumulators after the batch."""
     time_us: Ints
+    """int64[updates]: the group's time after each update."""
     count: Ints
+    """int64[updates]: the number of rows in the group after each update."""
     last: Ints
+    """Each group's last update."""
     lists: Sequence[tuple[Parts, Read, Traced]] = ()
+    """The columns whose lists may lie in parts: the column's parts, what was read, and what became
+    of it.
+    """
 
     @classmethod
     def of(
@@ -208,7 +215,7 @@ class Groups:
         store: TableState,
         parts: Sequence[Parts],
     ) -> Groups:
-        """The groups before and after the batch."""
+        """Aggregate the batch's updates over the stored groups."""
         events, values = updated.events, updated.values
         updates = Updates(events.group, events.groups, events.deleted & law.retracts)
         before = Before.of(law, events, store)
@@ -237,7 +244,7 @@ class Groups:
         )
 
     def each(self) -> pa.Table | None:
-        """The result after each update that emits."""
+        """Return the result after each update that emits, None for none."""
         events, values, emitted = self.updated.events, self.updated.values, self.updated.emitted
         updates = Updates(events.group, events.groups, events.deleted & self.law.retracts)
         results = aggregated(self.law, "scan", updates, self.before.state, values)
@@ -245,8 +252,8 @@ class Groups:
         return self._output(emitted, picked(results, refs), self.updated.cause)
 
     def net(self) -> pa.Table | None:
-        """Each group's result where it differs from the one before the batch, in the order in which
-        they are last emitted.
+        """Return each group's result that differs from the one before the batch, None for none.
+        Results are in the order in which their groups were last emitted.
         """
         groups = np.arange(len(self.last))
         present = self.count[self.last] > 0
@@ -289,9 +296,11 @@ class Groups:
         store.store(pa.table(columns, schema=store.schema))
 
     def _results(self, state: Sequence[Columns]) -> list[pa.Array]:
+        """Return the results of accumulators, per column."""
         return by_column(self.law, lambda kernel, number: kernel.results(state[number]))
 
     def _output(self, update: Ints, values: Sequence[pa.Array], cause: Ints) -> pa.Table | None:
+        """Return updates as changes, a tombstone where the group has no rows."""
         if len(update) == 0:
             return None
         events, operator = self.updated.events, self.job.operator
@@ -310,8 +319,8 @@ class Groups:
 
 
 def _refuse_several(law: Aggregation, events: Timeline, made: Sequence[Traced]) -> None:
-    """Refuse groups of several rows that may have one at most: of what a batch leaves, whatever
-    they had in between.
+    """Raise ``DataError`` if a batch leaves several rows in a group that may have one. Rows in
+    between do not matter.
     """
     for column, traced in zip(law.columns, made, strict=True):
         kernel, lists = column.kernel, traced.columns[0]
@@ -331,8 +340,8 @@ def _refuse_several(law: Aggregation, events: Timeline, made: Sequence[Traced]) 
 
 
 def _times(events: Timeline, stored_us: Ints, count: Ints, emitted: Ints) -> Ints:
-    """Each group's time after each update: the largest since it came to be. One without rows is
-    forgotten once that is emitted.
+    """Return each group's time after each update: the largest since the group began:
+    int64[updates]. A group without rows is forgotten once its tombstone is emitted.
     """
     ends = np.zeros(len(count), np.bool_)
     ends[emitted] = count[emitted] == 0
@@ -345,7 +354,7 @@ def _times(events: Timeline, stored_us: Ints, count: Ints, emitted: Ints) -> Int
 
 
 def values_of(job: Job, law: Aggregation, rows: pa.Table, row: Ints) -> list[Columns]:
-    """Per column the values that it aggregates, of the rows number ``row``."""
+    """Return the values that each column aggregates, taken at the rows ``row``."""
     first = job.sources[0].value_columns.start
     return [
         picked([rows.column(first + number) for number in column.values], row)
@@ -360,8 +369,8 @@ def aggregated(
     initial: Sequence[Columns],
     values: Sequence[Columns],
 ) -> list[Any]:
-    """Per column what its kernel makes of updates by ``values``: their results, or the accumulators
-    after them.
+    """Call the method ``what`` of each column's kernel on the updates: results or accumulators, per
+    column.
     """
 
     def run(kernel: Aggregate, number: int) -> Any:
@@ -371,7 +380,9 @@ def aggregated(
 
 
 def by_column(law: Aggregation, run: Callable[[Aggregate, int], Any]) -> list[Any]:
-    """What ``run`` makes of each column's kernel and its number."""
+    """Call ``run`` with each column's kernel and number, and collect the returned values. Raises
+    ``DataError`` that names the column.
+    """
     name = ""
     try:
         made = []
@@ -384,8 +395,8 @@ def by_column(law: Aggregation, run: Callable[[Aggregate, int], Any]) -> list[An
 
 
 def state_store(job: Job, law: Aggregation) -> TableState:
-    """The store of accumulators: ``_hash``; ``_event_time``, of a window its end; ``_deleted``; the
-    key; the group's time and how many rows it has; the accumulators.
+    """Return the store of accumulators. Its columns are ``_hash``; ``_event_time``, the end for a
+    window; ``_deleted``; the key; the group's time; its number of rows; the accumulators.
     """
     windows = law.windows
     horizon_us = NO_TIME if windows is None else minus(job.final_us[0], windows.wait_us)

@@ -1,4 +1,4 @@
-"""What an operator counts: the rows that have no use, with the first of each kind in words."""
+"""Counts of rows that an operator has no use for, with the first of each kind in words."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ _SHOWN_MAX = 80
 
 @dataclass
 class Counts:
-    """``number``: how many rows had no use, by metric; ``examples``: the first of each, in words:
-    its key and its time.
-    """
+    """Counts and examples of unused rows."""
 
     number: Counter[str] = field(default_factory=Counter)
+    """The number of unused rows, by metric."""
     examples: dict[str, str] = field(default_factory=dict)
+    """The first row of each metric in words: its key and its time."""
 
     def add(self, metric: str, number: int, example: str | None = None) -> None:
-        """Count so many rows."""
+        """Add ``number`` rows to a metric. ``example`` counts only if the metric has none."""
         self.number[metric] += number
         if example is not None:
             self.examples.setdefault(metric, example)
 
     def add_rows(self, metric: str, source: SourceSpec, rows: pa.Table, row: Ints) -> None:
-        """Count these of a source's rows, by their numbers; one may come several times."""
+        """Add rows of a source by their index; an index may come several times."""
         first = rows.slice(int(row.min()), 1) if len(row) else None
         self.add(metric, len(row), None if first is None else example_of(first, source))
 
     def update(self, other: Counts) -> None:
-        """Count what others have counted after it."""
+        """Add the counts of ``other``, which come later."""
         self.number.update(other.number)
         self.examples = {**other.examples, **self.examples}
 
     def copy(self) -> Counts:
-        """What has been counted so far."""
+        """Return an independent copy."""
         return Counts(self.number.copy(), {**self.examples})
 
 
 def example_of(rows: pa.Table, source: SourceSpec) -> str:
-    """The first of some rows of a source in words.
+    """Return the first row in words: its key and its time.
 
     >>> source = SourceSpec("t", pa.schema([(n, pa.int64()) for n in ("_h", "_t", "_d", "id")]), 1)
     >>> example_of(pa.table({"_event_time": [1], "id": [7]}), source)
@@ -61,7 +61,7 @@ def example_of(rows: pa.Table, source: SourceSpec) -> str:
 
 
 def shown(rows: pa.Table, columns: Sequence[int], names: Sequence[str]) -> str:
-    """The first row's values of some columns, under their users' names."""
+    """Return the first row's values of some columns, under the user's names."""
     values = (repr(rows.column(number)[0].as_py()) for number in columns)
     own = names or [rows.schema.names[number] for number in columns]
     return ", ".join(f"{n}={v[:_SHOWN_MAX]}" for n, v in zip(own, values, strict=True))

@@ -1,9 +1,9 @@
-"""A stream without the records that repeat another, on one bucket (``Deduplicate``).
+"""A stream without repeated records, on one bucket (``Deduplicate``).
 
-Stored are the keys and times of the records that came out, as long as one that is not late may lie
-near them: twice ``within`` behind stream time. A record that is further than ``within`` behind
-stream time is late: whether it repeats another is no longer known, so it is left out. One with a
-null in its key repeats none.
+The store holds keys and times of emitted records. They are kept for twice ``within`` behind stream
+time, as long as a record that is not late may lie near them. A record is *late* if it is further
+than ``within`` behind stream time. A late record is dropped, because it is no longer known whether
+it repeats another. A record with a null in its key repeats none.
 
 Source: spec/view.
 """
@@ -27,7 +27,7 @@ from dovetail.state.history import HistoryState
 
 
 def run(job: Job, law: Deduplicate) -> Done:
-    """The records that come out, in the order of their arrival."""
+    """Emit the records that repeat no emitted one, in the order of arrival."""
     (name,) = job.operator.names
     store = _store(job, name, law)
     if not job.any_rows:
@@ -65,6 +65,7 @@ def run(job: Job, law: Deduplicate) -> Done:
 
 
 def _store(job: Job, name: str, law: Deduplicate) -> HistoryState:
+    """Return the store of emitted records: ``_hash``, ``_event_time``, keys."""
     source = job.sources[0]
     own = [(column, pa.int64()) for column in (HASH, EVENT_TIME)]
     schema = pa.schema([*own, *source.fields(source.key_columns)])
@@ -82,7 +83,7 @@ def _store(job: Job, name: str, law: Deduplicate) -> HistoryState:
 
 
 def _known(store: HistoryState, events: Timeline, asked: Ints, within_us: int) -> tuple[Ints, Ints]:
-    """Groups and times of the records that came out before and may be near these events."""
+    """Return groups and times of the stored records that may be near these events."""
     group, time_us = events.group[asked], events.event_time_us[asked]
     start = np.flatnonzero(np.append(True, group[1:] != group[:-1])[: len(group)])
     low, high = (
@@ -96,6 +97,7 @@ def _known(store: HistoryState, events: Timeline, asked: Ints, within_us: int) -
 
 
 def _keep(store: HistoryState, events: Timeline, event: Ints) -> None:
+    """Store the emitted events, and drop records that are too old."""
     hash_, time_us = events.hash[events.group[event]], events.event_time_us[event]
     order = by_group_and_time(hash_, time_us)
     group = pa.array(events.group[event][order])

@@ -1,7 +1,7 @@
 """One micro-batch of a delta join, on the join keys of one task.
 
-Of each side there are the batch's changes, what the cache has, and what is looked up for the rest;
-``laws.delta_join`` decides what comes of them, on row numbers; values are gathered once.
+Each side has the batch's changes, the rows in the cache, and the rows looked up for the rest.
+``laws.delta_join`` computes the results on row numbers, and values are gathered once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dovetail.physical.fragment import Operator
 from dovetail.physical.source import SourceSpec
 
 Ask: TypeAlias = "Callable[[int, Sequence[str], pa.Table], Found]"
-"""``ask(side, columns, keys)``: the side's rows whose ``columns`` are one of ``keys``."""
+"""``ask(side, columns, keys)``: return the side's rows whose ``columns`` are one of ``keys``."""
 
 _KEYS_A_QUERY = 10_000
 _RESULTS_A_TABLE = 100_000
@@ -38,19 +38,21 @@ _BATCH_SHIFT = 32
 
 @dataclass(frozen=True)
 class Joined:
-    """What a micro-batch leaves: changes (``Operator.output_schema``), at most one per key;
-    the caches; and per side how many join keys were found there, how many looked up, and how many
-    of these the store could not have.
-    """
+    """The outcome of a micro-batch."""
 
     changes: Iterator[pa.Table]
+    """The changes (``Operator.output_schema``), at most one per key."""
     caches: list[SideCache]
+    """The caches of both sides after the batch."""
     counts: list[tuple[int, int, int]]
+    """Per side, three numbers: join keys found in the cache, keys looked up, and looked-up keys
+    that the store could not have.
+    """
 
 
 @dataclass(frozen=True)
 class _Side:
-    """One side's rows of a batch, with the group of each."""
+    """One side's rows of a batch: the columns, and what the law knows of each row."""
 
     rows: delta_join.Rows
     table: pa.Table
@@ -63,8 +65,8 @@ def join(
     ask: Ask | None,
     batch: int,
 ) -> Joined:
-    """One micro-batch. ``ask``: None where the batch is all there is of both tables; ``batch``: its
-    number.
+    """Join one micro-batch. ``batch`` is its number. ``ask`` is None if the batch has all rows of
+    both tables.
     """
     law = operator.law
     assert isinstance(law, DeltaJoin)
@@ -96,8 +98,8 @@ def join(
 
 
 def last_rows(source: SourceSpec, primary: Sequence[int], batch: Batch) -> pa.Table:
-    """The last row of each primary key in a batch of one source, in the order of arrival;
-    ``primary``: the numbers of its columns among the user columns.
+    """Return the last row of each primary key in a batch of one source, in the order of arrival.
+    ``primary``: the key columns, as indices among the user columns.
     """
     table = batch.rows
     keys = [whole(table.column(source.user_columns[place])) for place in primary]
@@ -117,7 +119,9 @@ def last_rows(source: SourceSpec, primary: Sequence[int], batch: Batch) -> pa.Ta
 
 
 def _changes(operator: Operator, side: LookedUp, batch: Batch, source: int) -> _Side:
-    """A side's changes, one per primary key, not yet grouped."""
+    """Return a side's changes, one per primary key, not yet grouped. Raises ``DataError`` for a
+    tombstone of a table without deletes.
+    """
     spec = operator.sources[source]
     table = last_rows(spec, side.key, batch)
     gone = whole(table.column(DELETED)).to_numpy(zero_copy_only=False).astype(np.bool_)
@@ -137,7 +141,7 @@ def _changes(operator: Operator, side: LookedUp, batch: Batch, source: int) -> _
 
 
 def _canonical(table: pa.Table, places: Iterable[int]) -> pa.Table:
-    """The table, in whose columns at these places equal keys have equal bits."""
+    """Return the table with equal bits for equal keys, in the columns ``places``."""
     for place in places:
         field = table.schema.field(place)
         if pa.types.is_floating(field.type) or pa.types.is_nested(field.type):
@@ -155,8 +159,8 @@ def _with_others(
     ask: Ask,
     batch: int,
 ) -> tuple[_Side, SideCache, tuple[int, int, int]]:
-    """A side with the rows of these groups that are not fresh, its cache after the batch, and its
-    ``Joined.counts``.
+    """Add the other rows of the ``needed`` groups to a side, from the cache or by look-up. Returns
+    the side, its cache after the batch, and its ``Joined.counts``.
     """
     law = operator.law
     assert isinstance(law, DeltaJoin)
@@ -195,9 +199,17 @@ def _with_others(
 def _stays(
     title: str, side: LookedUp, fresh: _Side, known: pa.Table, group: Ints, answer: Ints
 ) -> Mask:
-    """Which known rows stay: those that no fresh row replaces, and of a row that the cache and
-    look-ups, which ``answer`` numbers in their order, have under several join keys the last one: it
-    changed its key between them.
+    """Find the known rows that stay: bool[rows]. A row leaves if a fresh row replaces it.
+
+    The cache and look-ups may hold one row under several join keys, because its key changed between
+    them. Then the last one stays. ``answer`` numbers cache and look-ups in their order.
+
+    | primary key | from         | fresh row | stays                   |
+    |-------------|--------------|-----------|-------------------------|
+    | 1           | cache        | none      | yes                     |
+    | 2           | cache        | yes       | no: replaced            |
+    | 3           | cache        | none      | no: look-up 1 has it    |
+    | 3           | look-up 1    | none      | yes                     |
     """
     key = list(side.key)
     both = pa.concat_tables([fresh.table.select(key), known.select(key)])
@@ -217,6 +229,7 @@ def _stays(
 
 
 def _joined(fresh: _Side, known: pa.Table, group: Ints) -> _Side:
+    """Append known rows to the fresh rows of a side."""
     none = np.zeros(len(group), np.bool_)
     rows = delta_join.Rows(
         group=np.concatenate((fresh.rows.group, group)),
@@ -228,7 +241,7 @@ def _joined(fresh: _Side, known: pa.Table, group: Ints) -> _Side:
 
 
 def _entries(side: _Side, asked: pa.Table, complete: Mask, batch: int) -> SideCache:
-    """The groups of which all rows are known, as entries."""
+    """Return cache entries of the groups whose rows are all known."""
     number = np.append(np.where(complete, np.cumsum(complete) - 1, delta_join.NO_GROUP), -1)
     entry = number[side.rows.group]
     rows = np.flatnonzero((entry != delta_join.NO_GROUP) & side.rows.alive)
@@ -248,7 +261,7 @@ def _tables(
     results: delta_join.Results,
     batch: int,
 ) -> Iterator[pa.Table]:
-    """The results as changes, in tables of bounded size."""
+    """Return the results as changes, in tables of at most ``_RESULTS_A_TABLE`` rows."""
     for start in range(0, len(results), _RESULTS_A_TABLE):
         part = slice(start, start + _RESULTS_A_TABLE)
         own = delta_join.Results(
@@ -279,7 +292,7 @@ def _keys(
     keys: Sequence[pa.Array],
     results: delta_join.Results,
 ) -> list[pa.Array]:
-    """The key columns of results."""
+    """Return the key columns of results."""
     if law.form == "key":
         return [column.take(pa.array(results.group)) for column in keys]
     columns = []

@@ -1,9 +1,9 @@
 """A table whose rows expire, on one bucket (``Expire``).
 
-Stored are the rows, and a queue of their keys. A key waits there until the row that it had then
-would have expired; if by then it has another, it waits for that one. A row that has expired leaves
-the store without being read or written again: each row says in ``_due`` when it and all stored
-before it of its key are gone, and what is behind stream time by that column is dropped.
+The stores hold the rows, and a queue of their keys. A key waits until the row that it had when it
+was queued would have expired. If it has another row by then, it waits for that one. An expired row
+leaves the store without being read or rewritten. Each row says in ``_due`` when it and all earlier
+rows of its key are gone. Rows whose ``_due`` is behind stream time are dropped.
 
 Source: spec/view.
 """
@@ -51,8 +51,8 @@ from dovetail.state.table_state import TableState
 
 
 def run(job: Job, law: Expire) -> Done:
-    """Each record's own change, and the tombstones of the rows that expire, each before the record
-    that takes it away; or with ``emit="batch"`` each key's last change.
+    """Emit each record's own change, and the tombstones of expired rows before the record that
+    removes them. With ``emit="batch"``, emit each key's last change.
     """
     (name,) = job.operator.names
     read_us = _read_us(job)
@@ -60,7 +60,7 @@ def run(job: Job, law: Expire) -> Done:
     store, queue = _stores(job, name, final_us)
     waiting = _rows(queue.take(final_us))
     if job.any_rows or len(waiting):
-        # A slice by key has all that comes of its keys, though stream time stands still for others.
+        # A slice has all records of its keys, so stream time moves on for them alone.
         until_us = read_us if job.operator.emit == "batch" else final_us
         versions = _Versions.of(job, law, store, waiting, until_us, final_us)
         changes = versions.net() if job.operator.emit == "batch" else versions.changes()
@@ -76,19 +76,23 @@ def run(job: Job, law: Expire) -> Done:
 
 
 def _read_us(job: Job) -> int:
-    """Stream time after the micro-batch. That the input has ended takes no row away."""
+    """Return stream time after the micro-batch. The end of the input does not count: it expires no
+    rows.
+    """
     final_us = job.final_us[0]
     known_us = job.initial_us[0] if final_us == END_OF_TIME else final_us
     return int(_stairs(job).time_us.max(initial=known_us))
 
 
 def _stairs(job: Job) -> Stairs:
+    """Return the steps of the source's stream time."""
     stairs = job.batches[0].stairs
     assert stairs is not None
     return stairs
 
 
 def _stores(job: Job, name: str, final_us: int) -> tuple[TableState, QueueState]:
+    """Return the store of rows and the queue of keys."""
     source = job.sources[0]
     store = TableState(
         source.schema.append(pa.field(DUE, pa.int64())),
@@ -106,7 +110,7 @@ def _stores(job: Job, name: str, final_us: int) -> tuple[TableState, QueueState]
 
 
 def _rows(waiting: pa.Table) -> Rows:
-    """The keys that have waited, as rows without a value."""
+    """Return the keys taken from the queue as rows without a value."""
     zeros = np.zeros(len(waiting), np.int64)
     return Rows(
         keys=[whole(column) for column in waiting.columns[3:]],
@@ -119,28 +123,24 @@ def _rows(waiting: pa.Table) -> Rows:
 
 @dataclass(frozen=True)
 class _Changes:
-    """Some changes, in order: the version that each is about; whether it comes because stream time
-    passes, and where in the micro-batch it does (``moves``).
-    """
+    """Some changes, in order."""
 
     version: Ints
+    """The version that each change is about."""
     expires: Mask
+    """The change comes because stream time passes."""
     moves: Ints
+    """The position in the micro-batch at which stream time passes; 0 for other changes."""
 
     def of(self, which: Ints | Mask) -> _Changes:
-        """Some of them."""
+        """Keep the selected changes."""
         return _Changes(self.version[which], self.expires[which], self.moves[which])
 
 
 @dataclass(frozen=True)
 class _Versions:
-    """The versions of all keys that have records or have waited, by (key, arrival): first the one
-    stored, or none, then the records.
-
-    ``group``: of each version; ``reference``: to its row, ABSENT for a tombstone; ``row``: of the
-    batch, ABSENT for a stored one; ``arrival``: when it comes, -1 for a stored one; ``first``: per
-    group its first version; ``waited``: per group whether its key was taken from the queue;
-    ``stored_due_us``: per group the ``_due`` that is stored, ``NO_TIME`` for none.
+    """The versions of all keys that have records or were taken from the queue, by (key, arrival).
+    Each key's first version is the stored one, or none; its records follow.
     """
 
     job: Job
@@ -148,22 +148,29 @@ class _Versions:
     events: Timeline
     pool: Pool
     group: Ints
+    """The group of each version."""
     reference: Ints
+    """The reference to each version's row, ABSENT for a tombstone."""
     row: Ints
+    """The batch's row of each version, ABSENT for a stored one."""
     arrival: Ints
+    """The arrival of each version, -1 for a stored one."""
     time_us: Ints
     lives: Lives
     first: Ints
+    """Per group, its first version."""
     waited: Mask
+    """Per group, whether its key was taken from the queue."""
     stored_due_us: Ints
+    """Per group, the stored ``_due``, ``NO_TIME`` for none."""
     final_us: int
 
     @classmethod
     def of(
         cls, job: Job, law: Expire, store: TableState, waiting: Rows, until_us: int, final_us: int
     ) -> _Versions:
-        """Those of a batch. ``until_us``: stream time as the last records of these keys have come;
-        ``final_us``: that from which the next batch goes on.
+        """Build the versions of a batch. ``until_us``: stream time after the last records of these
+        keys. ``final_us``: stream time with which the next batch begins.
         """
         own, batch = job.rows(0), job.batches[0]
         order = np.append(arrival_order([own]), len(own) + np.arange(len(waiting)))
@@ -206,13 +213,23 @@ class _Versions:
 
     @property
     def late(self) -> Ints:
-        """The rows of the batch that had expired as they came."""
+        """The rows of the batch that had expired when they arrived."""
         late: Ints = self.row[self.lives.late & (self.row != ABSENT)]
         return late
 
     def changes(self) -> _Changes:
-        """All changes. What expires does so before the record that moves stream time there, of
-        whatever bucket; of several the one that is due first, then by key.
+        """Return all changes in order. A row expires before the record that moves stream time to
+        its due time, even a record of another bucket. Of several, the one due first expires first;
+        ties go by key.
+
+        Rows stay 3 behind stream time. A record has the place ``2 * arrival + 1``, so expiries fit
+        between:
+
+        | change                                   | arrival | place |
+        |------------------------------------------|---------|-------|
+        | k1 comes, time 1                         | 0       | 1     |
+        | k1 expires: due at 5, reached by k2      | -       | 2     |
+        | k2 comes, time 9                         | 1       | 3     |
         """
         record = np.flatnonzero((self.row != ABSENT) & (self.lives.stands | self.lives.removes))
         gone = np.flatnonzero(self.lives.expires)
@@ -235,7 +252,7 @@ class _Versions:
         )
 
     def net(self) -> _Changes:
-        """Of each key the last change, where its row is another than before the batch."""
+        """Return each key's last change, if its row differs from the one before the batch."""
         changes = self.changes()
         group = self.group[changes.version]
         last = np.full(self.events.groups, -1)
@@ -254,12 +271,12 @@ class _Versions:
         return changes.of(~same)
 
     def _references(self, changes: _Changes) -> Ints:
-        """The row that each change puts in, ABSENT for a tombstone."""
+        """Return the row that each change puts in, ABSENT for a tombstone."""
         stands = self.lives.stands[changes.version] & ~changes.expires
         return np.where(stands, self.reference[changes.version], ABSENT)
 
     def output(self, changes: _Changes) -> pa.Table | None:
-        """The changes as the operator's."""
+        """Return the changes as the operator's output, None for none."""
         version = changes.version
         if not len(version):
             return None
@@ -279,8 +296,9 @@ class _Versions:
         )
 
     def _cause(self, changes: _Changes) -> Cause:
-        """Which records cause the changes: what expires comes before the record that takes it away,
-        and right after the one that it was made by, should that have the same place.
+        """Return the cause of each change. An expiry comes before the record that moves stream
+        time. If the expired row's own record has that place, the expiry comes right after that
+        record.
         """
         due_us, row = self.lives.due_us[changes.version], self.row[changes.version]
         of_record = row != ABSENT
@@ -304,9 +322,9 @@ class _Versions:
         return Cause(columns)
 
     def keep(self, store: TableState, queue: QueueState) -> None:
-        """Store the rows after the batch, and the keys that are to be looked after anew.
+        """Store the rows after the batch, and queue the keys that must be watched anew.
 
-        Of a key without a row a tombstone is stored where it hides one that would come back.
+        A key without a row gets a tombstone only if it hides a stored row that would come back.
         """
         lives, last = self.lives, np.append(self.first[1:], len(self.group)) - 1
         due_us, there = lives.due_us[last], lives.stands[last] & ~lives.expires[last]
@@ -327,7 +345,7 @@ class _Versions:
 
 
 def _due_us(located: Located) -> Ints:
-    """The ``_due`` of the rows that are stored, ``NO_TIME`` where there is none."""
+    """Return the stored ``_due`` of each row, ``NO_TIME`` for none."""
     due_us = np.full(len(located.segment), NO_TIME)
     found = np.flatnonzero(located.segment >= 0)
     rows, place = located.gathered(found, [len(located.schema) - 1])

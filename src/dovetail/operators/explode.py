@@ -1,5 +1,5 @@
-"""The elements of a table's array as rows of their own, on one bucket of the table's own keys
-(``Explode``). Stored is each key's last row.
+"""The elements of a table's array as rows of their own, on one bucket of the table's keys
+(``Explode``). The store holds each key's last row.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from dovetail.plan.metrics import Kind, metric
 
 
 def run(job: Job, law: Explode) -> Done:
-    """The elements that leave and come with each change, in the order of the records; with
-    ``emit="batch"`` the last change of each, if it is one.
+    """Emit the elements that leave and come with each change, in the order of the records. With
+    ``emit="batch"``, emit each element's last change if it changes anything.
     """
     store = job.table_store(0)
     if not job.any_rows:
@@ -68,7 +68,7 @@ def run(job: Job, law: Explode) -> Done:
 
 
 def _elements(lists: Sequence[pa.Array], law: Explode) -> tuple[Elements, pa.Array]:
-    """The elements of each change's array before and after, and their values."""
+    """Return the elements of each change's array before and after, and their values."""
     joined, half = pa.concat_arrays(lists), len(lists[0])
     row, value = elements(joined)
     place = np.arange(len(row)) - (np.cumsum(sizes(joined)) - sizes(joined))[row]
@@ -81,6 +81,7 @@ def _elements(lists: Sequence[pa.Array], law: Explode) -> tuple[Elements, pa.Arr
 
 
 def _where(found: Elements, value: pa.Array, which: Ints) -> tuple[Elements, pa.Array]:
+    """Keep the selected elements and their values."""
     return found.where(which), value.take(pa.array(which))
 
 
@@ -91,8 +92,8 @@ def _differing(
     which: Ints,
     rows: Sequence[Sequence[pa.Array]],
 ) -> Ints:
-    """The last change of each element among those emitted, ``which``, if the element's row is
-    another one than before the batch: places in ``which``.
+    """Return each element's last change among the emitted ones, if its row differs from the one
+    before the batch: indices into ``which``.
     """
     group = changes.events.group[changes.event]
     known = found.known_by(group)

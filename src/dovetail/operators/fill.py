@@ -1,5 +1,5 @@
-"""A table's records with the values that they leave out, on one bucket (``Fill``). Stored is each
-key's last row, filled.
+"""Partial records of a table completed from the key's former row, on one bucket (``Fill``). The
+store holds each key's last row, completed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from dovetail.plan.metrics import metric
 
 
 def run(job: Job, law: Fill) -> Done:
-    """The records, filled, in their order; with ``emit="batch"`` each key's last one, if it changes
-    the row.
+    """Emit the completed records, in their order. With ``emit="batch"``, emit each key's last one
+    if it changes the row.
     """
     store, columns = job.table_store(0), job.sources[0].value_columns
     if not job.any_rows:
@@ -79,7 +79,7 @@ def run(job: Job, law: Fill) -> Done:
 def _filled(
     job: Job, law: Fill, events: Timeline, pool: Pool, stored: Mask
 ) -> tuple[list[pa.Array], int]:
-    """The value columns of each event, and how many values are missing."""
+    """Return the completed value columns of each event, and the number of missing values."""
     columns = job.sources[0].value_columns
     own = np.where(events.deleted, ABSENT, events.groups + events.row)
     filled = pool.values(own, columns)
@@ -101,6 +101,7 @@ def _filled(
 
 
 def _refuse(job: Job, law: Fill, column: str, events: Timeline, event: int) -> None:
+    """Raise ``DataError`` for a value that is missing."""
     group = int(events.group[event])
     fields = job.sources[0].fields(job.sources[0].key_columns)
     key = ", ".join(

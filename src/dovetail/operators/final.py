@@ -1,9 +1,9 @@
 """Each window's last row, once the window is closed, on one bucket (``Final``).
 
-A window is emitted once: when stream time reaches its end and the grace period, whether or not its
-own key has a record then; a row that has been deleted is not emitted, and what changes a closed
-window afterwards (a table's record) is not heard. Stored are the rows of the windows that are open,
-and a queue of them by the time they close.
+A window is emitted once, when stream time reaches its end plus the *grace period*, the time for
+which late records are accepted. Its own key need not have a record then. A deleted row is not
+emitted. Changes of a closed window, such as a table's record may make, are ignored. The stores hold
+the rows of open windows, and a queue of these by closing time.
 
 Source: Kafka Streams join design, "Windowed Aggregate"; spec/windowed.
 """
@@ -25,7 +25,7 @@ from dovetail.state.table_state import TableState
 
 
 def run(job: Job, law: Final) -> Done:
-    """The windows that close in this batch, in the order in which they close."""
+    """Emit the windows that close in this batch, in the order in which they close."""
     store = job.table_store(0, law.OPEN)
     assert isinstance(store, TableState)
     initial_us, final_us = job.initial_us[0], job.final_us[0]
@@ -74,7 +74,7 @@ def run(job: Job, law: Final) -> Done:
 
 
 def _rows(waiting: pa.Table) -> Rows:
-    """The windows that come due, as rows without a value."""
+    """Return the windows that are due as rows without a value."""
     count = len(waiting)
     zeros = np.zeros(count, np.int64)
     return Rows(
@@ -88,7 +88,9 @@ def _rows(waiting: pa.Table) -> Rows:
 
 
 def _sequence(job: Job, events: Timeline) -> Ints:
-    """Per event the place of the record that caused it; of what only waits, after all others."""
+    """Return the place of the record that caused each event, after all others for a window that
+    only waits.
+    """
     own = events.source == 0
     sequence = np.full(len(events.row), len(job.clock_us))
     sequence[own] = job.batches[0].rows.column(SEQUENCE).to_numpy()[events.row[own]]
@@ -96,7 +98,9 @@ def _sequence(job: Job, events: Timeline) -> Ints:
 
 
 def _standing(events: Timeline, stored: Mask, group: Ints, sequence: Ints, closing: Ints) -> Ints:
-    """The row of each of these groups as the record comes that closes its window: a reference."""
+    """Return the row of each group when the record arrives that closes its window: a reference, or
+    ABSENT.
+    """
     own = np.flatnonzero(events.source == 0)
     after = versions(events, 0, stored)[1]
     span = int(sequence.max(initial=0)) + 2

@@ -1,8 +1,9 @@
 """The second stage of a join by foreign key, on one bucket of foreign keys: subscriptions meet the
-table that they refer to (``ForeignKeyJoin``).
+right table (``ForeignKeyJoin``).
 
-Stored are the subscriptions with their rows, side by side by foreign key; the right table; and,
-where right rows appear alone, how many left rows refer to each.
+A *subscription* is a left row's interest in the right row that its foreign key names. The stores
+hold the subscriptions with their rows, side by side by foreign key, and the right table. If right
+rows appear alone, a third store holds the number of left rows that refer to each.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from dovetail.operators.table_join import count_ignored
 from dovetail.physical.operators import ForeignKeyJoin
 
 _ROWS_MAX = 50_000
-"""In one table of output: a bound for memory, whatever the fan-out."""
+"""The most rows in one table of output. It bounds memory, whatever the fan-out."""
 
 
 def run(job: Job, law: ForeignKeyJoin) -> Done:
-    """What the batch's subscriptions and right rows make of the result, in chunks."""
+    """Emit the results of the batch's subscriptions and right rows, in chunks."""
     stores = Stores.of(job, law)
     if not job.any_rows:
         return Done(None, job.stores)
@@ -69,36 +70,41 @@ def run(job: Job, law: ForeignKeyJoin) -> Done:
 
 @dataclass(frozen=True)
 class _Results:
-    """m results: the ``event`` that causes each; ``subscription``: whose it is, ABSENT for a right
-    row's alone; ``right``: the right row, a reference; ``present``: false for a tombstone;
-    ``time_us``; ``epoch``: as the subscription's; ``rank``: its order among those of one event.
-    """
+    """The m results of a batch."""
 
     event: Ints
+    """The event that causes each result."""
     subscription: Ints
+    """The subscription that the result belongs to, ABSENT for a right row alone."""
     right: Ints
+    """The right row, a reference; ABSENT for none."""
     present: Mask
+    """False for a tombstone."""
     time_us: Ints
     epoch: Ints
+    """The epoch of the subscription."""
     rank: Ints
+    """The order of the results of one event."""
 
     def of(self, which: Ints | Mask | slice) -> _Results:
-        """Some of the results."""
+        """Keep the selected results."""
         return _Results(*(column[which] for column in _columns(self)))
 
 
 def _joined(parts: Sequence[_Results]) -> _Results:
+    """Concatenate results."""
     return _Results(*(np.concatenate(c) for c in zip(*map(_columns, parts), strict=True)))
 
 
 def _columns(results: _Results) -> tuple[npt.NDArray[Any], ...]:
+    """Return all columns of results."""
     return tuple(getattr(results, field.name) for field in fields(results))
 
 
 def _answered(
     job: Job, law: ForeignKeyJoin, events: Timeline, table: Right, subscriptions: Subscriptions
 ) -> _Results:
-    """What the messages are answered."""
+    """Return the answers to the batch's messages."""
     message = subscriptions.of_batch()
     event, live = subscriptions.event[message], subscriptions.live[message]
     row = subscriptions.reference[message] - subscriptions.pool.base
@@ -123,7 +129,7 @@ def _answered(
 def _fanned_out(
     law: ForeignKeyJoin, events: Timeline, table: Right, subscriptions: Subscriptions
 ) -> _Results:
-    """What the right table's records give the left rows that refer to them, in the order of the
+    """Return the results of right records for the left rows that refer to them, in the order of the
     primary keys.
     """
     subscription, event = fan_out(
@@ -152,7 +158,9 @@ def _fanned_out(
 def _retained(
     job: Job, events: Timeline, subscriptions: Subscriptions, results: _Results
 ) -> _Results:
-    """Those of windows that are still found when the record comes; all, where there are none."""
+    """Drop results whose window had left its retention when the record arrived. Without windows,
+    keep all of them.
+    """
     source = job.sources[0]
     retention_us = source.retention_us
     if retention_us is None:
@@ -166,8 +174,8 @@ def _retained(
 
 
 def _alone(events: Timeline, table: Right, before: Ints, after: Ints) -> _Results:
-    """The right rows that begin or cease to appear alone, or change while they do; before the
-    results of left rows.
+    """Return the right rows that begin or cease to appear alone, or change while they do. Their
+    rank is -1, so they come before results of left rows.
     """
     right = table.after
     moves = ((before == 0) != (after == 0)) & (right != ABSENT)
@@ -198,8 +206,8 @@ def _net(
     initial: Ints | None,
     results: _Results,
 ) -> _Results:
-    """Of each result's key the last one, where it differs from the row before the batch. Where
-    another bucket may have a later one, the last one and, as ``BEFORE``, the row before.
+    """Return each result key's last result, if it differs from the row before the batch. If another
+    bucket may have a later one, return the last result and, as ``BEFORE``, the row before.
     """
     pairs = int(subscriptions.pair.max(initial=-1)) + 1
     group = events.group[results.event]
@@ -236,8 +244,8 @@ def _before(
     subscription: Ints,
     alone: Mask,
 ) -> _Results:
-    """The rows before the batch: of stored subscriptions, ABSENT for none, and of right rows
-    ``alone``.
+    """Return the rows before the batch: of stored subscriptions (ABSENT for none), and of right
+    rows ``alone``.
     """
     right = np.where(table.stored[group], group, ABSENT)
     there = right != ABSENT
@@ -254,7 +262,7 @@ def _before(
 
 
 def _held(table: Right, subscriptions: Subscriptions, results: _Results) -> list[pa.Array]:
-    """The values of results that are rows: the left row's, then the right row's."""
+    """Return the values of results, nulls for a tombstone: the left row's, then the right row's."""
     left = np.append(subscriptions.reference, ABSENT)[results.subscription]
     refs = np.where(results.present, left, ABSENT)
     theirs = np.where(results.present, results.right, ABSENT)
@@ -272,8 +280,8 @@ def _chunks(
     subscriptions: Subscriptions,
     results: _Results,
 ) -> Iterator[pa.Table]:
-    """The results as tables: ``Operator.output_schema``, then ``_place`` and ``_epoch``; bucket by
-    bucket, as they are partitioned.
+    """Return the results as tables: ``Operator.output_schema``, then ``_place`` and ``_epoch``.
+    Rows lie bucket by bucket, as they are partitioned.
     """
     causes = job.causes(events)
     place = np.where(

@@ -1,14 +1,14 @@
-"""Histories whose times never go back: the rows of a key come in the order in which they hold.
+"""Histories whose times never go back: a key's rows arrive in the order in which they hold.
 
-A change of such a table (``SourceSpec.in_order``) takes effect at its own time, or where its key's
-history ends if that is later. So the row that came last is always the latest version.
+Such a table (``SourceSpec.in_order``) takes a change at the change's own time. If its key's history
+ends later, the change takes effect at that end. So the row that arrived last is always the latest
+version.
 
-::
-
-    came   own time  takes effect
-    a      10        10
-    gone   30        30
-    b      20        30
+| row   | own time | takes effect |
+|-------|----------|--------------|
+| a     | 10       | 10           |
+| gone  | 30       | 30           |
+| b     | 20       | 30           |
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dovetail.physical.operators import ForeignKeyJoin
 
 
 def in_order(job: Job) -> Job:
-    """The job with the times at which rows take effect."""
+    """Return the job with the times at which rows take effect."""
     batches = [
         _in_order(job, source) if spec.in_order and len(batch.rows) else batch
         for source, (spec, batch) in enumerate(zip(job.sources, job.batches, strict=True))
@@ -35,6 +35,7 @@ def in_order(job: Job) -> Job:
 
 
 def _in_order(job: Job, source: int) -> Batch:
+    """Return a source's batch with the times at which rows take effect."""
     right = isinstance(job.operator.law, ForeignKeyJoin)
     store = job.table_store(source, ForeignKeyJoin.RIGHT if right else None)
     events = timeline([job.rows(source)])
@@ -47,7 +48,7 @@ def _in_order(job: Job, source: int) -> Batch:
 
 
 def _highest(time_us: Ints, group: Ints, stored_us: Ints) -> Ints:
-    """The largest time up to each event in its group, ``stored_us`` among them."""
+    """Return the largest time up to each event in its group, ``stored_us`` included."""
     times, rank = np.unique(np.append(time_us, stored_us), return_inverse=True)
     own, stored = rank[: len(time_us)], rank[len(time_us) :]
     first = group * len(times)

@@ -19,7 +19,7 @@ from dovetail.state.history import HistoryState
 
 
 def run(job: Job, law: HistoryJoin) -> Done:
-    """The points of the joined history that each record makes or corrects."""
+    """Emit the points of the joined history that each record makes or corrects."""
     if not job.any_rows:
         return Done(None, job.stores)
     events = timeline([job.rows(source) for source in law.leaves])
@@ -60,8 +60,9 @@ def run(job: Job, law: HistoryJoin) -> Done:
 def _points(
     job: Job, source: int, store: HistoryState, events: Timeline, counted: Mask, earliest: Ints
 ) -> tuple[pa.Table, int, Points]:
-    """A side's versions from the one that stands at each key's earliest record on, and their
-    values: the stored rows, then the batch's, and which of them is the batch's first.
+    """Return a side's values, the index of the batch's first row in them, and its versions. Values
+    are the stored rows, then the batch's. Versions begin with the one that stands at each key's
+    earliest record.
     """
     groups = np.arange(events.groups)
     stands = store.as_of(events.hash, events.keys, earliest).event_time_us
@@ -70,7 +71,7 @@ def _points(
     values, retention_us = job.sources[source].value_columns, job.sources[source].versioned_us
     assert retention_us is not None
     rows = stored.rows
-    # Of a key's versions with one time the run written last has the one that counts.
+    # Of versions with one key and time, the one in the run written last counts.
     time = rows.column(EVENT_TIME).to_numpy()[stored.row]
     order = np.lexsort((np.arange(len(time)), time, stored.query))
     query, time, row = stored.query[order], time[order], stored.row[order]
@@ -105,6 +106,7 @@ def _output(
     pools: Sequence[pa.Table],
     parts: Sequence[tuple[Ints, Corrections]],
 ) -> pa.Table | None:
+    """Return the corrections of both sides as changes in order of arrival, None for none."""
     event = np.concatenate([event for event, _ in parts])
     if len(event) == 0:
         return None

@@ -1,9 +1,9 @@
-"""After a join by foreign key: the results of each primary key in one place and in their order.
+"""After a join by foreign key: the results of each primary key in one place, in their order.
 
-A primary key's results come from the buckets of the foreign keys that its row has had. Mostly that
-is one, whose order is the primary key's. Those of a row that moved from bucket to bucket within the
-micro-batch wait until all have come, and are ordered by the change of the row after which they were
-made (``_epoch``).
+A primary key's results come from the buckets of the foreign keys that its row has had. Usually that
+is one bucket, and its order is the primary key's. A row may move from bucket to bucket within the
+micro-batch. Its results wait until all have arrived, and are then ordered by ``_epoch``, the change
+of the row that caused them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ _BATCH_SHIFT = 32
 def merge(
     tables: Iterable[pa.Table], law: InOrder, columns: Sequence[str], batch: int
 ) -> Iterator[pa.Table]:
-    """The changes of a join by foreign key, in tables of these ``columns``, from what its buckets
-    put out, each one's tables in order.
+    """Merge the output of all buckets of a join by foreign key into tables of these ``columns``.
+    Each bucket's tables are in order.
 
-    A change's position is the number of the micro-batch, then its place in what is merged here.
+    A change's position is the number of the micro-batch, shifted left by 32 bits, plus its place in
+    the merged output.
     """
     position = batch << _BATCH_SHIFT
     held: list[pa.Table] = []
@@ -49,7 +50,7 @@ def merge(
 
 
 def run(job: Job, law: InOrder) -> Done:
-    """Those of one bucket, where no exchange lies before."""
+    """Order the results of one bucket, when no exchange lies before it."""
     rows = job.batches[0].rows
     columns = job.operator.output_schema.names
     tables = list(merge([rows], law, columns, 0)) if len(rows) else []
@@ -57,6 +58,7 @@ def run(job: Job, law: InOrder) -> Done:
 
 
 def _placed(table: pa.Table, columns: Sequence[str], position: int) -> pa.Table:
+    """Number the rows from ``position`` on, and select the columns."""
     positions = pa.array(np.arange(position, position + len(table)))
     number = table.schema.get_field_index(POSITION)
     placed = table.set_column(number, POSITION, positions)
@@ -64,7 +66,17 @@ def _placed(table: pa.Table, columns: Sequence[str], position: int) -> pa.Table:
 
 
 def _net(rows: pa.Table, keys: int) -> pa.Table:
-    """Of each key the last row, where it differs from the one marked ``BEFORE``."""
+    """Return the last row of each key, if it differs from the row marked ``BEFORE``. ``rows`` are
+    ordered by epoch.
+
+    | key | epoch      | row       | emitted                          |
+    |-----|------------|-----------|----------------------------------|
+    | 1   | ``BEFORE`` | x         |                                  |
+    | 1   | 5          | y         |                                  |
+    | 1   | 8          | x         | no: equal to the row before      |
+    | 2   | 6          | z         | yes                              |
+    | 3   | 7          | tombstone | no: there was no row             |
+    """
     place = rows.column(PLACE).to_numpy()
     key = [rows.column(number).combine_chunks() for number in range(keys)]
     order, new, _ = by_key(place, key, np.arange(len(rows)))

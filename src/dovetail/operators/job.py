@@ -1,4 +1,8 @@
-"""One micro-batch of one bucket, as the operators see it, and what they give back."""
+"""One micro-batch of one bucket: the input of an operator, and its output.
+
+An operator emits *changes*. A change is a new row of a key, which replaces the former one, or a
+tombstone, which deletes it.
+"""
 
 from __future__ import annotations
 
@@ -25,32 +29,33 @@ from dovetail.state.table_state import TableState
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 
 END_OF_TIME = 2**62
-"""As a stream time: the input has ended, nothing is waited for any longer."""
+"""As a stream time: the input has ended, and nothing waits any longer."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The rows of one source in the order they were read.
-
-    ``clock_us``, ``order``, ``tie``: as in ``timeline.Rows``; ``stream_us``: int64[n], the source's
-    stream time once each row has come, as far as this batch shows; ``stairs``: how it rises in the
-    whole batch, None where no other source asks, or where all sources wait for each other.
+    """The n rows of one source, in the order they were read. ``clock_us``, ``order`` and ``tie``
+    are those of ``timeline.Rows``.
     """
 
     rows: pa.Table
     clock_us: Ints
     stream_us: Ints
+    """int64[n]: the source's stream time when each row has arrived, as far as this batch shows."""
     order: Ints | None = None
     tie: Ints | None = None
     stairs: Stairs | None = None
+    """The steps of stream time in the whole batch. None if no other source asks for them, or if all
+    sources wait for each other.
+    """
 
     @classmethod
     def in_sequence(cls, rows: pa.Table, stream_us: Ints) -> Batch:
-        """Rows that their sequence puts in order."""
+        """Return a batch of rows that their sequence puts in order."""
         return cls(rows, stream_us, stream_us)
 
     def of(self, which: Ints, rows: pa.Table) -> Batch:
-        """Some of the rows, which are ``rows``."""
+        """Keep the rows at ``which``, given as the table ``rows``."""
         return Batch(
             rows,
             self.clock_us[which],
@@ -63,30 +68,30 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """A bucket's rows of a micro-batch. ``batches``: per source; ``manifest``: the bucket before
-    the batch; ``final_us``: per source its stream time at the end of the batch, ``NO_TIME`` before
-    the first record.
-    """
+    """A bucket's rows of a micro-batch."""
 
     sources: Sequence[SourceSpec]
     batches: Sequence[Batch]
+    """One per source."""
     manifest: Manifest
+    """The bucket's manifest before the batch."""
     final_us: Sequence[int]
+    """Per source, its stream time at the end of the batch, ``NO_TIME`` before the first record."""
     blobs: Blobs
     cache: SegmentCache
 
     @property
     def initial_us(self) -> Sequence[int]:
-        """Per source its stream time before the batch."""
+        """The stream time of each source before the batch, ``NO_TIME`` before the first record."""
         return [NO_TIME if t is None else t for t in self.manifest.stream_time_us]
 
     @property
     def any_rows(self) -> bool:
-        """Whether the batch has any rows."""
+        """The presence of rows in the batch."""
         return any(batch.rows.num_rows for batch in self.batches)
 
     def rows(self, source: int, *, keyed: bool = True) -> Rows:
-        """What the laws know of a source's rows; without the keys if not ``keyed``."""
+        """Return a source's rows as the laws take them, without the keys if not ``keyed``."""
         spec, batch = self.sources[source], self.batches[source]
         table = batch.rows
         return Rows(
@@ -101,18 +106,18 @@ class Work:
         )
 
     def sequence(self, source: int) -> Ints:
-        """The places of a source's rows in the log that all inputs share."""
+        """Return the positions of a source's rows in the log that all inputs share."""
         sequence: Ints = self.batches[source].rows.column(SEQUENCE).to_numpy()
         return sequence
 
     def position(self, source: int) -> Ints:
-        """What puts a source's rows in order among those of all sources."""
+        """Return the numbers that order a source's rows among those of all sources."""
         batch = self.batches[source]
         return self.sequence(source) if self.sources[source].ordered else batch.clock_us
 
     def clock_of(self, source: int, asking: int) -> Ints:
-        """A source's stream time as each row of the ``asking`` source comes, that row included:
-        int64[rows]. It does not depend on which rows this bucket has.
+        """Return a source's stream time when each row of the ``asking`` source arrives, that row
+        included: int64[rows]. The result does not depend on which rows are in this bucket.
         """
         batch = self.batches[source]
         if source == asking:
@@ -124,7 +129,9 @@ class Work:
         return np.maximum(found, self.initial_us[source])
 
     def said(self, name: str, source: int) -> Ints:
-        """What ``Fragment.feeds`` says of each row of a source, but for stream time."""
+        """Return a column of ``Fragment.feeds`` for each row of a source; stream time is not among
+        them.
+        """
         batch = self.batches[source]
         if name == SEQUENCE:
             return self.sequence(source)
@@ -140,28 +147,27 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class Share(Work):
-    """What a fragment's inputs have for one bucket."""
+    """The rows of a fragment's inputs for one bucket."""
 
     fragment: Fragment
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job(Work):
-    """What an operator's sources have for one bucket. ``stores``: what it keeps, by name;
-    ``clock_us``: where it is one of several, stream time as each record of the batch comes, by its
-    number.
-    """
+    """The rows of an operator's sources for one bucket."""
 
     operator: Operator
     stores: Mapping[str, Runs]
+    """The runs of each store of the operator, by name."""
     clock_us: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Stream time at each record of the batch, by its number, if the operator is one of several."""
 
     def runs(self, store: str) -> Runs:
-        """What a store consists of; nothing before its first batch."""
+        """Return the runs of a store, none before its first batch."""
         return self.stores.get(store, Runs())
 
     def clocks_of(self, source: int, events: Timeline) -> Ints:
-        """As ``clock_of``, for each event."""
+        """Return a source's stream time at each event, like ``clock_of``: int64[events]."""
         clock_us = np.empty(len(events.row), np.int64)
         for asking in range(len(self.batches)):
             own = events.source == asking
@@ -169,8 +175,8 @@ class Job(Work):
         return clock_us
 
     def stream_us(self, events: Timeline) -> Ints:
-        """The largest timestamp of all streams, or of all sources where none is a stream, as each
-        event comes: int64[events].
+        """Return the largest timestamp of all streams when each event arrives: int64[events]. If no
+        source is a stream, all sources count.
         """
         streams = [n for n, source in enumerate(self.sources) if source.stream]
         clocks = [self.clocks_of(n, events) for n in streams or range(len(self.sources))]
@@ -178,7 +184,7 @@ class Job(Work):
         return highest
 
     def causes(self, events: Timeline) -> Cause:
-        """What ``Operator.feeds`` says of each event, as of the record that causes it."""
+        """Return the columns ``Operator.feeds`` for each event, from the record that causes it."""
         found: dict[str, Ints] = {}
         for name in self.operator.feeds:
             if name == STREAM_TIME:
@@ -192,7 +198,7 @@ class Job(Work):
         return Cause(found)
 
     def causes_of_rows(self, row: Ints) -> Cause:
-        """As ``causes``, of these rows of the only source."""
+        """Return the columns ``Operator.feeds`` for rows of the only source."""
         found = {}
         for name in self.operator.feeds:
             if name == STREAM_TIME:
@@ -202,15 +208,15 @@ class Job(Work):
         return Cause(found)
 
     def horizon_us(self, source: int) -> int:
-        """What is older of a windowed source's rows is no longer asked for; ``NO_TIME`` of
-        others.
+        """Return the time before which rows of a windowed source are no longer needed, ``NO_TIME``
+        for other sources.
         """
         retention_us = self.sources[source].retention_us
         return NO_TIME if retention_us is None else minus(self.final_us[source], retention_us)
 
     def expiry(self, source: int) -> str:
-        """The column by which a source's rows expire: a row's own time may be older than its
-        window, as a table's record may be that gave it.
+        """Return the column by which a source's rows expire. For a windowed source it is the
+        window, because the row's own time may be older.
         """
         spec = self.sources[source]
         return EVENT_TIME if spec.retention_us is None else spec.window
@@ -218,8 +224,8 @@ class Job(Work):
     def table_store(
         self, source: int, name: str | None = None, *, schema: pa.Schema | None = None
     ) -> TableState | HistoryState:
-        """The store of a table, its last rows or, of a versioned one, its history. ``name``: by
-        default the source's; ``schema``: where not all of the table's columns are stored.
+        """Return the store of a table: its last rows or, if it is versioned, its history. ``name``:
+        by default the source's. ``schema``: the stored columns, by default all.
         """
         spec, runs = self.sources[source], self.runs(name or self.operator.names[source])
         schema = schema or spec.schema
@@ -246,26 +252,27 @@ class Job(Work):
 
 @dataclass(frozen=True)
 class Cause:
-    """Which record causes each of n results: the columns ``Operator.feeds``, int64[n] each."""
+    """The record that causes each of n results: the columns ``Operator.feeds``, int64[n] each."""
 
     columns: Mapping[str, Ints]
 
     @property
     def arrays(self) -> dict[str, pa.Array]:
-        """The columns in Arrow."""
+        """The columns as Arrow arrays."""
         return {name: pa.array(column) for name, column in self.columns.items()}
 
     def tied(self, tie: Ints) -> Cause:
-        """The results of one record in another order."""
+        """Return the causes with another order of the results of one record."""
         return Cause({n: tie if n == TIE else column for n, column in self.columns.items()})
 
     def of(self, which: Ints) -> Cause:
-        """Those of some results."""
+        """Keep the causes of the selected results."""
         return Cause({name: column[which] for name, column in self.columns.items()})
 
     def due(self, which: Mask, due_us: Ints, hash_: Ints, holds_us: int) -> Cause:
-        """Some of the results come not by a record of their own key but as stream time reaches
-        ``due_us``: before all records of that clock, in the order of their keys' hashes.
+        """Return the causes with those of ``which`` replaced: these results come when stream time
+        reaches ``due_us``. They precede all records of that clock, in the order of their keys'
+        hashes.
         """
         early = {
             CLOCK: due_us,
@@ -283,29 +290,29 @@ class Cause:
 
 @dataclass(frozen=True)
 class Done:
-    """What an operator leaves: its changes (``Operator.output_schema``, None for none), its
-    stores, and how many stream rows the bucket has numbered.
-
-    ``chunks``: more changes, made only when they are asked for, so that they need not all be in
-    memory at a time; ``later``: how many of them have positions, which go on from those of
-    ``output``; ``counts``: of rows that had no use, by metric.
-    """
+    """The outcome of an operator."""
 
     output: pa.Table | None
+    """The changes (``Operator.output_schema``), None for none."""
     stores: Mapping[str, Runs]
+    """The runs of each store after the batch."""
     rows: int = 0
+    """The number of stream rows that the bucket has numbered."""
     chunks: Iterable[pa.Table] = ()
+    """More changes, built on demand, so they need not all be in memory."""
     later: int = 0
+    """The number of changes in ``chunks`` that have positions, which follow those of ``output``."""
     counts: Counts = field(default_factory=Counts)
+    """Counts of unused rows, by metric."""
 
 
 def minus_each(time_us: Ints, span_us: int) -> Ints:
-    """Times less a span; no time stays none."""
+    """Subtract a span from each time; ``NO_TIME`` stays."""
     return np.where(time_us == NO_TIME, NO_TIME, time_us - span_us)
 
 
 def minus(time_us: int, span_us: int) -> int:
-    """A time less a span; no time stays none."""
+    """Subtract a span from a time; ``NO_TIME`` stays."""
     return time_us if time_us == NO_TIME else time_us - span_us
 
 
@@ -320,8 +327,11 @@ def output(
     position: int,
     cause: Cause,
 ) -> pa.Table:
-    """The changes of a stage as one table: key columns, each leaf's value columns, then the rest;
-    ``references`` say where a leaf contributes a row; ``cause``: which record each is due to.
+    """Return the changes of a stage as one table: key columns, each leaf's value columns, then the
+    rest.
+
+    ``references``: per leaf, the row that it contributes, ABSENT for none. ``cause``: the record
+    that causes each change.
     """
     count = len(event_time_us)
     columns = [*keys, *(column for values in leaves for column in values)]
@@ -340,13 +350,13 @@ def output(
 
 
 def picked(columns: Sequence[Column], refs: Ints) -> list[pa.Array]:
-    """The rows of some columns that ``refs`` name, null where ABSENT."""
+    """Take the rows ``refs`` of some columns, null for ABSENT."""
     index = pa.array(refs, mask=refs == ABSENT)
     return [whole(column.take(index)) for column in columns]
 
 
 def whole(column: Column) -> pa.Array:
-    """A column in one piece."""
+    """Return a column as one array."""
     if isinstance(column, pa.Array):
         return column
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -1,7 +1,7 @@
-"""A stream's records answered by a store: on the records of one task, some at a time.
+"""A stream's records joined with a store's answers, on the records of one task, some at a time.
 
-What the store has said of a key holds for the rest of the task, so within a micro-batch a task asks
-for no key twice; with a cache it holds for later tasks of the process, too, until it is too old.
+An answer of the store holds for the rest of the task, so a task asks for no key twice within a
+micro-batch. With a cache, it also holds for later tasks of the process, until it is too old.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from dovetail.operators.lookup_cache import SideCache
 from dovetail.physical.look_up import StoreLookUp
 
 COUNTS = ("hits", "misses", "unfit", "dropped")
-"""What is counted, as ``Answering`` has it."""
+"""The counts of ``Answering``, in the order in which they are reported."""
 
 Caches: TypeAlias = MutableMapping[StoreLookUp, SideCache]
-"""What a process keeps of stores' answers, by the look-up that has asked."""
+"""The answers of stores that a process keeps, by look-up."""
 
 _KEYS_A_QUERY = 10_000
 _RESULTS_A_TABLE = 100_000
@@ -39,31 +39,32 @@ _SINCE = "_since"
 
 @dataclass
 class Answering:
-    """One task's look-ups. ``caches``: what its process keeps; ``clock_us``: the time by the clock.
-
-    ``hits``: how many keys of those asked for were known already, ``misses``: how many were looked
-    up, of which the store could not have ``unfit``; ``dropped``: records that could not be answered
-    and are left out.
-    """
+    """The look-ups of one task."""
 
     law: StoreLookUp
     caches: Caches
+    """The caches of the process."""
     clock_us: Callable[[], int]
+    """The wall clock, a function that returns microseconds."""
     hits: int = 0
+    """The number of keys whose answer was known already."""
     misses: int = 0
+    """The number of keys that were looked up."""
     unfit: int = 0
+    """The number of keys looked up that the store could not have."""
     dropped: int = 0
+    """The number of records left out because they could not be answered."""
     _task: SideCache | None = field(default=None, init=False)
 
     @property
     def counts(self) -> list[int]:
-        """What is counted, in the order of ``COUNTS``."""
+        """The counts, in the order of ``COUNTS``."""
         return [getattr(self, name) for name in COUNTS]
 
     def results(self, records: pa.Table, live: Mask) -> Iterator[tuple[pa.Table, list[pa.Array]]]:
-        """Results in tables of bounded size, each with its values: n ``records``, of which the
-        ``live`` ones have a value and the others do not come out, in their order, each as often as
-        it is answered.
+        """Join ``records`` with the store's rows: tables of bounded size, each with its values.
+        Records that are not ``live`` have no value and are left out. Each other record comes in
+        order, once for each answer.
         """
         law = self.law
         place = np.flatnonzero(live)
@@ -79,8 +80,8 @@ class Answering:
             yield own, _values(law, own, rows, row[part])
 
     def _rows(self, keys: pa.Table) -> tuple[Ints, Ints, pa.Table]:
-        """Which key each record asks for, how many rows each key has, and the rows, key by key and
-        each key's in the order of the store's primary key.
+        """Return the key that each record asks for, the number of rows of each key, and the rows.
+        Rows lie key by key, each key's in the order of the store's primary key.
         """
         law, now_us = self.law, self.clock_us()
         (key,), count, columns = grouped([keys])
@@ -114,13 +115,14 @@ class Answering:
         return key, np.bincount(of_key, minlength=count), rows.take(pa.array(order))
 
     def _ask(self, keys: pa.Table) -> Found:
+        """Look up keys in the store. Raises if two rows of an answer have one primary key."""
         law = self.law
         found = opened(law.lookup, law.schema).rows(law.by, keys)
         refuse_twice(law.lookup.title, "its primary key", _rank(law, found.rows))
         return found
 
     def _cached(self, now_us: int) -> SideCache:
-        """What is known already, without what is too old."""
+        """Return the known answers without those that are too old."""
         law = self.law
         if not law.rows_max:
             return _empty(law) if self._task is None else self._task
@@ -140,7 +142,7 @@ class Answering:
         found: Sequence[Found],
         now_us: int,
     ) -> None:
-        """Add what was found to what is known."""
+        """Add the answers found to the known ones."""
         law = self.law
         first = np.cumsum([0, *map(len, chunks)])
         entries = [at + answer.key for at, answer in zip(first, found, strict=False)]
@@ -161,19 +163,20 @@ class Answering:
 
 
 def _empty(law: StoreLookUp) -> SideCache:
+    """Return a cache without entries."""
     none = np.zeros(0, np.int64)
     keys = law.key_schema.append(pa.field(_SINCE, pa.int64()))
     return SideCache(keys.empty_table(), none, law.schema.empty_table(), none)
 
 
 def _rank(law: StoreLookUp, rows: pa.Table) -> Ints:
-    """A number per row in the order of the store's primary key."""
+    """Return a number per row, ascending with the store's primary key."""
     columns = [whole(rows.column(name)) for name in law.lookup.key]
     return rank_of_keys(columns, stable_hash(columns))
 
 
 def _values(law: StoreLookUp, records: pa.Table, rows: pa.Table, row: Ints) -> list[pa.Array]:
-    """The values of results: of the records and of the rows, null where there is none."""
+    """Return the values of results, of records and of rows, null for a missing row."""
     absent = row == ABSENT
     found = rows.take(pa.array(row, mask=absent))
     sides = {"left": records, "right": found}
@@ -185,5 +188,6 @@ def _values(law: StoreLookUp, records: pa.Table, rows: pa.Table, row: Ints) -> l
 
 
 def _struct(side: pa.Table, missing: Mask) -> pa.Array:
+    """Return a side's columns as one struct column, null where ``missing``."""
     columns = [whole(column) for column in side.columns]
     return pa.StructArray.from_arrays(columns, fields=[*side.schema], mask=pa.array(missing))

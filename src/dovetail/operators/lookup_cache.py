@@ -1,12 +1,12 @@
-"""What a task of a delta join remembers of one side: the rows of the join keys it last used.
+"""The memory of a delta join's task for one side: the rows of the join keys that it last used.
 
-An entry is a join key with all of its side's rows, or with none. A side's changes come to the task
-that has their key, so entries are brought up to date by the rows of each micro-batch; a task that
-missed a batch must forget them all. ``CacheFile`` sees to that: a batch reads what the batch before
-it left, and nothing older.
+An entry is a join key with all of its side's rows, or with none. A side's changes go to the task
+that has their key, so the rows of each micro-batch bring entries up to date. A task that missed a
+batch must forget all entries. ``CacheFile`` ensures it: a batch reads the entries left by the batch
+just before, and nothing older.
 
-Entries are columns: a batch costs by the size of the cache and of the batch, without a Python call
-per key.
+Entries are columns, so a batch costs by the size of the cache and of the batch, without a Python
+call per key.
 """
 
 from __future__ import annotations
@@ -25,29 +25,33 @@ from dovetail.state import local_files
 
 @dataclass(frozen=True)
 class SideCache:
-    """``keys``: the join keys of n entries; ``used``: int64[n], the batch that last used each;
-    ``rows``: m rows; ``entry``: int64[m], the entry that each belongs to.
-    """
+    """The n entries of one side, with m rows."""
 
     keys: pa.Table
+    """The join keys of the n entries."""
     used: Ints
+    """int64[n]: the batch that last used each entry."""
     rows: pa.Table
+    """The m rows of all entries."""
     entry: Ints
+    """int64[m]: the entry that each row belongs to."""
 
     @classmethod
     def empty(cls, schema: pa.Schema, keys: int) -> SideCache:
-        """A cache of nothing; ``keys``: how many of the first columns are the join key."""
+        """Return a cache without entries. ``keys``: the number of first columns that are the join
+        key.
+        """
         key_schema = pa.schema([schema.field(i) for i in range(keys)])
         none = np.zeros(0, np.int64)
         return cls(key_schema.empty_table(), none, schema.empty_table(), none)
 
     def __len__(self) -> int:
-        """How many rows it counts for: an entry without rows counts as one."""
+        """Return the size in rows; an entry without rows counts as one."""
         return int(self._weights().sum())
 
     def kept(self, entries: Mask, fresh: SideCache, size: int) -> SideCache:
-        """The ``entries`` of this cache and those of another, at most ``size`` rows: those that
-        were used last.
+        """Return the ``entries`` of this cache and those of ``fresh``, at most ``size`` rows. If
+        there are more, the entries used last stay.
         """
         number = np.cumsum(entries) - 1
         rows = entries[self.entry]
@@ -60,13 +64,15 @@ class SideCache:
         return both._bounded(size)
 
     def _weights(self) -> Ints:
+        """Return the size of each entry: its number of rows, at least 1."""
         return np.maximum(np.bincount(self.entry, minlength=len(self.used)), 1)
 
     def _bounded(self, size: int) -> SideCache:
+        """Return the entries used last that fit ``size`` together."""
         weights = self._weights()
         if weights.sum() <= size:
             return self
-        # An entry larger than the whole cache would only drive the others out.
+        # An entry larger than the whole cache goes last: it would only drive the others out.
         order = np.lexsort((np.arange(len(self.used)), -self.used, weights > size))
         fits = np.cumsum(weights[order]) <= size
         chosen = np.zeros(len(self.used), np.bool_)
@@ -83,15 +89,15 @@ class SideCache:
 
 @dataclass(frozen=True)
 class CacheFile:
-    """The caches of one task of a query, in a directory of the executor's machine; named by the
-    batch that left them.
+    """The caches of one task of a query, in a directory of the executor's machine. A file is named
+    by the batch that wrote it.
     """
 
     directory: Path
     name: str
 
     def read(self, batch: int) -> list[SideCache] | None:
-        """What the batch before this one left here, None where it ran elsewhere."""
+        """Return the caches of both sides that the batch before this one wrote here, or None."""
         try:
             with self._path(batch - 1).open("rb") as file:
                 parts = [pa.ipc.open_stream(file).read_all() for _ in range(4)]
@@ -100,8 +106,8 @@ class CacheFile:
         return [_side(*parts[:2]), _side(*parts[2:])]
 
     def write(self, batch: int, caches: Sequence[SideCache]) -> None:
-        """Leave the caches to the next batch, which goes without where they cannot be written, and
-        drop what no batch will read.
+        """Write the caches for the next batch, and remove files that no batch will read. If they
+        cannot be written, the next batch starts without them.
         """
 
         def fill(file: IO[bytes]) -> None:
@@ -115,7 +121,7 @@ class CacheFile:
                         writer.write_table(stored)
 
         local_files.write(self._path(batch), fill)
-        # The batch before may be run again and read what the one before it left.
+        # The batch before this one may run again, and then reads the file of its predecessor.
         local_files.remove(self._path(batch - 2))
 
     def _path(self, batch: int) -> Path:
@@ -126,6 +132,7 @@ _USED, _ENTRY = "_used", "_entry"
 
 
 def _side(keys: pa.Table, rows: pa.Table) -> SideCache:
+    """Return a cache from its two stored tables."""
     return SideCache(
         keys=keys.drop_columns([_USED]),
         used=keys.column(_USED).to_numpy(),

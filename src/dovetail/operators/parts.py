@@ -1,11 +1,13 @@
-"""Lists that have grown long, in parts (``Parts``): what a batch reads and writes of them goes by
-what it updates.
+"""Long lists of accumulators, stored in parts (``Parts``): a batch reads and writes only the parts
+that it updates.
 
 An accumulator that lists its group's values (``aggregates.multiset.Listing``) lies in the group's
-row while it is short. Of a longer list that row has null. The list lies in parts then, each a row
-of a store of its own, and another store is their index. A batch that updates few of a group's
-values reads the parts that they belong to, and those that the result needs, and writes those that
-have changed. One that updates many reads the whole list and cuts it anew.
+row while it is short. For a longer list that row holds null. The list then lies in parts, each a
+row of a store of its own, and another store is their index.
+
+A batch that updates few values of a group reads the parts that hold them, and those that the result
+needs. It writes the parts that have changed. A batch that updates many values reads the whole list
+and cuts it anew.
 """
 
 from __future__ import annotations
@@ -36,39 +38,42 @@ _PART, _SIZE, _FIRST = "_part", "_size", "_first"
 
 @dataclass(frozen=True)
 class Read:
-    """What a batch has of one column's lists.
-
-    ``initial``: the accumulators, a row per group, of those ``apart`` some parts only; ``apart``:
-    bool[groups], which are worked on by parts; ``layout``: all parts of the groups that have any;
-    ``number``: int64[p], their numbers; ``read``: bool[p], which are in ``initial``; ``home``: the
-    part to which each stored element belongs, then each value of the batch that is not null, ABSENT
-    in groups that are not apart.
-    """
+    """The lists of one column as a batch has read them."""
 
     initial: Columns
+    """The accumulators, a row per group. Of groups ``apart`` they hold some parts only."""
     apart: Mask
+    """bool[groups]: the batch works on parts of the group's list."""
     layout: Layout
+    """All p parts of the groups that have any."""
     number: Ints
+    """int64[p]: the number of each part."""
     read: Mask
+    """bool[p]: the part is in ``initial``."""
     home: Ints
+    """The part of each stored element, then of each value of the batch that is not null. It is
+    ABSENT in groups that are not apart.
+    """
 
 
 class Groups(Protocol):
-    """Groups by their hash, which does not decrease, and their keys."""
+    """Groups, by hash in non-decreasing order, and their keys."""
 
     @property
     def hash(self) -> Ints:
-        """The hash of each."""
+        """The hash of each group."""
 
     @property
     def keys(self) -> Sequence[pa.Array]:
-        """The key's columns."""
+        """The columns of the key."""
 
 
 class Parts:
-    """The long lists of one column. Both stores are ordered by the upper half of the group's hash,
-    then the part's number; their keys are the group's and that number. ``index``: how many values
-    each part has and, where they are ordered, the first; ``lists``: the parts.
+    """The long lists of one column, in two stores.
+
+    ``index`` holds the size of each part and, if values are ordered, its first value. ``lists``
+    holds the parts. Both are ordered by the upper half of the group's hash, then the part's number.
+    Their keys are the group's key and that number.
     """
 
     def __init__(
@@ -80,8 +85,8 @@ class Parts:
         blobs: Blobs,
         cache: SegmentCache,
     ) -> None:
-        """``column``: its number; ``key``: the group's columns; ``runs``: by name what both stores
-        consist of, the index first.
+        """Open both stores. ``column``: the column's number. ``key``: the group's columns.
+        ``runs``: the runs of both stores by name, the index first.
         """
         own = [(HASH, pa.int64()), (EVENT_TIME, pa.int64()), (DELETED, pa.bool_()), *key]
         own.append((_PART, pa.int64()))
@@ -98,11 +103,13 @@ class Parts:
 
     @property
     def runs(self) -> dict[str, Runs]:
-        """What the manifest records of both stores."""
+        """The runs of both stores, as the manifest records them."""
         return dict(zip(self._names, (self.index.runs, self.lists.runs), strict=True))
 
     def whole(self, groups: Groups, stored: Columns) -> Columns:
-        """The whole accumulators of groups that are stored; ``stored``: those in their rows."""
+        """Return the whole accumulators of stored groups. ``stored``: the accumulators in the
+        groups' rows.
+        """
         large = np.flatnonzero(~valid(stored[0]))
         if not len(large):
             return stored
@@ -117,7 +124,7 @@ class Parts:
         return _spliced(stored, large, layout, np.arange(len(order)), lists)
 
     def _parts(self, groups: Groups, large: Ints) -> tuple[Ints, pa.Table]:
-        """The parts of the ``large`` ones among the groups: whose each is, and its row of the
+        """Return the parts of the ``large`` groups: the group of each part, and its row in the
         index.
         """
         low, high = combined_range(groups.hash[large])
@@ -129,8 +136,8 @@ class Parts:
     def read(
         self, events: Timeline, known: Mask, stored: Columns, updates: Updates, values: Columns
     ) -> Read:
-        """What the updates by ``values`` need. ``known``: which groups are stored; ``stored``: the
-        accumulators in their rows.
+        """Read the lists that the updates by ``values`` need. ``known``: the groups that are
+        stored. ``stored``: the accumulators in the groups' rows.
         """
         large = np.flatnonzero(known & ~valid(stored[0]))
         if not len(large):
@@ -173,7 +180,7 @@ class Parts:
         return Read(initial, apart, layout, number[order], read, np.append(of_stored, home))
 
     def _fetch(self, groups: Groups, group: Ints, number: Ints) -> Columns:
-        """The lists of parts by group and number."""
+        """Return the lists of parts, by group and number."""
         hash_ = combined(groups.hash[group], number)
         order = np.argsort(hash_)
         owner = pa.array(group[order])
@@ -186,8 +193,19 @@ class Parts:
         return [whole(column) for column in parts.columns]
 
     def keep(self, read: Read, events: Timeline, made: Traced, time_us: Ints) -> Columns:
-        """Store what has changed in long lists; what stays in the groups' rows, of those with a
-        long list null for it. ``time_us``: the groups' times.
+        """Store the changed parts of long lists, and return the accumulators for the groups' rows,
+        null for a long list. ``time_us``: the groups' times.
+
+        A list has the parts 0 and 1, and the batch works on parts. Part 0 is unchanged and not
+        written; part 1 has grown to 1025 values, so it is cut:
+
+        | piece | values | number                          |
+        |-------|--------|---------------------------------|
+        | 0     | 341    | 1, that of the part it replaces |
+        | 1     | 342    | 3, new                          |
+        | 2     | 342    | 4, new                          |
+
+        New numbers are above the group's highest, and may have gaps.
         """
         size = sizes(made.columns[0])
         large = read.apart | is_long(size)
@@ -195,7 +213,7 @@ class Parts:
             return made.columns
         layout, parts, groups = read.layout, len(read.number), np.arange(len(size))
 
-        # Runs of elements that are cut together: a part or, of a group that is not apart, all.
+        # A run is cut as a whole: one part or, of a group that is not apart, the whole list.
         run = np.repeat(parts + groups, size)
         by_part = np.repeat(read.apart, size)
         run[by_part] = read.home[made.since[by_part]]
@@ -207,7 +225,7 @@ class Parts:
         of, ordinal, length = cut(np.diff(begin, append=len(run)))
         run = run[begin][of]
 
-        # A part takes the number of one that it replaces, as long as there are such.
+        # A part takes the number of a part that it replaces, while there are any.
         is_part = run < parts
         group = run - parts
         group[is_part] = layout.group[run[is_part]]
@@ -238,7 +256,9 @@ class Parts:
         lists: Columns,
         time_us: Ints,
     ) -> None:
-        """Store parts by group and number: those of these sizes, then others that are gone."""
+        """Store parts by group and number: first those with a ``size``, then tombstones of those
+        that are gone.
+        """
         hash_ = combined(events.hash[group], number)
         order = np.argsort(hash_)
         there = order < len(size)
@@ -259,12 +279,12 @@ class Parts:
             store.store(pa.table(rows, schema=store.schema))
 
     def _lists(self, accumulators: Columns) -> Columns:
-        """Those columns of them that are lists."""
+        """Return the accumulator's columns that are lists."""
         return accumulators[: len(self.lists.value_columns)]
 
 
 def parts_of(job: Job, law: Aggregation) -> list[Parts]:
-    """Those of all columns that may have them."""
+    """Return the parts of all columns that may have them."""
     found = []
     for column in law.listed:
         kernel = law.columns[column].kernel
@@ -277,7 +297,9 @@ def parts_of(job: Job, law: Aggregation) -> list[Parts]:
 def _spliced(
     stored: Columns, large: Ints, layout: Layout, part: Ints, lists: Columns
 ) -> list[pa.Array]:
-    """The stored accumulators, the lists of the ``large`` groups put together from these parts."""
+    """Return the stored accumulators with the lists of the ``large`` groups joined from these
+    parts.
+    """
     size = np.zeros(len(stored[0]), np.int64)
     np.add.at(size, layout.group[part], layout.size[part])
     joined = [lists_of(size[large], column.flatten()) for column in lists]
@@ -285,7 +307,7 @@ def _spliced(
 
 
 def _homes_of_stored(lists: pa.Array, layout: Layout, apart: Mask, part: Ints) -> Ints:
-    """The part of each element of all lists, ABSENT where its group is not apart."""
+    """Return the part of each element of all lists, ABSENT in a group that is not apart."""
     home = np.full(len(lists.flatten()), ABSENT)
     part = part[apart[layout.group[part]]]
     home[np.repeat(apart, sizes(lists))] = np.repeat(part, layout.size[part])
@@ -293,7 +315,7 @@ def _homes_of_stored(lists: pa.Array, layout: Layout, apart: Mask, part: Ints) -
 
 
 def _unchanged(read: Read, made: Traced, run: Ints) -> Mask:
-    """Which parts have the elements that they had, untouched: bool[p]."""
+    """Find the parts that hold the elements that they held before, untouched: bool[p]."""
     parts, old = len(read.number), len(read.initial[0].flatten())
     stood = made.latest < old
     now, same = (np.bincount(which, minlength=parts)[:parts] for which in (run, run[stood]))
@@ -302,7 +324,9 @@ def _unchanged(read: Read, made: Traced, run: Ints) -> Mask:
 
 
 def _fresh(read: Read, group: Ints) -> Ints:
-    """Numbers for new parts of these groups, non-decreasing, above all that they have."""
+    """Return numbers for new parts of these groups, above all that the groups have. ``group`` is
+    non-decreasing.
+    """
     highest = np.full(len(read.layout.parts), -1)
     np.maximum.at(highest, read.layout.group, read.number)
     ordinal = np.arange(len(group)) - np.searchsorted(group, group)

@@ -1,4 +1,4 @@
-"""Which code runs an operator: the module that its law names."""
+"""The dispatch from a law to the module that runs its operator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dovetail.operators.job import Done, Job
 
 
 def operate(job: Job) -> Done:
-    """Run a job's operator on what one bucket has."""
+    """Run a job's operator on the rows of one bucket."""
     law = job.operator.law
     if any(source.in_order for source in job.sources):
         job = in_order(job)
@@ -21,6 +21,6 @@ def operate(job: Job) -> Done:
 
 
 def import_all() -> None:
-    """Import every operator now, where the time for it is free."""
+    """Import every operator now, while the time for it is free."""
     for module in pkgutil.iter_modules(operators.__path__):
         import_module(f"dovetail.operators.{module.name}")

@@ -1,7 +1,8 @@
-"""Before a table is grouped by other columns, on one bucket of its own keys: each change of a row
-becomes the old row, which leaves its group, and the new one, which enters its own (``Retract``).
+"""The stage before a table is grouped by other columns, on one bucket of its own keys
+(``Retract``). A changed row becomes two messages: the old row leaves its group, and the new one
+enters its own.
 
-Stored is each key's last row: its group and the columns that are aggregated.
+The store holds each key's last row: its group and the aggregated columns.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dovetail.plan.metrics import metric
 
 
 def run(job: Job, _: Retract) -> Done:
-    """The rows that leave and enter groups, in the order of the records."""
+    """Emit the rows that leave and enter groups, in the order of the records."""
     source = job.sources[0]
     store = job.table_store(0)
     if not job.any_rows:

@@ -1,4 +1,4 @@
-"""What a batch changes of one table's rows, for the stages that send it on under other keys
+"""A batch's changes of one table's rows, for stages that send them on under other keys
 (``Retract``, ``Subscribe``).
 """
 
@@ -27,22 +27,26 @@ from dovetail.operators.table_join import (
 
 @dataclass(frozen=True)
 class RowChanges:
-    """The changes of the only source's rows, by the ``event`` of each; ``old``, ``new``: the row
-    before and after in ``pool``, ABSENT for none. Of a versioned table only those of the latest
-    version, ``current``, are changes; ``counted``: the events that it takes.
-    """
+    """The changes of the only source's rows."""
 
     events: Timeline
     event: Ints
+    """The event of each change."""
     old: Ints
+    """The row before each change, a reference into ``pool``; ABSENT for none."""
     new: Ints
+    """The row after each change, a reference into ``pool``; ABSENT for none."""
     pool: Pool
     counted: Mask
+    """The events that the table takes."""
     current: Mask | None
+    """The events that are the latest version of their key. Of a versioned table only these are
+    changes; None for other tables.
+    """
 
     @classmethod
     def of(cls, job: Job, store: TableStore) -> RowChanges:
-        """Those of a batch, ``store`` holding the rows before it."""
+        """Return the changes of a batch. ``store`` holds the rows before it."""
         events = timeline([job.rows(0)])
         located = latest(store, events)
         counted = counts(job, events, 0)
@@ -55,8 +59,9 @@ class RowChanges:
         return cls(events, event, before[event], after[event], pool, counted, current)
 
     def in_order(self, of_old: Mask, of_new: Mask) -> tuple[Ints, Mask]:
-        """What is emitted of old rows and of new ones, in the order of the records, of the old row
-        first: the number of the change, and whether it is the new row.
+        """Return the old rows ``of_old`` and the new rows ``of_new`` in the order of the records, a
+        record's old row first. The result is the number of each change, and whether the row is its
+        new one.
         """
         change = np.concatenate((np.flatnonzero(of_old), np.flatnonzero(of_new)))
         is_new = np.arange(len(change)) >= np.count_nonzero(of_old)
@@ -64,7 +69,7 @@ class RowChanges:
         return change[order], is_new[order]
 
     def keep(self, job: Job, store: TableStore) -> Counts:
-        """Store the rows after the batch; what is counted of those that change nothing."""
+        """Store the rows after the batch, and count the records that change nothing."""
         keep(job, 0, store, self.events, self.counted)
         ignored = Counts()
         count_ignored(ignored, job, 0, self.events, self.counted, self.current)
@@ -74,6 +79,6 @@ class RowChanges:
 def emitted(
     old: Sequence[pa.Array], new: Sequence[pa.Array], change: Ints, is_new: Mask
 ) -> list[pa.Array]:
-    """Of columns that hold each change's old and new values, those that are emitted."""
+    """Choose each change's old or new value, for columns that hold both."""
     index = pa.array(change + np.where(is_new, len(old[0]), 0))
     return [pa.concat_arrays([was, is_]).take(index) for was, is_ in zip(old, new, strict=True)]

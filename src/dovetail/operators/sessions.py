@@ -1,6 +1,6 @@
 """Rows aggregated by key and session, on one bucket (``Aggregation`` over session windows).
 
-Stored are the sessions with their accumulators, those of one key side by side.
+The store holds the sessions with their accumulators, those of one key side by side.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ _Changed: TypeAlias = tuple[Sessions, Sessions, Ints]
 
 
 def run(job: Job, law: Aggregation) -> Done:
-    """What every record makes of its key's sessions or, with ``emit="batch"``, the batch does."""
+    """Emit every record's changes of its key's sessions or, with ``emit="batch"``, the batch's net
+    changes.
+    """
     if not job.any_rows:
         return Done(None, job.stores)
     assert law.windows is not None
@@ -62,17 +64,18 @@ def run(job: Job, law: Aggregation) -> Done:
 
 @dataclass(frozen=True)
 class _Stored:
-    """The stored sessions of the batch's keys, ``ref`` their own numbers; per aggregate their
-    accumulators; how many records each has.
-    """
+    """The stored sessions of the batch's keys."""
 
     sessions: Sessions
+    """The sessions; ``ref`` is the session's own number."""
     state: Sequence[Columns]
+    """Per aggregate, the accumulators of the sessions."""
     count: Ints
+    """The number of records in each session."""
 
     @classmethod
     def of(cls, store: TableState, events: Timeline, law: Aggregation) -> _Stored:
-        """All that are stored, closed ones among them."""
+        """Read all stored sessions of the keys, closed ones included."""
         found = store.scan(*combined_range(events.hash), events.keys)
         rows = np.arange(len(found.query))
         held = found.located.fetch(rows, [*store.key_columns[-2:], *store.value_columns])
@@ -88,8 +91,10 @@ class _Stored:
 
 @dataclass(frozen=True)
 class _Batch:
-    """A batch's sessions. Those that are made of the one before them alone are a *segment* with it:
-    records that are added one after the other to what its first session is made of.
+    """A batch's sessions.
+
+    A session made of only the one before it shares a *segment* with it. So a segment is a series of
+    records, added one after the other to the children of its first session.
     """
 
     job: Job
@@ -105,7 +110,9 @@ class _Batch:
 
     @cached_property
     def _segment(self) -> Ints:
-        """Each session's segment."""
+        """The segment of each session. For the sessions a, b made of a, c, and d made of b and c
+        the segments are 0, 0, 1 and 2.
+        """
         one, two = self.made.below
         begins = (self.made.event == ABSENT) | (one == ABSENT) | (two != ABSENT)
         return np.cumsum(begins) - 1
@@ -119,23 +126,26 @@ class _Batch:
 
     @cached_property
     def _values(self) -> list[Columns]:
+        """The values of the records, per column."""
         event = self.made.event[self._record]
         rows = self.job.batches[0].rows
         return values_of(self.job, self.law, rows, self.events.row[event])
 
     @cached_property
     def _begun(self) -> list[Columns]:
-        """Per column what segments begin with, a stored session or nothing."""
+        """The accumulators with which segments begin, per column: a stored session's, or null."""
         first = np.searchsorted(self._segment, np.arange(self._updates.groups))
         return [picked(state, self.made.ref[first]) for state in self.stored.state]
 
     @cached_property
     def _added(self) -> list[Columns]:
-        """Per column what segments add to what their first sessions are merged of."""
+        """The accumulators that segments add to the children of their first sessions, per
+        column.
+        """
         return aggregated(self.law, "fold", self._updates, self._begun, self._values)
 
     def _merged(self, number: Ints, end: Ints) -> list[Columns]:
-        """Per column what all segments below these sessions, up to an exclusive end, come to."""
+        """Merge all segments below these sessions, up to the exclusive ``end``, per column."""
         first = self._segment[self.made.low[number]]
         return by_column(
             self.law, lambda kernel, n: merged_over(kernel, self._added[n], first, end)
@@ -143,7 +153,7 @@ class _Batch:
 
     @cached_property
     def _last(self) -> Ints:
-        """The sessions after the batch that records have made."""
+        """The sessions that records have made and that exist after the batch."""
         there = self.made.event != ABSENT
         for below in self.made.below:
             there[below[below != ABSENT]] = False
@@ -151,7 +161,7 @@ class _Batch:
 
     @cached_property
     def state(self) -> list[Columns]:
-        """Per column the accumulators of stored sessions, then of those after the batch."""
+        """The accumulators of the stored sessions, then of those after the batch, per column."""
         made = self._merged(self._last, self._segment[self._last] + 1)
         return [
             [pa.concat_arrays([old, new]) for old, new in zip(before, after, strict=True)]
@@ -160,7 +170,7 @@ class _Batch:
 
     @cached_property
     def count(self) -> Ints:
-        """How many records each of these has."""
+        """The number of records in each session of ``state``."""
         own = np.append(self.stored.count, 1)[self.made.ref]
         total = np.append(0, np.cumsum(own))
         return np.append(
@@ -168,7 +178,9 @@ class _Batch:
         )
 
     def each(self) -> pa.Table | None:
-        """The rows and tombstones of each record, in the order of the records."""
+        """Return the rows and tombstones of each record, in the order of the records; None for
+        none.
+        """
         made, record = self.made, self._record
         if len(record) == 0:
             return None
@@ -199,7 +211,9 @@ class _Batch:
         return self._output(event[order], start[order], end[order], picked(results, result), result)
 
     def net(self, changed: _Changed) -> pa.Table | None:
-        """What the batch changes of the sessions, in the order of each key's last record."""
+        """Return the batch's changes of the sessions, in the order of each key's last record; None
+        for none.
+        """
         gone, now, then = changed
         both = np.flatnonzero(then != ABSENT)
         differs = np.ones(len(now.group), np.bool_)
@@ -219,8 +233,9 @@ class _Batch:
         return self._output(event[order], start[order], end[order], picked(made, ref), ref)
 
     def changed(self) -> _Changed:
-        """The stored sessions that are no more; those that are new or changed; and of each of the
-        latter the stored one of the same bounds, ABSENT for none.
+        """Return (gone, now, twin): stored sessions that are gone, sessions that are new or
+        changed, and a twin of each of these. The twin is the stored session with the same bounds,
+        ABSENT for none.
         """
         made, last = self.made, self._last
         below = np.concatenate(made.below)
@@ -251,7 +266,7 @@ class _Batch:
         return stored.where(~stays), now, twin[len(stored.ref) :]
 
     def keep(self, store: TableState, changed: _Changed) -> None:
-        """Store what has changed."""
+        """Store the sessions that have changed."""
         gone, now, _ = changed
         group = np.append(gone.group, now.group)
         start = np.append(gone.start_us, now.start_us)
@@ -277,6 +292,7 @@ class _Batch:
     def _output(
         self, event: Ints, start: Ints, end: Ints, values: Sequence[pa.Array], result: Ints
     ) -> pa.Table:
+        """Return sessions as changes, a tombstone where ``result`` is ABSENT."""
         events, operator = self.events, self.job.operator
         group = pa.array(events.group[event])
         gone: Mask = result == ABSENT

@@ -1,7 +1,7 @@
 """Rows aggregated by key and sliding window, on one bucket (``Aggregation`` over sliding windows).
 
-Stored are the accumulators of each window and, as the windows of later records may hold them, the
-records themselves, as long as a window with them may be open.
+The stores hold the accumulators of each window, and the records themselves, because windows of
+later records may hold them. A record is kept as long as a window with it may be open.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ from dovetail.state.table_state import TableState
 
 
 def run(job: Job, law: Aggregation) -> Done:
-    """What every record changes of its key's windows or, with ``emit="batch"``, the batch does."""
+    """Emit every record's changes of its key's windows or, with ``emit="batch"``, the batch's net
+    changes.
+    """
     if not job.any_rows:
         return Done(None, job.stores)
     windows = law.windows
@@ -78,18 +80,17 @@ def run(job: Job, law: Aggregation) -> Done:
 
 @dataclass(frozen=True)
 class _Batch:
-    """The ``windows`` that a batch changes, of the keys in ``events``; ``values``: per column those
-    of the windows' records.
-    """
+    """The ``windows`` that a batch changes, of the keys in ``events``."""
 
     job: Job
     law: Aggregation
     events: Timeline
     windows: Windows
     values: Sequence[Columns]
+    """Per column, the values of the windows' records."""
 
     def groups(self, store: TableState) -> Groups:
-        """The windows as groups, each with one update that stands for all of its own."""
+        """Return the windows as groups, each with one update that stands for all its updates."""
         windows = self.windows
         owner = windows.group
         updates = timeline_of_windows(
@@ -117,8 +118,8 @@ class _Batch:
         )
 
     def _final(self, kernel: Aggregate, number: int, before: Before, own: Ints) -> Columns:
-        """A column's accumulators after the batch: where they depend on the order of the records,
-        from all pairs of a window and a record, some at a time.
+        """Return a column's accumulators after the batch. If they depend on the order of records,
+        they are computed from all pairs of a window and a record, in portions.
         """
         windows, values, stored = self.windows, self.values[number], before.state[number]
         if kernel.commutes or isinstance(kernel, End):
@@ -143,7 +144,9 @@ class _Batch:
         return [pa.concat_arrays(list(columns)) for columns in zip(*parts, strict=True)]
 
     def each(self, groups: Groups, cuts: Sequence[tuple[int, int]]) -> Iterator[pa.Table]:
-        """The results of windows after each record that changes them, some records at a time."""
+        """Return the results of windows after each record that changes them, in portions of
+        records.
+        """
         windows, job, before = self.windows, self.job, groups.before
         group_of = np.argsort(groups.updated.events.row)
         state = [picked(columns, group_of) for columns in before.state]
@@ -178,7 +181,7 @@ class _Batch:
                 time_us[updates.updated] = after_us[updates.last]
 
     def _rows_of(self, arrival: Ints) -> Ints:
-        """The batch's rows that arrive so."""
+        """Return the batch's rows with these arrivals."""
         row = np.empty(len(self.events.row), np.int64)
         row[self.events.arrival] = self.events.row
         return row[arrival]
@@ -192,7 +195,9 @@ def _held(
     open_: Mask,
     closing_us: Ints,
 ) -> tuple[Records, list[Columns]]:
-    """The stored records that may share a window with the batch's, and those; their values."""
+    """Return the stored records that may share a window with the batch's, the batch's own, and the
+    values of all.
+    """
     assert law.windows is not None
     size_us = law.windows.size_us
     event = np.flatnonzero(open_)
@@ -218,6 +223,7 @@ def _held(
 
 
 def _records(job: Job, law: Aggregation) -> HistoryState:
+    """Return the store of records: ``_hash``, ``_event_time``, ``_row``, then the user columns."""
     assert law.windows is not None
     source = job.sources[0]
     own = [(HASH, pa.int64()), (EVENT_TIME, pa.int64()), (ROW, pa.int64())]
@@ -234,12 +240,13 @@ def _records(job: Job, law: Aggregation) -> HistoryState:
 
 
 def _stored_rows(rows: pa.Table, number: Ints, schema: pa.Schema) -> pa.Table:
+    """Return rows in the schema of the store, with these numbers."""
     own = [rows.column(HASH), rows.column(EVENT_TIME), pa.array(number)]
     return pa.table([*own, *rows.select(schema.names[3:]).columns], schema=schema)
 
 
 def _keep(job: Job, records: HistoryState, events: Timeline, open_: Mask) -> None:
-    """Store the records that a window may still want, drop those that none does."""
+    """Store the records that a window may still need, and drop the others."""
     event = np.flatnonzero(open_ & (events.event_time_us >= records.horizon_us))
     hash_ = events.hash[events.group[event]]
     event = event[by_group_and_time(hash_, events.event_time_us[event])]

@@ -1,9 +1,12 @@
 """Two streams joined within a window, on one bucket (``StreamJoin``).
 
-Stores: the history of each stream, as far back as its rows may still find a match; and per side,
-where it is preserved, the unmatched rows that wait for their window to close (a queue) and the
-numbers of those that have been joined in a later batch than their own (marks). A stream that is
-joined with itself has one history.
+| store               | holds                                                                |
+|---------------------|----------------------------------------------------------------------|
+| history, per stream | its rows, as long as they may still find a match                     |
+| queue, per side     | unmatched rows of a preserved side, until their window closes        |
+| marks, per side     | numbers of rows that were joined in a later batch than their own     |
+
+A stream that is joined with itself has one history.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from dovetail.plan.metrics import metric
 
 
 def run(job: Job, law: StreamJoin) -> Done:
-    """Each record's matches, and the unmatched rows that are due."""
+    """Emit each record's matches, and the unmatched rows that are due."""
     window = law.window
     stores = Stores.of(job, law)
     events = timeline([job.rows(source) for source in range(len(job.sources))])
@@ -78,8 +81,8 @@ def _counted(
     meeting: Meeting,
     sides: Sequence[Side],
 ) -> Counts:
-    """The records that are lost on all sides of their source, and the pairs that are not made;
-    ``event``: per side its events.
+    """Count the records that are lost on all sides of their source, and the pairs that are not
+    made. ``event``: the events of each side.
     """
     counts = Counts()
     if (name := law.too_late(job.sources)) is not None:
@@ -93,8 +96,8 @@ def _counted(
 
 
 def _arrival(events: Timeline, side: int, roles: int) -> Ints:
-    """When each event arrives on a side. Where a stream is both sides, each record arrives twice,
-    first on the left.
+    """Return the arrival of each event on a side. In a self-join each record arrives twice, first
+    on the left.
     """
     return roles * events.arrival + side % roles
 
@@ -102,7 +105,7 @@ def _arrival(events: Timeline, side: int, roles: int) -> Ints:
 def _arrivals(
     events: Timeline, keyed: Mask, law: StreamJoin, side: int, roles: int
 ) -> tuple[Ints, Arrivals]:
-    """A side's events and what the kernel knows of them."""
+    """Return a side's events, and the same rows as the law takes them."""
     event = np.flatnonzero(keyed & (events.source == law.sides[side]))
     arrival = _arrival(events, side, roles)
     event = event[by_group_and_time(events.group[event], events.event_time_us[event])]
@@ -110,8 +113,8 @@ def _arrivals(
 
 
 def _moved(job: Job, limit_us: Ints) -> Ints:
-    """The place of the record, of whatever bucket, by which stream time passes each limit; 0 where
-    no bucket hears of the others'.
+    """Return the position of the record, of any bucket, with which stream time passes each limit.
+    It is 0 if buckets do not know each other's records.
     """
     stairs = [batch.stairs for batch in job.batches]
     if None in stairs:
@@ -120,8 +123,17 @@ def _moved(job: Job, limit_us: Ints) -> Ints:
 
 
 class _Results:
-    """Results as they are found, each with its place in the order in which they are emitted: by
-    arrival; what is due before what the arriving record joins; then by keys of their own.
+    """Results as they are found, each with the sort keys of its emission.
+
+    Results are ordered by arrival, then by five keys:
+
+    | result                              | keys                                  |
+    |-------------------------------------|---------------------------------------|
+    | closes before the arriving record   | 0, position due, time, side, rank     |
+    | a late row closes when it arrives   | 1, 0, time, side, rank                |
+    | the record is emitted alone         | 1, 0, 0, 0, 0                         |
+    | a row is withdrawn                  | 1, 0, its time, its number, 0         |
+    | a pair                              | 1, 0, other row's time and number, 1  |
     """
 
     def __init__(self) -> None:
@@ -130,7 +142,7 @@ class _Results:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of results."""
         return sum(len(part[0]) for part in self._parts)
 
     def _add(
@@ -144,19 +156,22 @@ class _Results:
         *,
         withdrawn: bool = False,
     ) -> None:
+        """Add results with their arrival and keys. ``other`` may be ABSENT; ``withdrawn`` marks
+        tombstones.
+        """
         sides = (number, other) if own.side == 0 else (other, number)
         columns = (arrival, *keys, *sides, time, int(withdrawn))
         self._parts.append([np.broadcast_to(column, arrival.shape) for column in columns])
 
     def add_pairs(self, own: Side, other: Side, pairs: Pairs) -> None:
-        """What these of a side's records join."""
+        """Add the pairs of some of a side's records."""
         time = np.maximum(own.arrivals.time_us[pairs.row], pairs.other_time_us)
         order = (1, 0, pairs.other_time_us, other.identity[pairs.other], 1)
         number = own.numbers[pairs.row]
         self._add(own, own.arrivals.arrival[pairs.row], order, number, pairs.other, time)
 
     def add_null_keys(self, own: Side, events: Timeline, null: Mask, roles: int) -> None:
-        """The records of a preserved side that have a null in their key, as they come."""
+        """Add the records of a preserved side that have a null in their key, at their arrival."""
         if own.preserved:
             event = np.flatnonzero(null & (events.source == own.source))
             arrival = _arrival(events, own.side, roles)[event]
@@ -165,15 +180,16 @@ class _Results:
             self._add(own, arrival, (1, 0, 0, 0, 0), number, ABSENT, time)
 
     def add_at_once(self, own: Side, rows: Ints) -> None:
-        """These of the side's records, unmatched, when they arrive."""
+        """Add records of the side as unmatched, at their arrival."""
         arrival, time = own.arrivals.arrival[rows], own.arrivals.time_us[rows]
         self._add(own, arrival, (1, 0, 0, 0, 0), own.numbers[rows], ABSENT, time)
 
     def add_closed(self, own: Side, job: Job) -> None:
-        """The side's unmatched rows that close in this batch: when they are due, before what the
-        arriving record does, or, where they came later than that, when they come.
+        """Add the side's unmatched rows that close in this batch. A row closes when it is due,
+        before the arriving record acts. A row that arrives after that closes at its own arrival.
 
-        What closes before one record of this bucket may be due by different records of others.
+        Rows that close before one record of this bucket may be due by different records of other
+        buckets.
         """
         number = own.closing()
         keys = picked(own.pool.columns[: own.keys], number)
@@ -188,7 +204,9 @@ class _Results:
         self._add(own, arrival, (late, due, time, 1 - own.side, rank), number, ABSENT, time)
 
     def add_withdrawn(self, own: Side) -> None:
-        """The rows that were emitted unmatched and now, for the first time, are joined."""
+        """Add the withdrawal of rows that were emitted unmatched and are now joined for the first
+        time.
+        """
         number = np.flatnonzero(own.was_alone() & (own.first_match != NEVER))
         time = own.time_us[number]
         order = (1, 0, time, own.identity[number], 0)
@@ -202,7 +220,7 @@ class _Results:
         events: Timeline,
         roles: int,
     ) -> Iterator[pa.Table]:
-        """These and the pairs, in order, some arrivals at a time."""
+        """Return all results and the pairs as tables, in order, a range of arrivals at a time."""
         caused = _Caused.of(job, sides, events)
         ours = self._whole()
         ours = ours[:, np.argsort(ours[0], kind="stable")]
@@ -217,13 +235,13 @@ class _Results:
                 position += part.count
 
     def _whole(self) -> Ints:
-        """All columns."""
+        """Return all columns: int64[10, results]."""
         return np.array([np.concatenate(column) for column in zip(*self._parts, strict=True)])
 
     def _table(
         self, job: Job, sides: Sequence[Side], caused: _Caused, roles: int, position: int
     ) -> pa.Table:
-        """All results, in order."""
+        """Return all results as one table, in order."""
         arrival, *keys, left, right, time, withdrawn = self._whole()
         order = np.lexsort((*reversed(keys), arrival))
         references = left[order], right[order]
@@ -245,21 +263,23 @@ class _Results:
 
 @dataclass(frozen=True)
 class _Caused:
-    """Which records cause the results: ``causes``, of each event; ``event``: which arrives when."""
+    """The records that cause the results."""
 
     job: Job
     sides: Sequence[Side]
     causes: Cause
+    """The cause of each event."""
     event: Ints
+    """The event of each arrival."""
 
     @classmethod
     def of(cls, job: Job, sides: Sequence[Side], events: Timeline) -> _Caused:
-        """Of all events."""
+        """Return the causes of all events."""
         return cls(job, sides, job.causes(events), np.append(np.argsort(events.arrival), 0))
 
     def by(self, arrival: Ints, order: Ints, references: tuple[Ints, Ints]) -> Cause:
-        """The record that arrives; where a result's ``order`` is 0, it comes because a window
-        closes, whichever record comes next.
+        """Return the cause of each result: the record that arrives. A result whose ``order`` is 0
+        comes because a window closes, whichever record comes next.
         """
         operator = self.job.operator
         if not operator.feeds:
@@ -294,7 +314,9 @@ def _keep(
     window: Window,
     stream_us: Ints,
 ) -> None:
-    """Store the batch's rows, those that wait, and which stored ones were joined; drop the old."""
+    """Store the batch's rows, the rows that wait, and marks of stored rows that were joined; drop
+    old ones.
+    """
     pending = [np.zeros(side.base + len(side.batch), np.bool_) for side in sides]
     for side, unmatched in zip(sides, pending, strict=True):
         if law.unmatched != "eager":

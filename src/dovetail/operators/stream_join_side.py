@@ -29,17 +29,18 @@ _MARK = pa.schema(
 
 @dataclass(frozen=True)
 class Stores:
-    """``histories``: per source; ``queues`` and ``marks``: per side, empty where the side needs
-    none.
-    """
+    """The stores of a bucket."""
 
     histories: Sequence[HistoryState]
+    """One per source."""
     queues: Sequence[QueueState]
+    """One per side, empty if the side needs none."""
     marks: Sequence[TableState]
+    """One per side, empty if the side needs none."""
 
     @classmethod
     def of(cls, job: Job, law: StreamJoin) -> Stores:
-        """The stores of a bucket."""
+        """Open the stores of a bucket."""
         return cls(
             [
                 HistoryState(
@@ -66,7 +67,7 @@ class Stores:
         )
 
     def by_name(self, job: Job) -> dict[str, RunState]:
-        """The stores that the operator declares."""
+        """Return the stores that the operator declares, by name."""
         named: dict[str, RunState] = dict(zip(job.operator.names, self.histories, strict=True))
         for side in (0, 1):
             named |= {waiting(side): self.queues[side], marks(side): self.marks[side]}
@@ -74,13 +75,18 @@ class Stores:
 
 
 def _stored_schema(job: Job, source: int) -> pa.Schema:
-    """``_hash``, ``_event_time``, ``_row``, ``_pending`` (a bit per side), keys, values."""
+    """Return the schema of a history: ``_hash``, ``_event_time``, ``_row``, ``_pending`` (a bit per
+    side), keys, values.
+    """
     spec = job.sources[source]
     own = [(name, pa.int64()) for name in (HASH, EVENT_TIME, ROW, PENDING)]
     return pa.schema([*own, *spec.fields(spec.user_columns)])
 
 
 def _queue_schema(job: Job, source: int) -> pa.Schema:
+    """Return the schema of a queue: ``_due``, ``_event_time``, ``_hash``, ``_row``, keys,
+    values.
+    """
     spec = job.sources[source]
     own = [(name, pa.int64()) for name in (DUE, EVENT_TIME, HASH, ROW)]
     return pa.schema([*own, *spec.fields(spec.user_columns)])
@@ -90,14 +96,13 @@ def _queue_schema(job: Job, source: int) -> pa.Schema:
 class Side:
     """One side of the join in this batch.
 
-    Its rows are numbered: first the stored ones that the other side's records meet (``met``), then
-    those that waited for this batch (``waiting``), then the batch's, in the order of the source.
-    ``arrivals``: its records; ``unpaired``: which of them found no match on arrival;
-    ``identity``: per number, the row's number for good; ``first_match``: per
-    number, the arrival of the first record of this batch that joins the row, ``NEVER`` for none.
-    ``met_group``: the groups of the rows that are met.
-    Where unmatched rows wait (``waits``): ``closes``: per number, when the row closes; ``joined``:
-    whether it has been joined by then.
+    Its rows are numbered in three ranges:
+
+    | rows          | numbers                                                                     |
+    |---------------|-----------------------------------------------------------------------------|
+    | ``met``       | from 0: stored rows that the other side's records meet                      |
+    | ``waiting``   | next: rows that waited for this batch                                       |
+    | ``batch``     | from ``base``: the batch's rows, in the order of the source                 |
     """
 
     side: int
@@ -105,20 +110,31 @@ class Side:
     keys: int
     preserved: bool
     waits: bool
+    """Unmatched rows wait for their window to close."""
     stores: Stores
     arrivals: Arrivals
+    """The side's records."""
     window: Window
     stream_us: Ints
     batch: pa.Table
     batch_row: Ints
+    """The batch's row of each record in ``arrivals``."""
     batch_identity: Ints
+    """The permanent number of each of the batch's rows."""
     waiting: pa.Table
     met: pa.Table
     met_group: Ints
+    """The group of each row in ``met``."""
     unpaired: Mask
+    """The records that found no match on arrival."""
     first_match: Ints
+    """Per number, the arrival of this batch's first record that joins the row, ``NEVER`` for
+    none.
+    """
     closes: Ints
+    """Per number, the arrival at which the row closes, if the side ``waits``."""
     joined: Mask
+    """Per number, whether the row has been joined when it closes, if the side ``waits``."""
 
     @classmethod
     def of(
@@ -133,7 +149,7 @@ class Side:
         window: Window,
         stream_us: Ints,
     ) -> Side:
-        """A side before it has met the other."""
+        """Return a side that has not yet met the other."""
         source = law.sides[side]
         none = np.zeros(0, np.int64)
         identity = np.zeros(job.batches[source].rows.num_rows, np.int64)
@@ -170,18 +186,18 @@ class Side:
 
     @property
     def numbers(self) -> Ints:
-        """The numbers of the batch's records, as ``arrivals`` has them."""
+        """The numbers of the batch's records, in the order of ``arrivals``."""
         return self.base + self.batch_row
 
     @cached_property
     def identity(self) -> Ints:
-        """Per number, the row's number for good."""
+        """The permanent number of each numbered row."""
         stored = [t.column(ROW).to_numpy() for t in (self.met, self.waiting)]
         return np.concatenate([*stored, self.batch_identity])
 
     @cached_property
     def time_us(self) -> Ints:
-        """Per number, the row's timestamp."""
+        """The timestamp of each numbered row."""
         tables = (self.met, self.waiting, self.batch)
         return np.concatenate([table.column(EVENT_TIME).to_numpy() for table in tables])
 
@@ -189,7 +205,7 @@ class Side:
         """Find the stored rows of the other side that this side's records meet."""
         group = self.arrivals.group
         low, high = self.window.of_other(self.side, self.arrivals.time_us)
-        # The windows of a key that overlap are asked for as one.
+        # Overlapping windows of a key are read as one range.
         new = np.ones(len(group), np.bool_)
         new[1:] = (group[1:] != group[:-1]) | (low[1:] > high[:-1])
         first = np.flatnonzero(new)
@@ -202,7 +218,9 @@ class Side:
         other.met_group[found.row] = group[found.query]
 
     def reach(self, other: Side) -> Reach:
-        """Which rows of the other side this side's records may join, once both have met."""
+        """Return the rows of the other side that this side's records may join. Both sides must have
+        met.
+        """
         met, own = len(other.met), other.arrivals
         rows = Arrivals(
             np.append(other.met_group, own.group),
@@ -213,7 +231,9 @@ class Side:
         return Reach.of(self.side, self.arrivals, rows, number, self.stream_us, self.window)
 
     def await_closing(self) -> None:
-        """When each row closes, and which had been joined before this batch; none has in it."""
+        """Set when each row closes, and which rows were joined before this batch. No row counts as
+        joined in this batch yet.
+        """
         total = self.base + len(self.batch)
         self.first_match = np.full(total, NEVER)
         self.closes, self.joined = np.full(total, NEVER), np.zeros(total, np.bool_)
@@ -229,29 +249,30 @@ class Side:
             self.joined[asked] = self.marked(self.identity[asked])
 
     def finds_open(self, other: Side, possible: Pairs) -> Mask:
-        """Which pairs are with a row that is open when the side's record comes."""
+        """Find the pairs with a row that is open when the side's record arrives: bool[pairs]."""
         arrival = self.arrivals.arrival[possible.row]
         return other.closes[possible.other] > arrival
 
     def _due(self, time_us: Ints) -> Ints:
+        """Return the arrival at which rows with these times close, ``NEVER`` for none."""
         return first_due(self.window.limit(self.side, time_us), self.stream_us)
 
     @property
     def alone(self) -> Mask:
-        """Which records found no match on arrival, where the side is preserved."""
+        """The records that found no match on arrival, if the side is preserved."""
         return self.unpaired & self.preserved
 
     @property
     def lost(self) -> Mask:
-        """Which records join nothing, as they come later than they are kept and found no match on
-        arrival, and are not emitted alone.
+        """The records that join nothing and are not emitted alone. They arrived later than rows are
+        kept, and found no match.
         """
         kept_us = self.stream_us[self.arrivals.arrival] - self.window.retention_us
         return self.unpaired & (not self.preserved) & (self.arrivals.time_us < kept_us)
 
     def closing(self) -> Ints:
-        """The numbers of the rows that close in this batch and have not been joined by then; a
-        record's may have been due before it came.
+        """Return the numbers of the rows that close in this batch without having been joined. A
+        record may have been due before it arrived.
         """
         own: Ints = np.concatenate((np.arange(len(self.met), self.base), self.numbers))
         own = own[(self.closes[own] != NEVER) & ~self.joined[own]]
@@ -261,7 +282,7 @@ class Side:
         return own
 
     def marked(self, identity: Ints) -> Mask:
-        """Which rows, by their numbers for good, were joined in an earlier batch."""
+        """Find the rows, by permanent number, that were joined in an earlier batch: bool[rows]."""
         order = np.argsort(identity)
         ids = identity[order]
         located = self.stores.marks[self.side].locate(ids, [pa.array(ids)])
@@ -271,13 +292,15 @@ class Side:
 
     @cached_property
     def pool(self) -> pa.Table:
-        """Keys and values of all numbered rows."""
+        """The keys and values of all numbered rows."""
         names = self.met.schema.names[4:]
         tables = [t.select(names) for t in (self.met, self.waiting, self.batch)]
         return pa.concat_tables(tables).combine_chunks()
 
     def was_alone(self) -> Mask:
-        """Per number, whether the row was emitted unmatched and has not been withdrawn."""
+        """Find the rows that were emitted unmatched and have not been withdrawn: bool, per
+        number.
+        """
         alone = np.zeros(len(self.first_match), dtype=np.bool_)
         alone[self.numbers[self.alone]] = True
         stored = self._pending() & (self.first_match[: len(self.met)] != NEVER)
@@ -286,7 +309,7 @@ class Side:
         return alone
 
     def mark_joined(self) -> None:
-        """Remember which stored rows that were unmatched have been joined."""
+        """Mark the stored rows that were unmatched and have been joined."""
         joined = self._pending() & (self.first_match[: len(self.met)] != NEVER)
         rows = self.met.filter(pa.array(joined)).sort_by(ROW)
         number = rows.column(ROW)
@@ -295,7 +318,7 @@ class Side:
         self.stores.marks[self.side].store(pa.table(columns, schema=_MARK))
 
     def wait(self, number: Ints) -> None:
-        """Let these of the batch's rows wait for their window to close."""
+        """Queue these of the batch's rows until their window closes."""
         rows = self.batch.take(pa.array(number - self.base))
         due = self.window.limit(self.side, rows.column(EVENT_TIME).to_numpy())
         queue = self.stores.queues[self.side]
@@ -310,20 +333,22 @@ class Side:
         queue.store(pa.table(columns, schema=queue.schema).take(pa.array(order)))
 
     def forget_marks(self) -> None:
-        """Drop the marks of rows that are no longer kept; then they have closed, too."""
+        """Drop the marks of rows that are no longer kept; these have closed, too."""
         self.stores.marks[self.side].expire(self.stores.histories[self.source].horizon_us)
 
     def _pending(self) -> Mask:
+        """Find the rows in ``met`` that were unmatched when they were stored: bool[met]."""
         bits = self.met.column(PENDING).to_numpy()
         return (bits >> self.side & 1).astype(np.bool_)  # type: ignore[no-any-return]
 
 
 class Meeting:
-    """The pairs that the records of both sides make, in ``cuts``: ranges of arrivals with up to so
-    many pairs each, or of one arrival. Pairs are made anew each time they are asked for.
+    """The pairs that the records of both sides make. The sides learn which of their rows have been
+    joined.
 
-    ``made``: how many there are; ``too_late``: how many are not made, since the other row has been
-    emitted alone. The sides are told which of their rows have been joined.
+    ``cuts`` are ranges of arrivals with at most ``_PAIRS_MAX`` pairs each, or of one arrival.
+    ``made`` is the number of pairs. ``too_late`` is the number of pairs not made because the other
+    row had been emitted alone. Pairs are computed anew each time they are asked for.
     """
 
     def __init__(self, left: Side, right: Side) -> None:
@@ -352,27 +377,30 @@ class Meeting:
                 self.too_late += len(possible.row) - len(pairs.row)
 
     def pairs(self, cut: tuple[int, int]) -> Iterator[tuple[Side, Side, Pairs]]:
-        """What records of each side join, and the other side."""
+        """Return the pairs of a range of arrivals: (side, other side, pairs)."""
         for own, other, possible in self._possible(cut):
             yield own, other, self._made(own, other, possible)
 
     def _possible(self, cut: tuple[int, int]) -> Iterable[tuple[Side, Side, Pairs]]:
+        """Return the pairs of a range of arrivals, without regard to closed rows."""
         if self._all is not None:
             return self._all
         return map(self._possible_of, (0, 1), (cut, cut))
 
     def _possible_of(self, side: int, cut: tuple[int, int]) -> tuple[Side, Side, Pairs]:
+        """Return the pairs of one side's records in a range of arrivals."""
         order, reach = self._order[side], self._reach[side]
         start, stop = np.searchsorted(reach.own.arrival, cut, sorter=order)
         return self._sides[side], self._sides[1 - side], reach.pairs(order[start:stop])
 
     def _made(self, own: Side, other: Side, possible: Pairs) -> Pairs:
+        """Keep the pairs that are made: the other row is open, or has been joined."""
         if not self._closed:
             return possible
         return possible.where(own.finds_open(other, possible) | other.joined[possible.other])
 
     def _settle(self, left: Side, right: Side) -> None:
-        """Find which rows are joined, where those that have been emitted alone join nothing."""
+        """Find the rows that are joined, if rows that have been emitted alone join nothing."""
         for cut in self.cuts:
             for own, other, possible in self._possible(cut):
                 open_ = own.finds_open(other, possible)

@@ -1,8 +1,8 @@
 """A stream joined with tables, on one bucket (``StreamTableJoin``).
 
-Only the stream's records are answered, each with the tables as they stand when it is processed; of
-a versioned table, with the version of the record's own time. With a grace period a record waits in
-a queue until stream time has passed its own by so much, and is processed then.
+Only the stream's records have results. Each meets the tables as they stand when it is processed; a
+versioned table is read as of the record's own time. With a *grace period* a record waits in a queue
+until stream time has passed its own time by that period.
 
 Source: KIP-77 "KStream-KTable"; KIP-914 "Stream-table joins"; spec/stream_table.
 """
@@ -47,7 +47,7 @@ from dovetail.state.queue import QueueState
 
 
 def run(job: Job, law: StreamTableJoin) -> Done:
-    """Each stream record's result, in the order in which the records are processed."""
+    """Emit each stream record's result, in the order in which the records are processed."""
     sources = range(len(job.sources))
     stream = law.leaves[0]
     names, runs, numbered = job.operator.names, dict(job.stores), job.manifest.rows
@@ -94,8 +94,8 @@ def run(job: Job, law: StreamTableJoin) -> Done:
 def _find(
     job: Job, source: int, store: TableStore, events: Timeline, asked: Ints
 ) -> tuple[Ints, Pool, Mask]:
-    """What each of the ``asked`` events finds in a table, where the references lead, and which of
-    the events are older than the table's history.
+    """Return the row that each ``asked`` event finds in a table, the pool of these references, and
+    a mask. The mask marks events that are older than the table's history.
     """
     rows = job.batches[source].rows
     if not isinstance(store, HistoryState):
@@ -123,22 +123,38 @@ def _find(
 
 @dataclass(frozen=True)
 class _Released:
-    """The job with the stream rows that are processed in this batch in place of those that came,
-    the order of all its rows, the queue of those that wait, and how many rows are numbered.
-    """
+    """The outcome of releasing stream rows."""
 
     job: Job
+    """The job, with the stream rows that are processed in this batch in place of those that
+    arrived.
+    """
     order: Ints
+    """The order of all rows of the job."""
     queue: QueueState
+    """The queue of rows that wait."""
     numbered: int
+    """The number of stream rows that are numbered."""
 
 
+# The row at index i of the order of arrival has the place 2 * i + 1, so a released record fits
+# before it, at 2 * i. Grace period 5, in microseconds as all times; a is released by b, which is
+# still in the queue after the batch::
+#
+#     index   row              place   due    processed at
+#     0       stream a at 10   1       15     4, just before b
+#     1       table x          3       -      3
+#     2       stream b at 15   5       20     never in this batch: no record reaches 20
+#     3       table y          7       -      7
+#     4       stream d at 9    9       late   9, at its arrival: 9 < 15 - 5
+#
+# So a sees x but not y, and the order is x, a, y, d.
 def _release(job: Job, stream: int, grace_us: int) -> _Released:
-    """Let each record of the stream wait until its side's clock has passed it by the grace period.
+    """Let each stream record wait until its side's clock has passed it by the grace period.
 
-    The released come when the record arrives that moves the clock there, of whatever bucket, in
-    order of time, then of key; a record later than that at its arrival, or with a null in its key,
-    does not wait. Tables' rows keep their places.
+    A record is released just before the record, of any bucket, that moves the clock to its due
+    time. Several are released in order of time, then of key. A late record, or one with a null in
+    its key, does not wait. Rows of tables keep their places.
     """
     sources = [job.rows(source) for source in range(len(job.sources))]
     own, batch = sources[stream], job.batches[stream]
@@ -156,7 +172,7 @@ def _release(job: Job, stream: int, grace_us: int) -> _Released:
     everything = pa.concat_tables([waiting, fresh]).combine_chunks()
     at_once = np.append(np.zeros(len(waiting), np.bool_), at_once)
     limit = everything.column(DUE).to_numpy()
-    # Where the record is that moves the clock, of whatever bucket: released rows come before it.
+    # The record that moves the clock may be in any bucket; released rows come before it.
     positions = np.concatenate([job.position(n) for n in range(len(sources))])[arranged]
     moves = limit if batch.stairs is None else batch.stairs.first(limit)
     moves = np.where(limit <= job.initial_us[stream], NO_TIME, moves)
@@ -216,7 +232,9 @@ def _release(job: Job, stream: int, grace_us: int) -> _Released:
 
 
 def _queue(job: Job, stream: int) -> QueueState:
-    """The records that wait; one is due when its side's clock is a grace period past it."""
+    """Return the queue of records that wait. A record is due when its side's clock is a grace
+    period past it.
+    """
     return QueueState(
         _queue_schema(job.sources[stream].schema),
         job.runs(job.operator.names[stream]),
@@ -227,16 +245,20 @@ def _queue(job: Job, stream: int) -> QueueState:
 
 
 def _queue_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema of the queue: the stream's columns, ``_due`` and ``_row``."""
     return schema.append(pa.field(DUE, pa.int64())).append(pa.field(ROW, pa.int64()))
 
 
 def _queued(rows: pa.Table, schema: pa.Schema, due_us: Ints, numbers: Ints) -> pa.Table:
+    """Return rows in the schema of the queue."""
     columns = [*rows.select(range(len(schema) - 2)).columns, pa.array(due_us), pa.array(numbers)]
     return pa.table(columns, schema=schema)
 
 
 def _as_read(rows: pa.Table, schema: pa.Schema, position: Ints) -> pa.Table:
-    """Queued rows with the columns of a batch, each at the place where it is answered."""
+    """Return queued rows with the columns of a batch, each at the position where it is
+    processed.
+    """
     answered = pa.array(position)
     columns = [rows.column(n) if n in rows.schema.names else answered for n in schema.names]
     return pa.table(columns, schema=schema)

@@ -1,7 +1,7 @@
-"""The first stage of a join by foreign key, on one bucket of primary keys: each change of a left
-row becomes messages to its former and to its present foreign key (``Subscribe``).
+"""The first stage of a join by foreign key, on one bucket of primary keys (``Subscribe``). Each
+change of a left row becomes messages to its former and its present foreign key.
 
-Stored is each primary key's foreign key, not its row: rows lie with the subscriptions.
+The store holds each primary key's foreign key, not its row: rows lie with the subscriptions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from dovetail.physical.operators import Subscribe
 
 
 def run(job: Job, law: Subscribe) -> Done:
-    """The messages in the order of the records: to the former foreign key, then to the present."""
+    """Emit the messages in the order of the records: to the former foreign key, then to the
+    present.
+    """
     source = job.sources[0]
     foreign = source.foreign_columns
     store = job.table_store(0, schema=pa.schema(list(source.schema)[: foreign.stop]))
@@ -50,8 +52,8 @@ def _table(
     said: Messages,
     keys: tuple[list[pa.Array], list[pa.Array]],
 ) -> pa.Table:
-    """The messages as the second stage reads them; ``keys``: the former and the present foreign key
-    of each change, the hash first.
+    """Return the messages as the second stage reads them. ``keys``: the former and the present
+    foreign key of each change, the hash first.
     """
     operator, source, events = job.operator, job.sources[0], changes.events
     change, begun = changes.in_order(said.ends, said.begins)
@@ -87,7 +89,7 @@ def _table(
 
 
 def _differ(bucket: Ints, group: Ints) -> Mask:
-    """Whether the messages of each one's primary key go to several buckets."""
+    """Find the messages whose primary key has messages to several buckets: bool[messages]."""
     seen = np.full(int(group.max(initial=-1)) + 1, -1)
     seen[group] = bucket
     differs = np.zeros(len(seen), np.bool_)
@@ -96,8 +98,8 @@ def _differ(bucket: Ints, group: Ints) -> Mask:
 
 
 def _several(ends: Mask, group: Ints) -> Mask:
-    """Whether there are more messages of each one's primary key, and one that ends something: so
-    that there may be results of several foreign keys.
+    """Find the messages whose primary key has more than one message, with one that ends a
+    subscription: bool[messages]. Only then may a primary key have results of several foreign keys.
     """
     count = np.bincount(group)
     ended = np.zeros(len(count), np.bool_)

@@ -1,5 +1,7 @@
-"""What a bucket of foreign keys holds of a join by foreign key: the subscriptions that a batch
-touches, along the timeline, with the right table and how many rows refer to it; and their stores.
+"""The state of a join by foreign key in a bucket of foreign keys.
+
+It consists of the subscriptions that a batch touches, along the timeline; the right table; the
+number of left rows that refer to each right row; and their stores.
 """
 
 from __future__ import annotations
@@ -34,15 +36,16 @@ _COUNT = "_count"
 
 @dataclass(frozen=True)
 class Stores:
-    """The bucket's stores; ``counts`` where right rows appear alone."""
+    """The stores of the bucket."""
 
     subscribed: TableState
     right: TableStore
     counts: TableState | None
+    """The numbers of references, if right rows appear alone; else None."""
 
     @classmethod
     def of(cls, job: Job, law: ForeignKeyJoin) -> Stores:
-        """The stores as the bucket's manifest has them."""
+        """Open the stores that the bucket's manifest records."""
         source = job.sources[0]
         subscribed = TableState(
             source.schema,
@@ -63,7 +66,7 @@ class Stores:
 
     @property
     def runs(self) -> dict[str, Runs]:
-        """What the manifest records of them."""
+        """The runs of all stores, as the manifest records them."""
         runs = {
             ForeignKeyJoin.SUBSCRIPTIONS: self.subscribed.runs,
             ForeignKeyJoin.RIGHT: self.right.runs,
@@ -71,7 +74,9 @@ class Stores:
         return runs if self.counts is None else runs | {ForeignKeyJoin.REFERENCES: self.counts.runs}
 
     def referring(self, events: Timeline) -> Ints | None:
-        """How many stored rows refer to each group's key, where it matters."""
+        """Return the number of stored rows that refer to each group's key, or None if it is not
+        needed.
+        """
         if self.counts is None:
             return None
         located = self.counts.locate(events.hash, events.keys)
@@ -89,7 +94,9 @@ class Stores:
         subscriptions: Subscriptions,
         referring: Ints,
     ) -> None:
-        """Store each subscription's last row, the right rows, and the counts that moved."""
+        """Store each subscription's last row, the right rows, and the changed numbers of
+        references.
+        """
         rows = job.batches[0].rows
         last = subscriptions.last_of_batch()
         row = subscriptions.reference[last] - subscriptions.pool.base
@@ -116,24 +123,27 @@ class Stores:
 
 @dataclass(frozen=True)
 class Right:
-    """The right table along the timeline: ``changes``: its events that count, ascending;
-    ``before``, ``after``: per event the row, as a reference into ``pool``; ``time_us``: by
-    reference; ``stored``: bool[groups], whether there is a row from earlier batches; ``columns``:
-    the numbers of its columns, key and values, in ``pool``.
-    """
+    """The right table along the timeline."""
 
     counted: Mask
+    """The events that the table takes."""
     changes: Ints
+    """The events that change the table, ascending."""
     before: Ints
+    """Per event, the row before it: a reference into ``pool``, or ABSENT."""
     after: Ints
+    """Per event, the row after it: a reference into ``pool``, or ABSENT."""
     time_us: Ints
+    """The time of each row, by reference."""
     stored: Mask
+    """bool[groups]: there is a row from earlier batches."""
     pool: Pool
     columns: range
+    """The table's key and value columns, as numbers in ``pool``."""
 
 
 def right_of(job: Job, store: TableStore, events: Timeline) -> Right:
-    """The right table along a batch's timeline."""
+    """Return the right table along a batch's timeline."""
     located = latest(store, events)
     counted = counts(job, events, 1)
     versioned = job.sources[1].versioned_us is not None
@@ -150,43 +160,55 @@ def right_of(job: Job, store: TableStore, events: Timeline) -> Right:
 
 @dataclass(frozen=True)
 class Subscriptions:
-    """Subscriptions, stored ones that the batch touches and the batch's messages, each left row's
-    side by side in the order in which they replace each other.
+    """The stored subscriptions that the batch touches, and the batch's messages. Entries of a left
+    row and foreign key lie side by side, in the order in which they replace each other.
 
-    ``group``; ``event``: the message, -1 for a stored one; ``following``: the event of the message
-    that replaces or ends it, -1 for none; ``live``: false for a message that ends one;
-    ``reference``: its row in ``pool``; ``place``: the lower half of its primary key's hash;
-    ``pair``: a number for each left row and foreign key; ``epoch``: of the left row's change, 0 for
-    a stored one, ``SETTLED`` where no other bucket has messages of the left row. ``primary``,
-    ``values``: the numbers of the primary key's columns and of the values in ``pool``.
+    One left row and foreign key, with messages at the events 2 and 7:
+
+    | entry                 | event | following | live |
+    |-----------------------|-------|-----------|------|
+    | stored                | -1    | 2         | yes  |
+    | a new row             | 2     | 7         | yes  |
+    | the subscription ends | 7     | -1        | no   |
     """
 
     group: Ints
     event: Ints
+    """The event of the message, -1 for a stored subscription."""
     following: Ints
+    """The event of the message that replaces or ends the subscription, -1 for none."""
     live: Mask
+    """False for a message that ends a subscription."""
     reference: Ints
+    """The row in ``pool``."""
     place: Ints
+    """The lower half of the primary key's hash."""
     pair: Ints
+    """A number for each left row and foreign key."""
     epoch: Ints
+    """The number of the left row's change, 0 for a stored subscription. It is ``SETTLED`` if no
+    other bucket has messages of the left row.
+    """
     pool: Pool
     primary: range
+    """The columns of the primary key in ``pool``."""
     values: range
+    """The columns of the values in ``pool``."""
 
     def last_of_batch(self) -> Ints:
-        """The last message of each left row and foreign key."""
+        """Return the last message of each left row and foreign key."""
         return np.flatnonzero((self.following < 0) & (self.event >= 0))
 
     def of_batch(self) -> Ints:
-        """All messages."""
+        """Return all messages."""
         return np.flatnonzero(self.event >= 0)
 
 
 def subscriptions_of(
     job: Job, law: ForeignKeyJoin, store: TableState, events: Timeline, table: Right
 ) -> Subscriptions:
-    """The batch's messages, with the stored subscriptions that the right table's changes meet; for
-    ``emit="batch"`` those that messages replace, too.
+    """Return the batch's messages and the stored subscriptions that the right table's changes meet.
+    With ``emit="batch"``, include the subscriptions that messages replace.
     """
     rows = job.batches[0].rows
     message = np.flatnonzero(events.source == 0)
@@ -247,8 +269,8 @@ def subscriptions_of(
 
 
 def references_of(job: Job, events: Timeline, initial: Ints | None) -> tuple[Ints, Ints]:
-    """How many rows refer to each event's key before and after it; zeros where it is of no
-    matter.
+    """Return the number of rows that refer to each event's key before and after it, zeros if it is
+    not needed.
     """
     zeros = np.zeros(len(events.row), np.int64)
     if initial is None:

@@ -1,4 +1,4 @@
-"""Tables joined by key, on one bucket: its law over the stored last rows (``TableJoin``)."""
+"""Tables joined by key, on one bucket: the law over the stored last rows (``TableJoin``)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TableStore = TableState | HistoryState
 
 
 def run(job: Job, law: TableJoin) -> Done:
-    """Every record's own result, or with ``emit="batch"`` each key's last one."""
+    """Emit every record's own result or, with ``emit="batch"``, each key's last one."""
     operator = job.operator
     sources = range(len(job.sources))
     stores = [job.table_store(source) for source in sources]
@@ -80,14 +80,14 @@ def run(job: Job, law: TableJoin) -> Done:
 
 
 def latest(store: TableStore, events: Timeline) -> Located:
-    """The stored last row of each group."""
+    """Return the stored last row of each group."""
     if isinstance(store, TableState):
         return store.locate(events.hash, events.keys)
     return store.as_of(events.hash, events.keys, np.full(events.groups, LATEST))
 
 
 def counts(job: Job, events: Timeline, source: int) -> Mask:
-    """Which events are records of ``source`` that it takes."""
+    """Find the events that are records of ``source`` and that its table takes: bool[events]."""
     retention_us = job.sources[source].versioned_us
     if retention_us is None or job.sources[source].in_order:
         return events.source == source  # type: ignore[no-any-return]
@@ -102,8 +102,9 @@ def count_ignored(
     taken: Mask,
     current: Mask | None = None,
 ) -> None:
-    """Count the records of a versioned table that are not ``taken``, for its history has gone past
-    them; and those that are not ``current``, where only each key's latest version is of use.
+    """Count the records of a versioned table that change nothing. They are not ``taken``, because
+    they are older than its history; or they are not ``current``, if only each key's latest version
+    is of use.
 
     Rows that a condition leaves out travel as tombstones, so tombstones of such a view are not
     counted.
@@ -120,7 +121,7 @@ def count_ignored(
 
 
 def keep(job: Job, source: int, store: TableStore, events: Timeline, counted: Mask) -> None:
-    """Store a table's last row per key or, of a versioned one, each version."""
+    """Store a table's last row per key or, if it is versioned, each version."""
     if isinstance(store, TableState):
         kept = last_of_source(events, source)
     else:
@@ -133,8 +134,8 @@ def keep(job: Job, source: int, store: TableStore, events: Timeline, counted: Ma
 
 @dataclass(frozen=True)
 class Pool:
-    """Where a source's references lead: below ``base`` to the row located for that query, from
-    there on to the rows of the batch.
+    """The rows that a source's references name: below ``base`` the located row of that query, from
+    ``base`` on the rows of the batch.
     """
 
     rows: pa.Table
@@ -142,7 +143,7 @@ class Pool:
     base: int
 
     def values(self, refs: Ints, columns: Sequence[int]) -> list[pa.Array]:
-        """Some columns for these references, null where ABSENT."""
+        """Return columns at these references, null for ABSENT."""
         old = refs < self.base
         used = np.zeros(self.base + 1, dtype=np.bool_)
         used[refs[old]] = True
@@ -159,14 +160,18 @@ class Pool:
 
 
 def time_of(located: Located) -> Ints:
-    """When what was located was written, ``NO_TIME`` where there is nothing."""
+    """Return the event time of each located row, a stored tombstone included; ``NO_TIME`` for
+    none.
+    """
     return np.where(located.segment >= 0, located.event_time_us, NO_TIME)
 
 
 def emitted(
     job: Job, events: Timeline, changes: Changes, leaves: Sequence[Sequence[pa.Array]]
 ) -> pa.Table | None:
-    """The changes of a join by key, None for none; ``leaves``: the values of each leaf."""
+    """Return the changes of a join by key as a table, None for none. ``leaves``: the values of each
+    leaf.
+    """
     if not len(changes.event):
         return None
     group = pa.array(events.group[changes.event])
@@ -183,7 +188,7 @@ def emitted(
 
 
 def _says_nothing(events: Timeline, source: int, stored: Stored, current: Mask | None) -> Mask:
-    """Which events are tombstones of a source's keys that had no row."""
+    """Find the events that are tombstones of keys without a row: bool[events]."""
     previous = versions(events, source, stored.present, current)[0]
     nothing: Mask = (events.source == source) & events.deleted & (previous == ABSENT)
     return nothing
@@ -192,7 +197,7 @@ def _says_nothing(events: Timeline, source: int, stored: Stored, current: Mask |
 def _with_previous(
     events: Timeline, stored: Stored, changes: Changes, current: Mask | None
 ) -> tuple[Changes, Changes]:
-    """A single table's changes beside the row that each replaces, where there is either."""
+    """Return a single table's changes and the rows that they replace, if there is either."""
     previous = versions(events, 0, stored.present, current)[0][changes.event]
     before = replace(changes, present=previous != ABSENT, reference=(previous,))
     visible = changes.present | before.present
@@ -202,7 +207,7 @@ def _with_previous(
 def _differing(
     operator: Operator, law: TableJoin, pools: Sequence[Pool], changes: Changes, before: Changes
 ) -> Changes:
-    """The changes whose row differs from the one before, in presence or in any value."""
+    """Keep the changes whose row differs from the one before, in presence or in any value."""
     equal = changes.present & before.present
     at = np.flatnonzero(equal)
     for leaf, source in enumerate(law.leaves):

@@ -1,5 +1,5 @@
 """The changes of a table, each with the row before it and the row after it, on one bucket
-(``ToChanges``). Stored is each key's last row.
+(``ToChanges``). The store holds each key's last row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dovetail.physical.operators import ToChanges
 
 
 def run(job: Job, law: ToChanges) -> Done:
-    """The rows before and after, in the order of the records."""
+    """Emit the rows before and after each change, in the order of the records."""
     store = job.table_store(0)
     if not job.any_rows:
         return Done(None, job.stores)

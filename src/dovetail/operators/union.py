@@ -1,6 +1,6 @@
-"""Streams or tables read as one, on one bucket: all rows in the order of their arrival (``Union``).
+"""Streams or tables read as one, on one bucket: all rows in the order of arrival (``Union``).
 
-Nothing is stored.
+It has no store.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dovetail.physical.operators import Union
 
 
 def run(job: Job, _: Union) -> Done:
-    """Each row, as it comes."""
+    """Emit each row at its arrival."""
     if not job.any_rows:
         return Done(None, job.stores)
     numbers = range(len(job.sources))

@@ -1,4 +1,4 @@
-"""Operators that follow one another, whether an exchange lies between them or none."""
+"""Operators that follow one another, with an exchange between them or without."""
 
 from __future__ import annotations
 
@@ -18,13 +18,19 @@ from dovetail.plan.nodes import Node
 
 
 def subscriptions(left: SourceSpec, carries: tuple[str, ...]) -> SourceSpec:
-    """What ``Subscribe`` sends on of its input: by foreign key, the primary key and the values."""
+    """Return the output of ``Subscribe`` as an input: by foreign key, with primary key and values.
+
+    ``carries``: the arrival columns that the rows bring.
+    """
     primary, values = left.fields(left.key_columns), left.fields(left.value_columns)
     return _moved(left, [*primary, *values], carries, subscribed=True)
 
 
 def retracted(read: SourceSpec, carries: tuple[str, ...]) -> SourceSpec:
-    """What ``Retract`` sends on of its input: by group, what is aggregated."""
+    """Return the output of ``Retract`` as an input: by group, with the columns to be aggregated.
+
+    ``carries``: the arrival columns that the rows bring.
+    """
     return _moved(read, read.fields(read.value_columns), carries, retracted=True)
 
 
@@ -36,7 +42,7 @@ def _moved(
     subscribed: bool = False,
     retracted: bool = False,
 ) -> SourceSpec:
-    """Rows of a source under its other key."""
+    """Return an input with the rows of ``source`` under its foreign key, which becomes the key."""
     own = [source.schema.field(name) for name in ROW_COLUMNS]
     key = source.fields(source.foreign_columns)[1:]
     return SourceSpec(
@@ -65,7 +71,11 @@ def foreign_key(
     visible: bool = False,
     buckets: int = 1,
 ) -> Operator:
-    """The join of what ``Subscribe`` sends on of its input ``left`` with the table referred to."""
+    """Return the operator that joins subscriptions with the table that they refer to.
+
+    ``left``: the input of ``Subscribe``; ``carries``: as in ``subscriptions``; ``right``: the
+    table.
+    """
     return Operator(
         law=ops.ForeignKeyJoin(left.keys, how),
         sources=(subscriptions(left, carries), right),
@@ -77,7 +87,10 @@ def foreign_key(
 
 
 def in_order(answering: Operator, name: str) -> Operator:
-    """Puts the results of a join by foreign key in order."""
+    """Return the operator that puts the results of a foreign-key join in order.
+
+    ``name``: the name of its input.
+    """
     numbers = [pa.field(number, pa.int64()) for number in (PLACE, EPOCH)]
     results = SourceSpec(name=name, schema=pa.schema([*answering.output_schema, *numbers]), keys=0)
     left, right = (tuple(answering.law.values(answering.sources, leaf)) for leaf in (0, 1))
@@ -91,7 +104,7 @@ def in_order(answering: Operator, name: str) -> Operator:
 
 
 def aggregation(node: Aggregation) -> groups.Aggregation:
-    """What an aggregation makes of the columns that it uses."""
+    """Return the law of an aggregation node. Value columns are numbered as in ``node.used``."""
     return groups.Aggregation(
         node.name,
         tuple(
@@ -104,7 +117,7 @@ def aggregation(node: Aggregation) -> groups.Aggregation:
 
 
 def refuse_batch(node: Node) -> NoReturn:
-    """Refuse ``emit="batch"`` for what has no current rows."""
+    """Raise ``PlanError`` for ``emit="batch"`` on a node without current rows."""
     raise PlanError(
         node.name,
         "emit='batch' keeps a key's last change, which only a table's current rows have",

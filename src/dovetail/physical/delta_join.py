@@ -1,4 +1,7 @@
-"""What a delta join does: how it looks each side up, and what reaches it."""
+"""The law of a delta join: how it looks each side up, and the columns that reach it.
+
+A delta join stores nothing. It looks up the other side of each change in a store.
+"""
 
 from __future__ import annotations
 
@@ -20,30 +23,35 @@ from dovetail.plan import delta_join
 
 @dataclass(frozen=True)
 class LookedUp:
-    """One side of a delta join: ``lookup``, where its rows are found; ``key``: the numbers of its
-    primary key's columns among its source's user columns; ``values``: of those that its leaf has as
-    values; ``unique``: whether the join key tells its rows apart; ``index``: by which it finds
-    them; ``deletes``: whether it may have tombstones; ``cache``: how many rows of it a task keeps.
-    """
+    """One side of a delta join. Columns are numbered among the user columns of its source."""
 
     lookup: LookupSource
+    """The store that has its rows."""
     key: tuple[int, ...]
+    """The columns of its primary key."""
     values: tuple[int, ...]
+    """The columns that its leaf has as values."""
     unique: bool
+    """True if at most one of its rows has a given join key."""
     index: Index
+    """The index by which the store finds its rows."""
     deletes: bool
+    """True if it may have tombstones."""
     cache: int
+    """The number of its rows that a task caches; 0 for no cache."""
 
 
 @dataclass(frozen=True)
 class Settle(Law):
-    """The last change of each primary key, whose columns have the numbers ``primary`` among the
-    user columns: before a delta join whose left rows may change their join key. ``columns``: what
-    the join reads.
+    """The last change of each primary key in a batch.
+
+    It comes before a delta join whose left rows may change their join key.
     """
 
     primary: tuple[int, ...]
+    """The primary key's columns, by their numbers among the user columns."""
     columns: tuple[str, ...]
+    """The names of the columns that the join reads."""
 
     stateful: ClassVar[bool] = False
     room = "delta_join"
@@ -51,27 +59,29 @@ class Settle(Law):
 
 @dataclass(frozen=True)
 class DeltaJoin(Law):
-    """A delta join. ``name``: what its metric is called; ``right_key``: whether the right primary
-    key is part of the result's; ``moving``: whether a left row may change its join key.
-    """
+    """A join that looks each side up in a store."""
 
     name: str
+    """The name that its metric begins with."""
     how: How
     form: Form
     right_key: bool
+    """True if the right primary key is part of the result's key."""
     moving: bool
+    """True if a left row may change its join key."""
     sides: tuple[LookedUp, LookedUp]
+    """The left side, then the right side."""
 
     stateful: ClassVar[bool] = False
     room = "delta_join"
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The left row, then the right one."""
+        """The sources of the left row and of the right row."""
         return (0, 1)
 
     def key(self, sources: Sources) -> list[pa.Field]:
-        """The left side's primary key and, where it does not tell results apart, the right's."""
+        """Return the left primary key, then the right one if the left does not identify results."""
         sides = self.sides if self.right_key else self.sides[:1]
         return [
             source.fields(source.user_columns)[column]
@@ -80,12 +90,12 @@ class DeltaJoin(Law):
         ]
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """The types of the columns that the result needs."""
+        """Return the types of the columns of a leaf that the result needs."""
         held = sources[leaf].fields(sources[leaf].user_columns)
         return [held[column].type for column in self.sides[leaf].values]
 
     def looks_up(self, sources: Sources) -> list[str]:
-        """Each side: where, by which index, which columns of it, and how many rows are cached."""
+        """Describe for each side the store, the index, the columns and the size of the cache."""
         lines = []
         for source, side in zip(sources, self.sides, strict=True):
             held = source.fields(source.user_columns)
@@ -97,7 +107,7 @@ class DeltaJoin(Law):
 
 
 def settled(source: SourceSpec) -> SourceSpec:
-    """A source whose changes have met by primary key: they have their clocks."""
+    """Return the input that reads the output of ``Settle``. Its rows bring their clocks."""
     return replace(
         source,
         files=False,
@@ -110,7 +120,10 @@ def settled(source: SourceSpec) -> SourceSpec:
 
 
 def eventual(node: delta_join.DeltaJoin, sources: Sequence[SourceSpec]) -> DeltaJoin:
-    """What a delta join does, on these sources."""
+    """Return the law of a delta join on these sources.
+
+    Raises ``PlanError`` if a side has no look-up source.
+    """
     needed = delta_join.needed_columns(node)
     sides = []
     for number, entry in enumerate((node.left, node.right)):
@@ -143,5 +156,6 @@ def eventual(node: delta_join.DeltaJoin, sources: Sequence[SourceSpec]) -> Delta
 
 
 def _places(source: SourceSpec, names: Sequence[str]) -> tuple[int, ...]:
+    """Return the numbers of the columns ``names`` among the user columns of a source."""
     columns = [field.name for field in source.fields(source.user_columns)]
     return tuple(columns.index(name) for name in names)

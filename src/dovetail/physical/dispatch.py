@@ -1,4 +1,4 @@
-"""The law of each node: which operator runs it, with which parameters."""
+"""The law of each plan node that is one operator."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ from dovetail.plan.views import View
 
 @singledispatch
 def law_of(node: Node, entries: Sequence[Entry]) -> Law:
-    """The law of a node that is one operator on its stage's ``entries``: tables by key, by
-    default.
+    """Return the law of ``node``: by default a join of tables by key.
+
+    ``entries``: the inputs of the stage. A source of the law is a position in them.
     """
     return TableJoin(_tree(node, entries))
 
@@ -111,14 +112,17 @@ def _(node: stream_join.StreamJoin, entries: Sequence[Entry]) -> Law:
 
 
 def _sides(node: nodes.Join, entries: Sequence[Entry]) -> tuple[int, int]:
+    """Return the positions of a join's left and right input."""
     return _source(node.left, entries), _source(node.right, entries)
 
 
 def _tree(node: Node, entries: Sequence[Entry]) -> Tree:
+    """Return a tree of joins with the positions of its inputs as leaves."""
     if not isinstance(node, nodes.Join):
         return Leaf(_source(node, entries))
     return Join(_tree(node.left, entries), _tree(node.right, entries), node.how)
 
 
 def _source(node: Node, entries: Sequence[Entry]) -> int:
+    """Return the position of a node among the entries."""
     return next(number for number, entry in enumerate(entries) if entry == node)

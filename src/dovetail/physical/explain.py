@@ -1,4 +1,4 @@
-"""The topology as text: nodes as a tree, the stages that run them, and how delta joins stand."""
+"""The topology as text: nodes as trees, the stages that run them, and the checks of delta joins."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from dovetail.plan.unwindowed import as_table
 
 
 def explain(*nodes: Node) -> str:
-    """The nodes, then the stages in the order in which they run: what is shuffled and by what, what
-    is stored under which name, what is looked up; of several results, whose the stage is. Then,
-    where a delta join was tried, each of its limitations.
+    """Describe the nodes, then the stages in the order in which they run.
 
-    A tree of joins on one key is one stage; its inputs are shuffled once, by key, and each input's
-    rows are stored once. A join by foreign key is three. What several results have in common is
-    there once.
+    For each stage: what is shuffled and by which key, what is stored under which name, and what is
+    looked up. With several results, a stage that computes one also names it. Then come the
+    limitations that were checked for each delta join.
+
+    A tree of joins on one key is one stage: each input is shuffled once and stored once. A join by
+    foreign key is three stages. Stages that several results share are listed once.
     """
     lines = [line for node in nodes for line in ("", "Topology", *_tree(node, "", ""))][1:]
     run = [node for node in nodes if not (node.stream and node in node.origins)]
@@ -38,6 +39,7 @@ def explain(*nodes: Node) -> str:
 
 
 def _stage(stage: Stage) -> Iterator[str]:
+    """Yield the lines of one stage."""
     fragment = stage.fragment
     names = dict.fromkeys(port.source.name for port in stage.ports)
     yield f"  shuffle  {', '.join(names)} by {stage.by}"
@@ -50,6 +52,10 @@ def _stage(stage: Stage) -> Iterator[str]:
 
 
 def _tree(node: Node, first: str, rest: str) -> Iterator[str]:
+    """Yield the lines of a node and of its inputs, as a tree.
+
+    ``first`` precedes the node's own line, ``rest`` the lines of its inputs.
+    """
     if isinstance(node, Derived):
         yield from _tree(node.node, first, rest)
         return
@@ -63,7 +69,7 @@ def _tree(node: Node, first: str, rest: str) -> Iterator[str]:
 
 
 def _verdicts(join: Node) -> Iterator[str]:
-    """Which join was chosen, and each limitation: met, or broken and why."""
+    """Yield the chosen kind of join, then each limitation: met, or broken and why."""
     yield f"Delta join: {'chosen' if join.eventual else 'not chosen'} for {join.name}"
     for verdict in join.verdicts:
         how = f"met, {verdict.how}" if verdict.broken is None else f"BROKEN, {verdict.broken}"

@@ -1,4 +1,4 @@
-"""Fragments: the operators that run on one bucket's rows without an exchange between them."""
+"""Fragments: operators that run on the rows of one bucket without an exchange between them."""
 
 from __future__ import annotations
 
@@ -27,41 +27,48 @@ Buckets: TypeAlias = Annotated[
 
 @dataclass(frozen=True)
 class Feed:
-    """How rows reach an operator's source within a fragment: those of the fragment's input
-    ``number``, or of an earlier ``operator``. ``columns``: per column after the first three and
-    ``_foreign`` its name there, and how many microseconds are added to it; None for rows that come
-    as the source reads them; ``rehashed``: the hash is that of the source's own key; ``looks``: the
-    last key columns name one of these windows, null where they do not or it is no longer kept.
-    """
+    """The route of rows to an operator's source within a fragment."""
 
     number: int
+    """The number of the fragment's input, or of the earlier operator, that the rows come from."""
     operator: bool
+    """True if the rows come from an operator."""
     columns: tuple[tuple[str, int], ...] | None
+    """For each column after ``ROW_COLUMNS`` and ``_foreign``: its name there, and a shift.
+
+    A shift is a number of microseconds. None for rows that already have the columns of the source.
+    """
     rehashed: bool = True
+    """True if ``_hash`` is computed anew from the source's own key; else the rows keep theirs."""
     looks: Windows | None = None
+    """The windows that the last two key columns name; None if rows look in no window.
+
+    If there is a foreign key, they are its last two columns. They become null if they name no
+    window, or one that is no longer kept.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operator:
-    """A law on its ``sources``, which have as many key columns, in the same order and types.
-
-    ``emit``: each change, or of each key the last one of a batch; ``visible``: whether the output
-    has the column ``_visible``; ``feeds``: as in ``Fragment``; ``buckets``: into how many its
-    output is partitioned.
-
-    In a fragment of several: ``reads``: per source, where its rows come from; ``clocks``: the
-    inputs by whose time its windows close, the slowest of them. ``reads`` is empty where an
-    operator is alone and its sources are the fragment's.
-    """
+    """A law with its sources. All sources have the same key columns, in order and type."""
 
     law: Law
     sources: tuple[SourceSpec, ...]
     emit: Emit = "change"
+    """``"change"`` emits each change, ``"batch"`` the last change of each key in a batch."""
     visible: bool = False
+    """True if the output has ``_visible``, a bit for each leaf that contributes a row."""
     feeds: tuple[str, ...] = ()
+    """The columns on the record that caused a change, as in ``Fragment``."""
     buckets: int = 1
+    """The number of buckets of its output."""
     reads: tuple[Feed, ...] = ()
+    """For each source the route of its rows. Empty if the operator is alone in its fragment.
+
+    An operator that is alone has the fragment's sources.
+    """
     clocks: tuple[int, ...] = ()
+    """The fragment's inputs by whose stream time its windows close; the slowest counts."""
 
     @property
     def keys(self) -> int:
@@ -70,7 +77,7 @@ class Operator:
 
     @property
     def key_columns(self) -> range:
-        """The numbers of the key columns in every source's schema."""
+        """The numbers of the key columns in the schema of every source."""
         return self.sources[0].key_columns
 
     @property
@@ -80,16 +87,19 @@ class Operator:
 
     @property
     def names(self) -> list[str]:
-        """What stores call its sources."""
+        """The names of its sources in stores; repeated ones are numbered."""
         return unique([source.name for source in self.sources])
 
     @property
     def stores(self) -> Mapping[str, Store]:
-        """What a bucket keeps for it, by name."""
+        """The stores of a bucket, by the operator's own names for them."""
         return self.law.stores(self.sources)
 
     def inputs_of(self, sources: tuple[int, ...]) -> tuple[int, ...]:
-        """The fragment's inputs by whose time these sources go."""
+        """Return the fragment's inputs by whose stream time these ``sources`` go.
+
+        A source that another operator feeds goes by the operator's ``clocks``.
+        """
         if not self.reads:
             return sources
         feeds = [self.reads[number] for number in sources]
@@ -98,9 +108,15 @@ class Operator:
 
     @property
     def output_schema(self) -> pa.Schema:
-        """Keys as ``_k<number>``; per leaf its values as ``_<leaf>_<number>``; then ``_deleted``,
-        ``_event_time``, ``_position`` and, where there are any, ``_visible``, a bit per leaf
-        whether it contributes a row, and ``feeds``.
+        """The columns of a change.
+
+        | columns | content |
+        |---|---|
+        | ``_k<number>`` | the key |
+        | ``_<leaf>_<number>`` | the values of each leaf |
+        | ``_deleted``, ``_event_time``, ``_position`` | the change itself |
+        | ``_visible``, if asked for | a bit for each leaf that contributes a row |
+        | ``feeds`` | the record that caused the change |
         """
         fields = [field.with_name(key_name(n)) for n, field in enumerate(self.key)]
         for leaf in range(len(self.law.leaves)):
@@ -119,30 +135,35 @@ class Operator:
 
 @dataclass(frozen=True, kw_only=True)
 class Fragment:
-    """One or more operators in the order in which they run; what the last one puts out is the
-    fragment's.
+    """One or more operators in the order in which they run.
 
-    ``topology``: the fingerprint that its state is bound to; ``buckets``: how many share the key
-    space; ``align_us``: how long, by the wall clock, a source waits for another that is behind it;
-    ``feeds``: for the fragment that reads it, the columns that say of each change which record
-    caused it: ``_sequence``, its place in the shared log; or ``_clock`` and ``_order``; and
-    ``_stream_time``, less ``holds_us``, the longest that a result is held back. ``title`` and
-    ``key_names``: what errors call it and its key.
+    The last one's output is the fragment's.
     """
 
     topology: str
+    """The fingerprint of the plan that its state belongs to."""
     buckets: int
+    """The number of buckets of the key space."""
     sources: tuple[SourceSpec, ...]
     operators: tuple[Operator, ...]
     align_us: int | None = None
+    """The longest wall-clock time that a source waits for one behind it; None for no waiting."""
     feeds: tuple[str, ...] = ()
+    """The columns that tell a reading fragment which record caused a change.
+
+    They are ``_sequence``, the place in the shared log, or ``_clock`` and ``_order``; then ``_tie``
+    and ``_stream_time``. ``_stream_time`` is less by ``holds_us``.
+    """
     holds_us: int = 0
+    """The longest, in stream time, that a result is held back."""
     title: str = "fragment"
+    """The name of the fragment in errors."""
     key_names: tuple[str, ...] = ()
+    """The names of the key columns in errors."""
 
     @property
     def key_columns(self) -> range:
-        """The numbers of the key columns in every source's schema."""
+        """The numbers of the key columns in the schema of every source."""
         return self.sources[0].key_columns
 
     @property
@@ -152,17 +173,17 @@ class Fragment:
 
     @property
     def laws(self) -> list[Law]:
-        """What its operators do."""
+        """The laws of its operators."""
         return [operator.law for operator in self.operators]
 
     @property
     def stateful(self) -> bool:
-        """Whether a bucket keeps anything."""
+        """True if a bucket stores anything."""
         return any(law.stateful for law in self.laws)
 
     @property
     def counts(self) -> list[str]:
-        """The metrics of rows that had no use, of all operators."""
+        """The metrics of rows that had no use, of all operators, each once."""
         names: dict[str, None] = {}
         for operator in self.operators:
             names |= dict.fromkeys(operator.law.counts(operator.sources))
@@ -184,7 +205,7 @@ class Fragment:
 
     @property
     def stores(self) -> Mapping[str, Store]:
-        """What a bucket keeps, by the manifest's names; their ``clocks`` are the fragment's."""
+        """The stores of a bucket, by their names in the manifest. Their ``clocks`` are inputs."""
         alone = len(self.operators) == 1
         kept = {
             self.stored(number, name): replace(store, clocks=operator.inputs_of(store.clocks))
@@ -200,7 +221,7 @@ class Fragment:
 
     @property
     def _ahead(self) -> Mapping[str, Store]:
-        """The rows that wait for another input."""
+        """The stores of rows that wait for another input; empty without ``align_us``."""
         if self.align_us is None:
             return {}
         holds = f"what is ahead of another input, for up to {written(self.align_us)}"
@@ -213,7 +234,7 @@ class Fragment:
 
     @property
     def _logs(self) -> Mapping[str, Store]:
-        """From which log the row of each key is, where another may bring older ones."""
+        """The stores that know from which log each row comes, if logs may bring older ones."""
         names = unique([source.name for source in self.sources])
         holds = "per key, from which partition its row is"
         return {
@@ -223,27 +244,25 @@ class Fragment:
         }
 
     def stored(self, operator: int, store: str) -> str:
-        """What the manifest calls an operator's store."""
+        """Return the manifest's name for a store of operator number ``operator``."""
         return store if len(self.operators) == 1 else f"{operator + 1}. {store}"
 
 
 def ahead_of(name: str) -> str:
-    """The store of an input's rows that wait for another one (``align=``)."""
+    """Return the name of the store of an input's rows that wait for another input (``align=``)."""
     return f"{name}: ahead"
 
 
 def logs_of(name: str) -> str:
-    """The store that says from which log an input's rows are."""
+    """Return the name of the store that knows from which log each row of an input comes."""
     return f"{name}: partitions"
 
 
 def replaced(source: SourceSpec) -> str:
-    """The metric of an input's rows that are older than the row of their key, which another log has
-    brought.
-    """
+    """Return the metric of an input's rows that are older than their key's row from another log."""
     return metric(source.name, "replaced")
 
 
 def no_window(source: SourceSpec) -> str:
-    """The metric of an input's rows that look in a window that is none or no longer kept."""
+    """Return the metric of an input's rows that name no window, or one that is no longer kept."""
     return metric(source.name, "no_window")

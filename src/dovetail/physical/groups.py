@@ -1,4 +1,4 @@
-"""What the operators of groups and windows do: their laws' parameters."""
+"""The laws of operators on groups and windows."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ WINDOW_TYPE = pa.timestamp("us", "UTC")
 
 @dataclass(frozen=True)
 class Retract(Law):
-    """A table by primary key, grouped by other columns of it: each record becomes the old row,
-    which leaves its group, and the new one, which enters its own. ``names``: what users call the
-    columns behind the key: those that it is grouped by, then those that are aggregated.
+    """A table by primary key that is grouped by other columns.
+
+    Each record becomes two rows: the old row leaves its group, and the new row enters its own.
     """
 
     names: tuple[str, ...]
+    """The users' names of the columns behind the key: the grouping, then the aggregated ones."""
 
     room = "retract"
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Each row, as far as it is aggregated."""
+        """Describe the store of each key's last row, with the columns that are aggregated."""
         (source,) = sources
         stored = [
             *source.fields(source.foreign_columns)[1:],
@@ -53,55 +54,57 @@ class Retract(Law):
         return dict.fromkeys(super().stores(sources), kept)
 
     def counts(self, sources: Sources) -> list[str]:
-        """The rows that change no latest version, or have a null among what they are grouped by."""
+        """List the metrics of rows that change no latest version, or have a null in their group."""
         return [*not_latest(sources), metric(sources[0].name, "null_group")]
 
 
 @dataclass(frozen=True)
 class Column:
-    """A result column: its name, the numbers of the value columns that ``kernel`` makes it of."""
+    """A column of aggregates."""
 
     name: str
     values: tuple[int, ...]
+    """The numbers of the value columns that ``kernel`` aggregates."""
     kernel: Aggregate
 
 
 @dataclass(frozen=True)
 class Aggregation(Law):
-    """Rows aggregated by key and, where there are ``windows``, by window. ``name``: what errors
-    call it; ``retracts``: rows that are ``_deleted`` leave their group; ``timed``: a group has
-    changed in a batch where only its time has.
-    """
+    """Rows aggregated by key and, if there are ``windows``, by window."""
 
     name: str
+    """The name of the aggregation in errors."""
     columns: tuple[Column, ...]
     windows: Windows | None = None
     retracts: bool = False
+    """True if rows may be ``_deleted``, which means that they leave their group."""
     timed: bool = False
+    """True if a group is emitted even if only its time has changed."""
 
     GROUPS: ClassVar[str] = "groups"
     RECORDS: ClassVar[str] = "records"
 
     def key(self, sources: Sources) -> list[pa.Field]:
-        """What is grouped by, then the bounds of the window."""
+        """Return the grouping columns, then the start and end of the window, if any."""
         own = super().key(sources)
         if self.windows is None:
             return own
         return own + [pa.field(name, WINDOW_TYPE) for name in (WINDOW_START, WINDOW_END)]
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """The types of the aggregates."""
+        """Return the types of the aggregates."""
         return [column.kernel.result for column in self.columns]
 
     @property
     def whole_keys(self) -> bool:
-        """Where a group may have one row at most, of all that a micro-batch leaves."""
+        """True if a group may have at most one row at the end of a micro-batch."""
         return any(isinstance(c.kernel, LastRow) and c.kernel.unique for c in self.columns)
 
     @property
     def listed(self) -> list[int]:
-        """The columns whose lists may lie in parts, of groups that are no windows: where rows may
-        leave, or results are not made from the lists.
+        """The numbers of the columns whose long lists may be stored in parts.
+
+        These are lists that rows may leave, or that results are not made from. Windows have none.
         """
         columns = enumerate(self.columns) if self.windows is None else ()
         return [
@@ -112,18 +115,18 @@ class Aggregation(Law):
         ]
 
     def lists(self, column: int) -> tuple[str, str]:
-        """The stores of a column's long lists: their index, and their parts."""
+        """Return the names of the stores of a column's long lists: the index, then the parts."""
         name = self.columns[column].name
         return f"{name}: index", f"{name}: parts"
 
     @property
     def room(self) -> str:
-        """By the kind of windows."""
+        """The module of ``operators`` that runs it; it depends on the kind of windows."""
         kind = None if self.windows is None else self.windows.kind
         return {"session": "sessions", "sliding": "sliding"}.get(kind or "", "aggregate")
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """The accumulators; the parts of long lists; of sliding windows the records, too."""
+        """Describe the stores: accumulators, parts of long lists, records of sliding windows."""
         window = "" if self.windows is None else " and window, until it is closed"
         kept = {self.GROUPS: self._groups(sources, f"accumulators per key{window}")}
         for column in self.listed:
@@ -135,7 +138,11 @@ class Aggregation(Law):
         return kept
 
     def _groups(self, sources: Sources, holds: str) -> Store:
-        """Those of functions of one's own can be read by the topology alone."""
+        """Describe the store of accumulators; ``holds``: its content in words.
+
+        User-defined aggregates cannot be read back, for their state means something to the topology
+        only.
+        """
         key, listed = self.key(sources), self.listed
         fields = [pa.field(c.name, c.kernel.result) for c in self.columns]
         return Store(
@@ -154,18 +161,17 @@ class Aggregation(Law):
         )
 
     def counts(self, sources: Sources) -> list[str]:
-        """The records that came for a window when it was closed."""
+        """List the metric of records that came after their window had closed."""
         return [] if self.windows is None else [metric(sources[0].name, "late")]
 
 
 @dataclass(frozen=True)
 class Final(Law):
-    """Rows by window: each window's last one, once stream time has reached its end + ``wait_us``;
-    ``after``: once it is past that.
-    """
+    """The last row of each window, emitted once stream time is ``wait_us`` past its end."""
 
     wait_us: int
     after: bool
+    """True if stream time must pass that limit, not just reach it."""
 
     waits: ClassVar[bool] = True
     room = "final"
@@ -174,11 +180,11 @@ class Final(Law):
 
     @property
     def due_us(self) -> int:
-        """How long after its end a window is emitted."""
+        """The time from a window's end until it is emitted, in stream time."""
         return self.wait_us + self.after
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """The rows of windows that are open, and these by the time at which they close."""
+        """Describe the stores: the rows of open windows, and their keys by closing time."""
         holds = "last row per key and window, until it is closed"
         rows = replace(table_of(sources, 0), holds=holds, time=WINDOW_END, span_us=self.due_us - 1)
         return {self.OPEN: rows, self.CLOSING: Store("when each window closes")}

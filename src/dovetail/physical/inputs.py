@@ -1,4 +1,4 @@
-"""What reaches a stage by key: its inputs, and the columns in which their rows travel."""
+"""The inputs of a stage that are read by key, and the columns in which their rows travel."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ from dovetail.plan.views import View
 
 @dataclass(frozen=True, eq=False)
 class Input:
-    """A source, or another stage's result, as a stage reads it: by which of its columns rows are
-    found; the others are their values, a key column that is not asked for among them.
+    """A source, or the result of another stage, as a stage reads it.
 
-    ``foreign``: where the rows are to become subscriptions, the columns or expressions that make
-    the foreign key, each with its type; ``used``: where they are to be aggregated, the columns that
-    alone travel as values, under names of their own; ``only``: the value columns that are of use,
-    None for all.
+    All columns that are not in ``key`` are values, including columns of the source's own key.
     """
 
     source: Entry
     key: tuple[str, ...]
+    """The columns by which rows are found."""
     foreign: tuple[tuple[str | Column, DataType], ...] = ()
+    """For subscriptions, the columns or expressions that make the foreign key, with their types."""
     used: tuple[str, ...] | None = None
+    """For an aggregation, the only columns that travel as values, under internal names."""
     only: frozenset[str] | None = None
+    """The value columns that are of use; None for all."""
 
     @property
     def key_fields(self) -> list[StructField]:
@@ -56,13 +56,13 @@ class Input:
 
     @property
     def by(self) -> str:
-        """What its rows are read by, in words."""
+        """The columns by which its rows are read, in words."""
         own = self.key == tuple(self.source.key.names)
         return ("key " if own else "") + signature(StructType(self.key_fields))
 
     @property
     def foreign_fields(self) -> list[StructField]:
-        """The foreign key's hash and its columns, where there is one."""
+        """The foreign key's hash and columns; empty if there is no foreign key."""
         if not self.foreign:
             return []
         key = [
@@ -73,7 +73,7 @@ class Input:
 
     @property
     def value_fields(self) -> list[StructField]:
-        """The columns that travel as values."""
+        """The columns that travel as values, under the source's names."""
         if self.used is not None:
             return [self.source.fields[name] for name in self.used]
         values = (f for f in self.source.values if self.only is None or f.name in self.only)
@@ -81,7 +81,7 @@ class Input:
 
     @property
     def aggregated_fields(self) -> list[StructField]:
-        """The columns that travel to be aggregated, under their own names."""
+        """The columns that travel as values, under their internal names."""
         return [
             StructField(aggregated_name(number), f.dataType)
             for number, f in enumerate(self.value_fields)
@@ -90,22 +90,24 @@ class Input:
 
 @dataclass(frozen=True)
 class Arrival:
-    """How the rows of a topology are put in order. ``origins``: its sources; ``timed``: whether
-    anything in it goes by stream time, and ``expires``, tables' rows by that of their results;
-    ``streams``: whether any stream is made in it, of which tables' results may be the records;
-    ``one_log``: all sources are read from one log, whatever they say of themselves.
-    """
+    """The order in which the rows of a topology arrive."""
 
     origins: tuple[Source, ...]
+    """The sources of the topology. Their order decides ties."""
     timed: bool
+    """True if anything in the topology depends on stream time."""
     expires: bool = False
+    """True if rows of tables expire, by the stream time of their results."""
     streams: bool = False
+    """True if any node is a stream. Its records may be the results of tables."""
     one_log: bool = False
+    """True if all sources are read from one log, whatever they say themselves."""
 
     @classmethod
     def of(cls, *nodes: Node, one_log: bool = False) -> Arrival:
-        """That of a whole topology, by its results. Where sources come in one order in one result
-        and in another in the next, that of their first use counts.
+        """Return the arrival of a topology with these results.
+
+        If results have the sources in different orders, the order of first use counts.
         """
         timed = any(node.timed for node in nodes)
         made = [one for node in nodes for one in node.walk() if not isinstance(one, Source)]
@@ -118,12 +120,13 @@ class Arrival:
         )
 
     def shared_log(self, source: Entry) -> bool:
-        """Whether its rows have a place in a log that all inputs share."""
+        """Say whether the rows of a source have a place in a log that all inputs share."""
         return self.one_log or source.ordered
 
     def carries(self, source: Entry) -> tuple[str, ...]:
-        """What rows of another stage bring of the records that caused them, besides their place in
-        a shared log; nothing of a delta join's, which are put in order anew.
+        """Return the arrival columns that rows of another stage bring, without ``_sequence``.
+
+        Empty for sources, and for delta joins, whose results are put in order anew.
         """
         base = source.base
         if isinstance(base, Source) or base.node.eventual:
@@ -132,32 +135,31 @@ class Arrival:
 
     @property
     def _time(self) -> tuple[str, ...]:
-        """Where stages say of their rows what stream time it was."""
+        """The column with the stream time of a stage's rows; empty if nothing needs it."""
         return (STREAM_TIME,) if self.expires or self.streams else ()
 
     def _order(self, source: Entry) -> tuple[str, ...]:
-        """What orders an input's changes besides their place in a shared log, in which what expires
-        comes before the record that takes it away.
+        """Return the columns that order an input's changes, without ``_sequence``.
+
+        In a shared log a row that expires comes before the record that makes it expire.
         """
         if self.shared_log(source):
             return (ORDER,) if self.expires else ()
         return (CLOCK, ORDER)
 
     def feeds(self, node: Node) -> tuple[str, ...]:
-        """What the stage of a node says of the records that caused its rows, where another stage
-        reads them.
-        """
+        """Return the columns on causing records that the stage of ``node`` gives to its readers."""
         entry = node if isinstance(node, Entry) else Derived(node)
         return (*((SEQUENCE,) if self.shared_log(entry) else ()), *self.carries(entry))
 
     def first_feeds(self, source: Entry) -> tuple[str, ...]:
-        """As ``feeds``, of the first of two stages of one node."""
+        """Return the same as ``feeds`` for the first of two stages of one node."""
         place = (SEQUENCE,) if self.shared_log(source) else ()
         return (*place, *self._order(source), TIE, *self._time)
 
 
 def _in_one_order(orders: Sequence[Sequence[Source]]) -> tuple[Source, ...]:
-    """All sources in the order in which each list has them; that of first use if lists differ."""
+    """Return all sources in an order that agrees with each list; by first use if lists disagree."""
     first_use = dict.fromkeys(chain.from_iterable(orders))
     sorter: TopologicalSorter[Source] = TopologicalSorter(dict.fromkeys(first_use, ()))
     for before, after in chain.from_iterable(map(pairwise, orders)):
@@ -179,8 +181,10 @@ def source_spec(
     keeps_time: bool = False,
     stairs: bool = False,
 ) -> SourceSpec:
-    """``alone``: whether it is a stream whose records come out where nothing matches them;
-    ``valueless``, ``numbered``, ``stairs``: as in ``SourceSpec``, for a stage that needs them.
+    """Return the layout of an input's rows under ``name``.
+
+    ``alone``: True for a stream whose records are emitted even if nothing matches them. The other
+    flags are as in ``SourceSpec``; a stage sets those that it needs.
     """
     source = input_.source
     shared_log = arrival.shared_log(source)
@@ -232,8 +236,9 @@ def table_key(node: Node) -> tuple[str, ...]:
 
 
 def _has_logs(input_: Input) -> bool:
-    """Whether a key of a table may have rows in several logs. Of a versioned one time decides
-    anyhow.
+    """Say whether a key of a table may have rows in several logs, of which the newest counts.
+
+    Of a versioned table's rows event time decides instead.
     """
     source, base = input_.source, input_.source.base
     assert isinstance(base, Source)
@@ -242,14 +247,15 @@ def _has_logs(input_: Input) -> bool:
 
 
 def is_numbered(inputs: Sequence[Input], arrival: Arrival, feeds: Sequence[str]) -> bool:
-    """Whether the rows of a stage need places of their own, because another stage reads its rows
-    or it reads another's.
+    """Say whether the rows of a stage need places of their own (``_order``).
+
+    They do if another stage reads the stage, or if it reads another stage.
     """
     return ORDER in feeds or any(ORDER in arrival.carries(i.source) for i in inputs)
 
 
 def refuse_partly_ordered(node: Node, inputs: Sequence[Input], *, aligned: bool) -> None:
-    """A log that all inputs share must order the rows of all of them, and alone."""
+    """Raise ``PlanError`` for a shared log that only some inputs have, or beside ``align=``."""
     logs = [i.source.name for i in inputs if i.source.ordered]
     if logs and aligned:
         raise PlanError(
@@ -266,18 +272,18 @@ def refuse_partly_ordered(node: Node, inputs: Sequence[Input], *, aligned: bool)
 
 
 def unique_names(inputs: Sequence[Input]) -> list[str]:
-    """The inputs' names; where several share one, the later ones are numbered."""
+    """Return the names of the inputs; repeated ones are numbered."""
     return unique([input_.source.name for input_ in inputs])
 
 
 def wire_schema(input_: Input) -> pa.Schema:
-    """The Arrow columns in which an input's rows travel, all nullable, in UTC."""
+    """Return the Arrow columns in which an input's rows travel: all nullable, timestamps in UTC."""
     values = input_.value_fields if input_.used is None else input_.aggregated_fields
     return carried(StructType([*input_.key_fields, *input_.foreign_fields, *values]))
 
 
 def carried(columns: StructType) -> pa.Schema:
-    """These columns after those that every row has."""
+    """Return the Arrow schema of ``ROW_COLUMNS`` followed by these columns."""
     internal = [
         StructField(HASH, LongType()),
         StructField(EVENT_TIME, LongType()),

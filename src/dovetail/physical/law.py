@@ -1,5 +1,6 @@
-"""What the laws of all operators answer: an operator says for itself what it keeps, puts out and
-counts, and where its code is. Plain data that travels to the workers.
+"""The interface of a law: what an operator stores, emits and counts, and which module runs it.
+
+A law is plain data that travels to the workers. ``sources`` are always those of its operator.
 """
 
 from __future__ import annotations
@@ -18,66 +19,76 @@ from dovetail.plan.nodes import Entry
 
 Sources: TypeAlias = Sequence[SourceSpec]
 Kind: TypeAlias = Literal["rows", "versions", "records", "queue"]
-"""How a store is read back: the last row of each key; each key's rows by time, tombstones included;
-all records; those that have not been taken yet."""
+"""The way a store is read back.
+
+| kind | rows that a reader gets |
+|---|---|
+| ``rows`` | the last row of each key |
+| ``versions`` | all rows of each key by time, tombstones (rows that delete their key) included |
+| ``records`` | all records |
+| ``queue`` | the records that still wait |
+"""
 
 
 @dataclass(frozen=True)
 class Accumulated:
-    """A result column that is read from accumulators. ``lists``: where these are long lists, the
-    stores of their parts: the index, then the parts.
-    """
+    """A result column that is computed from stored accumulators."""
 
     kernel: Aggregate
+    """The aggregate function that turns accumulators into results."""
     lists: tuple[str, ...] = ()
+    """For long lists, the names of their index store and of their parts store; else empty."""
 
 
 @dataclass(frozen=True)
 class Store:
-    """What a bucket keeps under one name. ``holds``: in words; ``kind``: how its rows are read
-    back, None where they are of no use to a reader, for they only say something of other rows.
-
-    ``of``: the input whose rows it has, if it has any's; ``key``: the stored columns by which a row
-    is the same one; ``fields``: the input's own columns; ``columns``: those that are stored for
-    them, where these have other names; ``clocks``: the sources by whose stream
-    time rows go, ``span_us`` behind it, by their column ``time``; a span of None keeps them for
-    good; ``without``: the store that has the numbers of those that no longer count; ``results``: of
-    accumulators the results, which are the last ones among the ``fields``; ``hashed``: whether rows
-    lie by Spark's hash of their key, and with it in its bucket; ``through``: where they lie by
-    another key, the store of the stage before that has this one of each row; ``whole``: whether all
-    of the input's rows are in it that count.
-    """
+    """The description of one store: what a bucket keeps under one name, and how to read it back."""
 
     holds: str
+    """The content in words, for ``explain`` and the state reader."""
     kind: Kind | None = None
+    """The way its rows are read back; None for bookkeeping that is of no use to a reader."""
     of: str = ""
+    """The name of the input whose rows it has; empty if it has no input's rows."""
     key: tuple[str, ...] = ()
+    """The stored columns that identify a row."""
     fields: tuple[pa.Field, ...] = ()
+    """The columns that a reader gets, under the input's own names."""
     columns: tuple[str, ...] = ()
+    """The stored columns behind ``fields``, in their order; empty if they have the same names."""
     clocks: tuple[int, ...] = ()
+    """The sources by whose stream time (the largest timestamp so far) rows expire."""
     span_us: int | None = None
+    """The longest that a row is kept behind stream time; None for no limit."""
     time: str = EVENT_TIME
+    """The column of times by which rows expire."""
     without: str = ""
+    """The name of the store that lists the ``_row`` numbers that no longer count; or empty."""
     results: tuple[Accumulated, ...] = ()
+    """For accumulators, the result columns; they are the last of ``fields``."""
     hashed: bool = False
+    """True if a row lies in the bucket of Spark's hash of its key."""
     through: str = ""
+    """If rows lie by another key: the store of the stage before that maps each row to that key."""
     whole: bool = True
+    """True if the store has all rows of the input that still count."""
 
     @property
     def stored(self) -> tuple[str, ...]:
-        """The stored columns behind the fields."""
+        """The names of the stored columns behind ``fields``, in their order."""
         return self.columns or tuple(field.name for field in self.fields)
 
     @property
     def own_key(self) -> tuple[pa.Field, ...]:
-        """The key as users know it: those of its columns that are the input's own."""
+        """The key columns as users know them, without internal ones."""
         if self.results:
             return self.fields[: len(self.key)]
         return tuple(field for field in self.fields if field.name in self.key)
 
     def only(self, columns: Sequence[str]) -> Store:
-        """It without the values that are not among these columns, as far as they can be left
-        unread.
+        """Return the store without the value columns that are not among ``columns``.
+
+        Key and time columns stay. A store of accumulators is returned unchanged.
         """
         needed = {*columns, *self.key, self.time}
         if self.results:
@@ -90,7 +101,10 @@ class Store:
         )
 
     def with_key(self, names: Sequence[str]) -> Store:
-        """The key of accumulators by the names of what is grouped by."""
+        """Return a store of accumulators with its key columns renamed to ``names``.
+
+        Other stores are returned unchanged.
+        """
         if not self.results:
             return self
         named = (field.with_name(name) for field, name in zip(self.fields, names, strict=False))
@@ -98,25 +112,29 @@ class Store:
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """The stores that are read with it."""
+        """The names of the stores that must be read together with it."""
         lists = (name for result in self.results for name in result.lists)
         return (*((self.without,) if self.without else ()), *lists)
 
 
 def too_old(sources: Sequence[SourceSpec]) -> list[str]:
-    """The metrics of records that the histories of versioned tables have gone past."""
+    """List the metrics of records that are older than the history of their versioned table."""
     return [metric(s.name, "too_old") for s in sources if s.versioned_us is not None]
 
 
 def not_latest(sources: Sequence[SourceSpec]) -> list[str]:
-    """The metrics of records of versioned tables of which only the latest version is of use."""
+    """List the metrics of records of versioned tables that do not change the latest version.
+
+    These are the records that are too old for the history, and the late ones.
+    """
     late = [metric(s.name, "late") for s in sources if s.versioned_us is not None]
     return [*too_old(sources), *late]
 
 
 def table_of(sources: Sources, number: int, *, key: int | None = None) -> Store:
-    """The store of a table, one of the sources; ``key``: how many columns make its key, where these
-    are more than partition it.
+    """Return the store of the table that is source ``number``.
+
+    ``key``: the number of columns that make its key, if the table is partitioned by fewer.
     """
     source = sources[number]
     versioned, windowed = source.versioned_us, source.retention_us
@@ -138,23 +156,24 @@ def table_of(sources: Sources, number: int, *, key: int | None = None) -> Store:
 
 @dataclass(frozen=True)
 class Law:
-    """What all operators answer for themselves, given their ``sources``."""
+    """The base of all laws: the questions that each operator answers about itself."""
 
     stateful: ClassVar[bool] = True
+    """True if the operator has stores."""
     keeps_time: ClassVar[bool] = False
-    """Whether records that it cannot use still move its stream time."""
+    """True if records that it cannot use still advance its stream time."""
     valueless: ClassVar[bool] = False
-    """Whether streams' records without a value are of use."""
+    """True if it can use stream records without a value."""
     nets: ClassVar[bool] = False
-    """Whether it can put out of each key the last change of a batch."""
+    """True if it can emit only the last change of each key in a batch."""
     names_columns: ClassVar[bool] = False
-    """Whether its output has the columns of its node, not those of its inputs."""
+    """True if its output has the columns of its node, not those of its inputs."""
     waits: ClassVar[bool] = False
-    """Whether results wait for stream time."""
+    """True if results wait for stream time."""
 
     @property
     def whole_keys(self) -> bool:
-        """Whether it must see all of a key's rows of a micro-batch at once."""
+        """True if it must see all rows of a key in a micro-batch at once."""
         return False
 
     @property
@@ -164,36 +183,39 @@ class Law:
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The source of each leaf: of each group of value columns in the output."""
+        """The source of each leaf. A leaf is one group of value columns in the output."""
         return (0,)
 
     @property
     def holds_us(self) -> int:
-        """The longest, in stream time, that a result is held back."""
+        """The longest time, in stream time, that a result is held back."""
         return 0
 
     def key(self, sources: Sources) -> list[pa.Field]:
-        """The key columns of a change."""
+        """Return the key columns of a change."""
         return sources[0].fields(sources[0].key_columns)
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """The types of a leaf's values in a change."""
+        """Return the types of the value columns of ``leaf`` in a change."""
         source = sources[self.leaves[leaf]]
         return [field.type for field in source.fields(source.value_columns)]
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """What a bucket keeps, by the name of each store. By default the rows of each source."""
+        """Describe the stores of a bucket, by name.
+
+        By default each source has one, with its rows.
+        """
         names = unique([source.name for source in sources]) if self.stateful else []
         return {name: table_of(sources, number) for number, name in enumerate(names)}
 
     def looks_up(self, sources: Sources) -> list[str]:
-        """What it asks of look-up sources, in words."""
+        """Describe in words what it asks of look-up sources, one line for each source."""
         return []
 
     def goes_by(self, entry: Entry) -> bool:
-        """Whether other inputs' records go by this one's stream time."""
+        """Say whether records of other inputs depend on the stream time of this input."""
         return entry.versioned_us is not None and len(set(self.leaves)) > 1
 
     def counts(self, sources: Sources) -> list[str]:
-        """The metrics of rows that had no use."""
+        """List the metrics of rows that had no use."""
         return []

@@ -1,14 +1,23 @@
-"""How rows get from stage to stage where a query's plan is a tree and stages are read more than
-once.
+"""The route of rows from stage to stage, if a plan is more than a tree of stages.
 
-A stage, or a source, may be read by several stages, and be a result besides. In a Spark query what
-leaves an operator goes to one other. So all who read it stand in one line: the first takes its own
-rows out of what comes and passes the others on, untouched. The line is the elimination tree of the
-graph of stages: each stage's rows go to the first of those that want any of them, or of what it
-passes on. A plan in which nothing is read twice is a tree as it is, and nothing passes anything on.
+Several stages may read one stage or source, and it may be a result besides. In a Spark query the
+output of an operator goes to only one other operator. So all readers stand in one line. The first
+takes its own rows from what comes and passes the others on, untouched.
 
-A stage that is read through several views, or through one and is a result, makes its rows once all
-the same: those for a view go to a *relay*, right after it in the line, which makes the view.
+The line is the elimination tree of the graph of stages. Each step sends everything to the first
+stage that wants any of its rows, or any of the rows that it passes on. In a plan without shared
+inputs nothing passes. An example: A and B read source S, and C joins A with B.
+
+| step | its own rows are for | it passes on | it sends all to |
+|---|---|---|---|
+| S | A, B | | A |
+| A | C | rows of S for B | B |
+| B | C | rows of A for C | C |
+| C | the result | | the end |
+
+A stage may be read through several views, or through one view and as a result. It still makes its
+rows once. The rows for a view go to a *relay*, right after the stage in the line, which applies the
+view.
 """
 
 from __future__ import annotations
@@ -25,41 +34,42 @@ from dovetail.plan.views import View, views_of
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """Input ``number`` of a stage, which is number ``reader`` in its plan; ``port``: how rows reach
-    it; ``reported``: of how many of the views that it is, from the innermost, another reading
-    reports the rows that they leave out; ``fails``: whether it reports on which rows its expression
-    fails, which one of the same node's stages does.
-    """
+    """One input of a stage: an edge of the plan."""
 
     stage: Stage
     reader: int
+    """The number of the stage in the line."""
     number: int
+    """The number of the input in the stage."""
     port: Port
+    """The route by which rows reach the input."""
     reported: int = 0
+    """The number of views, from the innermost, whose dead letters another reading reports."""
     fails: bool = False
+    """True if it reports the rows on which its expression fails. One stage of a node does."""
 
     @property
     def reports(self) -> bool:
-        """Whether there may be rows that views leave out and no other reading reports."""
+        """True if its views may leave out rows that no other reading reports."""
         views = () if self.port.input is None else views_of(self.port.input.source)
         return any(view.letters is not None for view in views[self.reported :])
 
     @property
     def counts(self) -> list[str]:
-        """The metrics of rows that are left out as they are packed, and that it reports."""
+        """The metrics of rows left out during packing, as far as this reading reports them."""
         counts = self.port.source.counts
         return counts if self.fails else counts[:1]
 
     @property
     def failure(self) -> str:
-        """What a row has that is left out because something fails on it."""
+        """The problem that a dead letter names if the expression fails on its row."""
         assert self.port.input is not None
         return f"{self.stage.argument} fails on a row of {self.port.input.source.name}"
 
 
 @dataclass(frozen=True, eq=False)
 class Relay:
-    """Where the changes of a stage become those of a view."""
+    """The place in the line where the changes of a stage become those of a view."""
 
     stage: Stage
     view: View
@@ -67,30 +77,33 @@ class Relay:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A source or a view of it, a stage or a relay in its line. ``number``: its own, but a
-    source's; ``readings``: who reads its rows; ``relays``: the numbers of those to which a stage's
-    rows go; ``result``: what results are addressed by that they are, None for none;
-    ``letters``: the number of the dead letters where it may have some; ``unread``: whether those of
-    its source's records that cannot be read are among them; ``passes``: whether rows for others
-    come by; ``before``: from where it takes what comes, in the order of its inputs; ``beats``: who
-    gets its heartbeats, where stages send some; ``hears``: those of its inputs to which some come.
-    """
+    """One place in the line: a source or a view of it, a stage, or a relay."""
 
     origin: Entry | Stage | Relay
     number: int
+    """Its number in the line; -1 for a source."""
     readings: tuple[Reading, ...]
+    """The inputs that read its rows."""
     relays: tuple[int, ...]
+    """The numbers of the relays that get a stage's rows."""
     result: int | None
+    """The address of its rows as a result; None if it is no result."""
     letters: int | None
+    """The address of dead letters (rows left out because of an error); None if it makes none."""
     unread: bool
+    """True if the unreadable records of its source are among its dead letters."""
     passes: bool
+    """True if rows for other steps pass through it."""
     before: tuple[Step, ...]
+    """The steps that send to it, in the order of its inputs."""
     beats: tuple[Reading, ...] = ()
+    """The inputs that get its heartbeats; empty if stages send none."""
     hears: frozenset[int] = frozenset()
+    """The numbers of its own inputs that get heartbeats."""
 
     @property
     def stage(self) -> Stage:
-        """The stage that it is, or whose changes a relay has."""
+        """The stage at this step, or the stage whose changes a relay gets. A source has none."""
         if isinstance(self.origin, Relay):
             return self.origin.stage
         assert isinstance(self.origin, Stage)
@@ -98,12 +111,12 @@ class Step:
 
     @property
     def is_read(self) -> bool:
-        """Whether stages read its rows, as they are or as views."""
+        """True if stages read its rows, directly or through views."""
         return bool(self.readings or self.relays)
 
     @property
     def entry(self) -> Entry:
-        """As what its rows are read."""
+        """The plan entry through which its rows are read: a source, a view or a stage's result."""
         if isinstance(self.origin, Relay):
             return self.origin.view
         if not isinstance(self.origin, Stage):
@@ -114,7 +127,10 @@ class Step:
 
     @property
     def moves(self) -> Reading | None:
-        """Who reads its rows by a hash that they name themselves; no one else reads them."""
+        """The one reading that partitions its rows by a hash column of their own, or None.
+
+        A step with such a reading has no other reader.
+        """
         by_hash = [one for one in self.readings if one.port.hash_column is not None]
         assert len(by_hash) <= 1
         assert not by_hash or (len(self.readings) == 1 and self.result is None)
@@ -123,7 +139,7 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """A stage's changes, read as ``views``, one after the other."""
+    """One result of a plan: the changes of ``stage``, with ``views`` applied in order."""
 
     stage: Stage
     views: tuple[View, ...] = ()
@@ -131,53 +147,52 @@ class Result:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The stages that give ``results``, with all that feed them; ``dead_letters``: whether the rows
-    that they leave out because something fails on them are a result, too, the last; ``idles``:
-    whether stages send heartbeats to those that read them (``engine.idle``).
+    """The stages that compute the ``results``, with everything that feeds them.
 
-    Stages and relays are numbered in the order in which they run; then come the numbers by which
-    stages' changes are addressed as results.
+    Stages and relays are numbered in the order in which they run. Larger numbers are the addresses
+    of results.
     """
 
     results: tuple[Result, ...]
     dead_letters: bool = False
+    """True if rows left out because of an error are an additional, last result."""
     idles: bool = False
+    """True if stages send heartbeats to their readers (``engine.idle``)."""
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        """All stages, each once, those that feed it first."""
+        """The stages, each once, after those that feed it."""
         return tuple(dict.fromkeys(one for result in self.results for one in stages(result.stage)))
 
     @property
     def reads(self) -> list[Source]:
-        """What is read from outside, in the order in which Spark has it in the query's plan: a
-        source as often as it is read.
-        """
+        """The sources in the order of Spark's query plan, each as often as it is read."""
         sources = (step for step in walk(self.ends) if not isinstance(step.origin, Stage | Relay))
         bases = [step.entry.base for step in sources]
         return [base for base in bases if isinstance(base, Source)]
 
     @property
     def entries(self) -> list[Entry]:
-        """Sources, and views of them, as stages read them: each once."""
+        """The sources and views of sources that stages read, each once."""
         ports = (port for stage in self.stages for port in stage.ports)
         outside = (port for port in ports if isinstance(port.origin, Source))
         return list(dict.fromkeys(port.input.source for port in outside if port.input is not None))
 
     @property
     def buckets(self) -> int:
-        """How many share each key space."""
+        """The number of buckets of each key space."""
         return self.results[0].stage.fragment.buckets
 
     @property
     def single(self) -> bool:
-        """Whether there is one result, whose rows can leave as they are."""
+        """True if there is one result without dead letters, so its rows need no address."""
         return len(self.results) == 1 and not self.dead_letters
 
     @property
     def addresses(self) -> list[int]:
-        """What the rows of each result are addressed to; of one stage it is one; the dead letters'
-        comes last.
+        """The address of each result, then that of the dead letters if they are a result.
+
+        Two results of one stage share an address.
         """
         count = len(self.line)
         found = [count + self.line.index(result.stage) for result in self.results]
@@ -185,7 +200,7 @@ class Plan:
 
     @cached_property
     def line(self) -> tuple[Stage | Relay, ...]:
-        """All stages, and after each its relays."""
+        """The stages in the order in which they run, each followed by its relays."""
         read: dict[Stage, dict[Entry, None]] = defaultdict(dict)
         for port in (port for stage in self.stages for port in stage.ports):
             if isinstance(port.origin, Stage) and port.input is not None:
@@ -200,11 +215,12 @@ class Plan:
 
     @cached_property
     def ends(self) -> tuple[Step, ...]:
-        """The ends of all lines."""
+        """The last step of each line."""
         return _steps(self)
 
 
 def _steps(plan: Plan) -> tuple[Step, ...]:
+    """Build the steps of all lines and return the last step of each."""
     readings: dict[Entry | Stage | Relay, list[Reading]] = defaultdict(list)
     reported: set[View] = set()
     computed: set[tuple[Node, Entry | None]] = set()
@@ -229,7 +245,7 @@ def _steps(plan: Plan) -> tuple[Step, ...]:
     }
     letters = plan.addresses[-1] if plan.dead_letters else None
     sources = [origin for origin in readings if not isinstance(origin, Stage | Relay)]
-    # The first that reads a source, if several do.
+    # The first reader of each source, if there are several.
     keeping = {one.base: one for one in reversed(sources) if _keeps_unread(one.base)}
     beats = _beats(readings) if plan.idles else {}
     hearing = {(one.reader, one.number) for others in beats.values() for one in others}
@@ -257,7 +273,7 @@ def _steps(plan: Plan) -> tuple[Step, ...]:
             result,
             failing,
             unread,
-            # Beside flat rows heartbeats can only pass.
+            # Heartbeats cannot be among flat rows, so they travel like rows that pass.
             bool(passed or (onward and sent))
             or any(one.port.hash_column is None for one in own if sent),
             tuple(s for s, _ in comes),
@@ -269,8 +285,10 @@ def _steps(plan: Plan) -> tuple[Step, ...]:
 
 
 def _origin(port: Port, relays: Mapping[tuple[Stage, Entry], Relay]) -> Entry | Stage | Relay:
-    """Where the rows of an input come from. A source is read once for all views of it, but for
-    those that make several rows of one or ask a store.
+    """Find where the rows of an input come from: a source, a view of it, a stage or a relay.
+
+    A source is read once for all its row-by-row views. A view that makes several rows of one, or
+    asks a store, reads it separately.
     """
     if port.input is None:
         return port.origin
@@ -283,8 +301,9 @@ def _origin(port: Port, relays: Mapping[tuple[Stage, Entry], Relay]) -> Entry | 
 def _beats(
     readings: Mapping[Entry | Stage | Relay, Sequence[Reading]],
 ) -> dict[Stage, tuple[Reading, ...]]:
-    """Who gets the heartbeats of each stage with state: those with state that read it, and that
-    read what others without state make of it.
+    """Find the inputs that get the heartbeats of each stage with state.
+
+    They belong to the stages with state that read it, directly or through stages without state.
     """
     reading: dict[Stage, list[Reading]] = defaultdict(list)
     for origin, own in readings.items():
@@ -303,15 +322,17 @@ def _beats(
 
 
 def _keeps_unread(base: Entry) -> bool:
+    """Say whether ``base`` is a source that passes unreadable records on."""
     return isinstance(base, Source) and base.with_unread is not None
 
 
 def _first_input(wanted: set[tuple[int, int]], number: int) -> int:
+    """Return the smallest input of stage ``number`` among the ``wanted`` (stage, input) pairs."""
     return min(place for to, place in wanted if to == number)
 
 
 def walk(steps: Sequence[Step]) -> Iterator[Step]:
-    """These steps and all before them, which come first."""
+    """Yield each of these steps, after all steps before it."""
     for step in steps:
         yield from walk(step.before)
         yield step

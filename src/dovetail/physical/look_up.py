@@ -1,4 +1,4 @@
-"""What a look-up of a stream in a store does, as plain data that travels to the workers."""
+"""The look-up of a stream's records in an external store, as plain data for the workers."""
 
 from __future__ import annotations
 
@@ -18,35 +18,39 @@ from dovetail.plan.views import views_of
 
 @dataclass(frozen=True)
 class StoreLookUp:
-    """A stream's look-up. ``name``: what errors call it, ``stream`` whose records it answers;
-    ``lookup``: the store; ``index``: by which it finds rows; ``on``: the records' columns that
-    equal the store's columns ``by``; ``schema``: what is read of the store; ``needed``: what is
-    read of the records; ``values``: the side and the column behind each value of the result;
-    ``rows_max`` and ``age_max_us``: how much of what the store has said is kept between tasks, and
-    for how long, 0 for nothing.
-    """
+    """A look-up of stream records in a store."""
 
     name: str
+    """The name of the look-up in errors."""
     stream: str
+    """The title of the stream whose records it answers."""
     lookup: LookupSource
+    """The store."""
     index: Index
+    """The index of the store by which it finds rows."""
     how: HowAnswered
     on: tuple[str, ...]
+    """The columns of the records that must equal the store's columns ``by``."""
     by: tuple[str, ...]
     schema: pa.Schema
+    """The columns that are read from the store."""
     needed: tuple[str, ...]
+    """The columns that are read of the records."""
     values: tuple[Ref, ...]
+    """The side and the column behind each value of the result."""
     rows_max: int = 0
+    """The largest number of store rows that a process caches between tasks; 0 for no cache."""
     age_max_us: int = 0
+    """The longest that a cached answer is used; 0 for no cache."""
 
     @property
     def key_schema(self) -> pa.Schema:
-        """The columns of keys."""
+        """The columns of the keys that the store is asked for."""
         return pa.schema([self.schema.field(name) for name in self.by])
 
     @property
     def summary(self) -> str:
-        """Where, by which index, which columns, and what is kept."""
+        """The store, the index, the columns and the cache, in words."""
         kept = "none"
         if self.rows_max:
             kept = f"{self.rows_max:,} rows a process, for {written(self.age_max_us)}"
@@ -55,14 +59,14 @@ class StoreLookUp:
 
 
 def look_ups(stage: Stage) -> Iterator[LookUp]:
-    """The look-ups that a stage's rows go through as it reads them."""
+    """Yield the look-ups that a stage's input rows go through, port by port."""
     for port in stage.ports:
         views = () if port.input is None else views_of(port.input.source)
         yield from (view for view in views if isinstance(view, LookUp))
 
 
 def store_look_up(node: LookUp) -> StoreLookUp:
-    """What a look-up does."""
+    """Return the look-up of a plan node as data for the workers."""
     on, by = zip(*node.on, strict=True)
     whole = {side for side, column in node.refs if column is None}
     own = [column for side, column in node.refs if side == "left" and column is not None]

@@ -1,5 +1,8 @@
-"""What each join's operator does: its law's parameters, as plain data that travels to the workers.
-``dispatch.law_of`` makes it of the node that it runs.
+"""The laws of joins and of other operators by key: parameters, as plain data for the workers.
+
+``dispatch.law_of`` makes a law of the plan node that it runs. *Stream time* is the largest
+timestamp of all records so far. A record is *late* when stream time is already past the limit for
+its timestamp.
 """
 
 from __future__ import annotations
@@ -20,12 +23,11 @@ from dovetail.plan.spans import written
 
 @dataclass(frozen=True)
 class TableJoin(Law):
-    """Joins of tables by key; every table's records are answered. ``distinct``: of a single table,
-    with what changes its rows.
-    """
+    """A tree of joins of tables by key. Records of every table produce results."""
 
     tree: Tree
     distinct: bool = False
+    """True if, of a single table, only changes of its rows are emitted."""
 
     nets: ClassVar[bool] = True
     room = "table_join"
@@ -36,18 +38,20 @@ class TableJoin(Law):
         return tuple(leaves(self.tree))
 
     def counts(self, sources: Sources) -> list[str]:
-        """The records that change no latest version."""
+        """List the metrics of records that change no latest version."""
         return not_latest(sources)
 
 
 @dataclass(frozen=True)
 class StreamTableJoin(Law):
-    """A stream, the first leaf, joined with tables; only the stream's records are answered, after
-    ``grace_us`` of stream time where it is given. The stream's store has the records that wait.
-    """
+    """A stream, the first leaf, joined with tables. Only the stream's records produce results."""
 
     tree: Tree
     grace_us: int | None = None
+    """The grace period: the stream time that each record waits for late table rows.
+
+    None for no waiting. The stream's store has the records that wait.
+    """
 
     waits: ClassVar[bool] = True
     room = "stream_table_join"
@@ -59,11 +63,11 @@ class StreamTableJoin(Law):
 
     @property
     def holds_us(self) -> int:
-        """The grace period."""
+        """The grace period; 0 if there is none."""
         return self.grace_us or 0
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """The tables and, with a grace period, the records that wait."""
+        """Describe the stores: the tables and, with a grace period, the records that wait."""
         kept = dict(super().stores(sources))
         stream = list(kept)[self.leaves[0]]
         if self.grace_us is None:
@@ -74,25 +78,28 @@ class StreamTableJoin(Law):
         return kept
 
     def counts(self, sources: Sources) -> list[str]:
-        """The tables' records that histories have gone past, and the stream's that look there."""
+        """List the metrics of records older than a history, both of tables and of the stream."""
         old = too_old(sources)
         return [metric(sources[self.leaves[0]].name, "too_old"), *old] if old else []
 
     def goes_by(self, entry: Entry) -> bool:
-        """By the stream's, where its records wait; by that of versioned tables."""
+        """Say whether others depend on its stream time.
+
+        They depend on that of a stream with a grace period, and on those of versioned tables.
+        """
         return self.grace_us is not None if entry.stream else super().goes_by(entry)
 
 
 @dataclass(frozen=True)
 class StreamJoin(Law):
-    """Two streams, or one with itself, joined where L.ts - before <= R.ts <= L.ts + after;
-    ``sides``: the source of each.
-    """
+    """Two streams, or one with itself, joined if ``L.ts - before <= R.ts <= L.ts + after``."""
 
     sides: tuple[int, int]
+    """The sources of the left and the right side."""
     how: How
     window: Window
     unmatched: Unmatched
+    """The time at which a record without a match is emitted (``laws.stream_join``)."""
 
     keeps_time: ClassVar[bool] = True
     waits: ClassVar[bool] = True
@@ -100,20 +107,23 @@ class StreamJoin(Law):
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The sides."""
+        """The sources of the two sides."""
         return self.sides
 
     @property
     def holds_us(self) -> int:
-        """How long after its time an unmatched record may come."""
+        """The longest, in stream time, that an unmatched record is held back."""
         if self.unmatched != "on_close":
             return 0
         kept = preserved(self.how)
         return max((self.window.reach_us(side) for side in (0, 1) if kept[side]), default=0)
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """The records; per preserved side, unless unmatched records come at once and stay, those
-        that wait for their window to close, and the marks of those that have been joined.
+        """Describe the stores of both sides' records.
+
+        A preserved side (whose records also come out without a match) has two more stores, unless
+        ``unmatched`` is ``"eager"``. One has the records that wait for their window to close, under
+        ``"on_close"`` only. The other marks the records that have found a match.
         """
         span_us, clocks = self.window.retention_us, tuple(range(len(sources)))
         holds = f"records of the last {written(span_us)}"
@@ -133,40 +143,38 @@ class StreamJoin(Law):
         return kept
 
     def goes_by(self, entry: Entry) -> bool:
-        """Where both sides' records wait, which of those that are due comes first."""
+        """Say whether records of both sides wait, so that time decides which comes out first."""
         return self.how == "outer" and self.unmatched == "on_close"
 
     @property
     def lossy(self) -> list[int]:
-        """The sources whose records, when they come late, may reach no result."""
+        """The sources of which no side is preserved; their late records may reach no result."""
         kept = {
             source for source, keeps in zip(self.sides, preserved(self.how), strict=True) if keeps
         }
         return sorted({*self.sides} - kept)
 
     def too_late(self, sources: Sources) -> str | None:
-        """The metric of pairs that are not made, since one of the rows has been emitted without a
-        match.
-        """
+        """Return the metric of pairs not made because a row was already emitted alone, or None."""
         if self.how == "inner" or self.unmatched != "on_close":
             return None
         left, right = (sources[side].name for side in self.sides)
         return metric(f"{left}-{right}", "too_late")
 
     def counts(self, sources: Sources) -> list[str]:
-        """The late records, and the pairs that are not made."""
+        """List the metrics of late records and of pairs that are not made."""
         late = [metric(sources[source].name, "late") for source in self.lossy]
         pairs = self.too_late(sources)
         return late if pairs is None else [*late, pairs]
 
 
 def waiting(side: int) -> str:
-    """The store of a side's records that wait for their window to close."""
+    """Return the name of the store of a side's records that wait for their window to close."""
     return f"{('left', 'right')[side]}: waiting"
 
 
 def marks(side: int) -> str:
-    """The store that says which of a side's records have been joined in a later batch."""
+    """Return the name of the store of a side's records that found a match in a later batch."""
     return f"{('left', 'right')[side]}: joined"
 
 
@@ -175,24 +183,27 @@ class HistoryJoin(Law):
     """Two versioned tables joined over all of their history."""
 
     sides: tuple[int, int]
+    """The sources of the left and the right side."""
     how: How
 
     room = "history_join"
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The sides."""
+        """The sources of the two sides."""
         return self.sides
 
     def counts(self, sources: Sources) -> list[str]:
-        """The records that the tables' histories have gone past."""
+        """List the metrics of records that are older than the tables' histories."""
         return too_old(sources)
 
 
 @dataclass(frozen=True)
 class Subscribe(Law):
-    """A table by primary key with a foreign key: each record becomes what it says to the former and
-    to the present foreign key. Kept is each row's foreign key.
+    """A table by primary key that has a foreign key: the first operator of a foreign-key join.
+
+    Each record becomes messages to its former and its present foreign key. The store has the
+    foreign key of each row.
     """
 
     how: How
@@ -201,7 +212,7 @@ class Subscribe(Law):
     room = "subscribe"
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Each row's foreign key."""
+        """Describe the store of each row's foreign key."""
         (source,) = sources
         kept = replace(
             table_of(sources, 0),
@@ -212,17 +223,16 @@ class Subscribe(Law):
         return dict.fromkeys(super().stores(sources), kept)
 
     def counts(self, sources: Sources) -> list[str]:
-        """The records that change no latest version."""
+        """List the metrics of records that change no latest version."""
         return not_latest(sources)
 
 
 @dataclass(frozen=True)
 class ForeignKeyJoin(Law):
-    """Subscriptions by foreign key, whose values begin with the ``primary`` columns of the primary
-    key, and the table that they refer to.
-    """
+    """Subscriptions by foreign key, joined with the table that they refer to."""
 
     primary: int
+    """The number of primary key columns, with which the subscriptions' values begin."""
     how: How
 
     whole_keys = True
@@ -233,35 +243,37 @@ class ForeignKeyJoin(Law):
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The left row, then the right one."""
+        """The sources of the left row and of the right row."""
         return (0, 1)
 
     def primary_columns(self, sources: Sources) -> range:
-        """The numbers of the primary key's columns among the subscriptions'."""
+        """Return the numbers of the primary key's columns in the subscriptions."""
         first = sources[0].value_columns.start
         return range(first, first + self.primary)
 
     def held(self, sources: Sources, leaf: int) -> range:
-        """The numbers of a leaf's columns in its source. The right row's own key is a value here,
-        for the row may be missing.
+        """Return the numbers of a leaf's columns in its source.
+
+        The right row's own key counts as a value, because the row may be missing.
         """
         if leaf == 1:
             return sources[1].user_columns
         return range(self.primary_columns(sources).stop, sources[0].value_columns.stop)
 
     def key(self, sources: Sources) -> list[pa.Field]:
-        """The primary key and, where right rows appear alone, theirs."""
+        """Return the primary key, then the right key if right rows also come out alone."""
         primary = sources[0].fields(self.primary_columns(sources))
         theirs = sources[1].fields(sources[1].key_columns)
         return primary + (theirs if preserved(self.how)[1] else [])
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """The types of a leaf's values in a change."""
+        """Return the types of a leaf's values in a change."""
         return [field.type for field in sources[leaf].fields(self.held(sources, leaf))]
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """The subscriptions with their rows; the right table; where right rows appear alone, how
-        many left rows refer to each.
+        """Describe the stores: the subscriptions with their rows, and the right table.
+
+        If right rows also come out alone, a third store counts the left rows that refer to each.
         """
         left, right = sources
         rows = table_of(sources, 0, key=left.keys + self.primary)
@@ -280,54 +292,56 @@ class ForeignKeyJoin(Law):
         return kept
 
     def counts(self, sources: Sources) -> list[str]:
-        """The right records that change no latest version."""
+        """List the metrics of right records that change no latest version."""
         return not_latest(sources[1:])
 
 
 @dataclass(frozen=True)
 class InOrder(Law):
-    """The results of a join by foreign key, each primary key's in their order. ``keys``: the key
-    columns of the results; ``types``: of the values of both leaves; ``net``: of each key that has
-    moved between buckets only the last result.
-    """
+    """The results of a foreign-key join, with those of each primary key in order."""
 
     keys: tuple[pa.Field, ...]
+    """The key columns of the results."""
     types: tuple[tuple[pa.DataType, ...], tuple[pa.DataType, ...]]
+    """The types of the values of the left and the right leaf."""
     net: bool
+    """True if only the last result is emitted for a key that has moved between buckets."""
 
     stateful: ClassVar[bool] = False
     room = "in_order"
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The left row, then the right one."""
+        """The sources of the left row and of the right row."""
         return (0, 1)
 
     def key(self, sources: Sources) -> list[pa.Field]:
-        """That of the results."""
+        """Return the key columns of the results."""
         return list(self.keys)
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """Those of the results."""
+        """Return the types of a leaf's values in the results."""
         return list(self.types[leaf])
 
 
 @dataclass(frozen=True)
 class Union(Law):
-    """Streams or tables with the same columns, read as one: each row as it comes."""
+    """Streams or tables with the same columns, read as one. Each row is emitted as it comes."""
 
     valueless: ClassVar[bool] = True
     room = "union"
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """None."""
+        """Describe no stores."""
         return {}
 
 
 @dataclass(frozen=True)
 class Deduplicate(Law):
-    """A stream without the records that lie no further than ``within_us`` from one of their key
-    that came out before. Kept are the keys and times of those that came out.
+    """A stream without repetitions.
+
+    A record is dropped if a record of its key, no further than ``within_us`` from it, was emitted
+    before. The store has the keys and times of emitted records.
     """
 
     within_us: int
@@ -335,7 +349,7 @@ class Deduplicate(Law):
     room = "deduplicate"
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Keys and times, as long as one that is not late may be near."""
+        """Describe the store of keys and times. Each is kept until any record near it is late."""
         (source,), span_us = sources, 2 * self.within_us
         kept = replace(
             table_of(sources, 0),
@@ -347,13 +361,13 @@ class Deduplicate(Law):
         return dict.fromkeys(super().stores(sources), kept)
 
     def counts(self, sources: Sources) -> list[str]:
-        """The records that are late, and those that repeat another."""
+        """List the metrics of late records and of repeated ones."""
         return [metric(sources[0].name, "late"), metric(sources[0].name, "repeated")]
 
 
 @dataclass(frozen=True)
 class Expire(Law):
-    """A table of which each row stays until stream time is more than ``after_us`` past its time."""
+    """A table whose rows stay until stream time is more than ``after_us`` past their time."""
 
     after_us: int
 
@@ -361,67 +375,78 @@ class Expire(Law):
     room = "expire"
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """The rows, and their keys by the time at which they are looked after."""
+        """Describe the stores: the rows, and their keys by the time at which they may expire."""
         (name,) = super().stores(sources)
         holds = f"last row per key, for {written(self.after_us)}"
         rows = replace(table_of(sources, 0), holds=holds, span_us=self.after_us, whole=False)
         return {name: rows, expiry(name): Store("when each row expires")}
 
     def goes_by(self, entry: Entry) -> bool:
-        """By that of its table, in every bucket."""
+        """Say whether others go by its stream time.
+
+        They always do: rows in every bucket expire by it.
+        """
         return True
 
     def counts(self, sources: Sources) -> list[str]:
-        """The rows that had expired as they came."""
+        """List the metric of rows that had already expired when they came."""
         return [metric(sources[0].name, "late")]
 
 
 @dataclass(frozen=True)
 class ToChanges(Law):
-    """The rows before and after each change of a table; ``kinds``: what says which it is."""
+    """The rows before and after each change of a table."""
 
     kinds: tuple[str, ...]
+    """The names of the kinds of change, one of which each row has as an additional value."""
 
     names_columns: ClassVar[bool] = True
     room = "to_changes"
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """A row's, and which it is."""
+        """Return the types of the table's values, then that of the kind of change."""
         return [*super().values(sources, leaf), pa.string()]
 
     def counts(self, sources: Sources) -> list[str]:
-        """The records that change no latest version."""
+        """List the metrics of records that change no latest version."""
         return not_latest(sources)
 
 
 @dataclass(frozen=True)
 class Explode(Law):
-    """A table with a row for each element of an array, the value column number ``column``;
-    ``element``: the type of the elements; ``position``: whether rows are known by the element's
-    position, not by the element.
-    """
+    """A table that has a row for each element of an array."""
 
     column: int
+    """The number of the array among the value columns."""
     element: pa.DataType
+    """The type of the elements."""
     position: bool
+    """True if the element's position is part of the key, False if the element itself is."""
 
     nets: ClassVar[bool] = True
     names_columns: ClassVar[bool] = True
     room = "explode"
 
     def key(self, sources: Sources) -> list[pa.Field]:
-        """The table's, and the position or the element."""
+        """Return the table's key, then the position or the element."""
         own = pa.field("element", pa.int32() if self.position else self.element)
         return [*super().key(sources), own]
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """The table's, the element in the array's place or, where it is in the key, nowhere."""
+        """Return the types of the table's values, with the element in place of the array.
+
+        If the element is part of the key, it is not among the values.
+        """
         types = super().values(sources, leaf)
         types[self.column : self.column + 1] = [self.element] if self.position else []
         return types
 
     def counts(self, sources: Sources) -> list[str]:
-        """The elements that cannot be known by themselves: nulls, and those that come again."""
+        """List the metrics of records without effect, and of elements that cannot be keys.
+
+        Records without effect change no latest version. Elements that cannot be keys are nulls and
+        repetitions within their array.
+        """
         if self.position:
             return not_latest(sources)
         return [
@@ -432,31 +457,32 @@ class Explode(Law):
 
 @dataclass(frozen=True)
 class Fill(Law):
-    """A table in whose rows the values that are not sent are those of the row before. ``name``:
-    what errors call it; ``names``: the value columns, of which the one number ``column`` names
-    those that a record leaves out; ``fails``: whether it is an error if there is no row before.
-    """
+    """A table in which a value that a record does not send is taken from the row before."""
 
     name: str
+    """The name of the operator in errors."""
     names: tuple[str, ...]
+    """The names of the value columns."""
     column: int
+    """The number of the value column that lists the names of values not sent."""
     fails: bool
+    """True if it is an error that there is no row before."""
 
     nets: ClassVar[bool] = True
     names_columns: ClassVar[bool] = True
     room = "fill"
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """The table's, but for the names."""
+        """Return the types of the table's values, without the column of names."""
         types = super().values(sources, leaf)
         del types[self.column]
         return types
 
     def counts(self, sources: Sources) -> list[str]:
-        """The values that were not sent and that no row before has."""
+        """List the metric of values that neither the record nor a row before it has."""
         return [metric(sources[0].name, "unsent")]
 
 
 def expiry(name: str) -> str:
-    """The store that says when the rows of a table expire."""
+    """Return the name of the store that says when the rows of a table expire."""
     return f"{name}: expiry"

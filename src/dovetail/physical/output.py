@@ -1,7 +1,7 @@
-"""What leaves a stage: the changelog itself, or the columns that a projection makes it of.
+"""The output of a stage: the changelog itself, or the columns from which a projection makes it.
 
-Where all selections only name columns, the stage's rows are the changelog's rows, and nothing is
-left for Spark to project. Where one computes, the stage emits its own columns
+If all selections only name columns, the stage's rows are the changelog's rows, and Spark has
+nothing to project. If a selection computes, the stage emits its own columns
 (``Fragment.output_schema``) and ``spark.project`` does the rest.
 """
 
@@ -34,20 +34,19 @@ from dovetail.plan.unwindowed import Unwindowed
 
 @dataclass(frozen=True)
 class Output:
-    """The rows a stage sends out. ``held``: where they are the changelog's, the stage column behind
-    each key and value column; None where a projection follows.
-    """
+    """The rows that a stage emits."""
 
     columns: StructType
     held: Mapping[str, str] | None
+    """The stage column behind each key and value column; None if a projection follows."""
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns in Arrow, in UTC."""
+        """The columns in Arrow; timestamps are in UTC."""
         return arrow_schema(self.columns)
 
     def rows(self, changes: pa.Table) -> pa.Table:
-        """The rows of ``schema`` from a stage's changes (``Fragment.output_schema``)."""
+        """Return the rows of ``schema`` for a stage's changes (``Fragment.output_schema``)."""
         if self.held is None:
             return changes
         change = pa.array([UPSERT, DELETE]).take(changes.column(DELETED).cast(pa.int8()))
@@ -59,13 +58,13 @@ class Output:
 
 
 def changelog_columns(stage: Stage) -> StructType:
-    """The changelog of a stage's node, with what feeds other stages."""
+    """Return the columns of the changelog of a stage's node, then those that feed other stages."""
     cause = [StructField(name, LongType()) for name in stage.fragment.feeds]
     return StructType([*changelog_schema(stage.node), *cause])
 
 
 def output_of(stage: Stage) -> Output:
-    """What a stage sends out."""
+    """Return the description of the rows that a stage emits."""
     if not stage.fragment.last.visible:
         return Output(changelog_columns(stage), held_columns(stage))
     keys = stage.node.key.fields if stage.node.has_own_key else stage.leaves[0].key_fields
@@ -86,8 +85,9 @@ def output_of(stage: Stage) -> Output:
 
 
 def held_columns(stage: Stage) -> dict[str, str]:
-    """The stage column behind each key and value column of a node whose selections only name
-    columns, in the changelog's order.
+    """Map each key and value column of the stage's node to the stage column behind it.
+
+    Columns are in the changelog's order. The node's selections may only name columns.
     """
     node = stage.node
     names = (*node.key.names, *node.values.names)
@@ -100,12 +100,12 @@ def held_columns(stage: Stage) -> dict[str, str]:
 
 
 def windowed(node: Unwindowed) -> Node:
-    """The node whose columns the stage of a windowed table's reader puts out."""
+    """Return the node whose columns the stage of an unwindowed table emits."""
     return node.input if node.final else node.input.node
 
 
 def leaf_columns(stage: Stage, leaf: int) -> dict[str, str]:
-    """The stage column that holds each column of a leaf."""
+    """Map each column of a leaf to the stage column that holds it."""
     input_ = stage.leaves[leaf]
     keys = {field.name: key_name(number) for number, field in enumerate(input_.key_fields)}
     values = enumerate(input_.value_fields)
@@ -113,13 +113,17 @@ def leaf_columns(stage: Stage, leaf: int) -> dict[str, str]:
 
 
 def held_key(node: Join, left: Mapping[str, str]) -> dict[str, str]:
-    """The stage column behind each key column of a join; ``left``: of its left side's columns."""
+    """Map each key column of a join to its stage column.
+
+    ``left``: those of its left side's columns.
+    """
     if node.has_own_key:
         return {name: key_name(number) for number, name in enumerate(node.key.names)}
     return {name: left[name] for name in node.key.names}
 
 
 def _held(node: Node, first_leaf: int, stage: Stage) -> dict[str, str]:
+    """Map each column of ``node`` to its stage column; ``first_leaf``: that of its first input."""
     if not isinstance(node, Join):
         return leaf_columns(stage, first_leaf)
     middle = first_leaf + len(node.left.entries)

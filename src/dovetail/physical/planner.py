@@ -1,10 +1,13 @@
-"""From nodes to the physical plan: which operators run together, and what lies between them.
+"""The planner: nodes become operators, fragments and stages.
 
-Joins on one key need one shuffle and one copy of each table's state. So a tree of primary-key joins
-of tables is one operator, whatever its depth, and so is a stream with all the tables that it looks
-up by one key; an input that is read twice is one input. Windowed tables and their joins are several
-operators of one fragment (``physical.windows``). A join by foreign key, and an aggregate of a
-table, have an exchange between their operators.
+Joins on one key need one shuffle and one copy of each table's state. So these are one operator:
+
+- a tree of primary-key joins of tables, whatever its depth;
+- a stream with all tables that it looks up by one key.
+
+An input that is read twice is one input. Windowed tables and their joins are several operators of
+one fragment (``physical.windows``). A join by foreign key has an exchange between its operators,
+and so has an aggregate of a table.
 """
 
 from __future__ import annotations
@@ -57,7 +60,11 @@ def plan_of(
     arrival: Arrival | None = None,
     dead_letters: bool = False,
 ) -> Plan:
-    """The plan whose results are these nodes; what several of them are made of is there once."""
+    """Plan the stages that compute these nodes. Stages that several nodes need are planned once.
+
+    ``emit``: ``"change"`` for each change, ``"batch"`` for the last change of a key in a micro-
+    batch. Raises ``PlanError`` for a node that cannot be computed or emitted so.
+    """
     for node in nodes:
         if isinstance(node, Source) and node.stream:
             raise PlanError(
@@ -69,7 +76,8 @@ def plan_of(
         refuse_random_state(node)
     planner = _Planner(arrival or Arrival.of(*nodes), buckets, emit)
     resting = [_netted(*at_rest(node), emit) for node in nodes]
-    # Those that others read come after these, which say what the stage must emit of its rows.
+    # Larger nodes come first. So a node that another one reads is planned by its reader, which
+    # knows what the stage must emit.
     for computed, _ in sorted(resting, key=lambda one: -sum(1 for _ in one[0].walk())):
         planner.of(computed, emit, ())
     results = (Result(planner.of(computed, emit, ()), views) for computed, views in resting)
@@ -77,29 +85,36 @@ def plan_of(
 
 
 def _netted(node: Node, views: tuple[View, ...], emit: Emit) -> tuple[Node, tuple[View, ...]]:
-    """A result: of a union with its rows kept where their last changes are asked for; its views."""
+    """Return a result's node and views. A union of tables under ``emit="batch"`` stores its rows.
+
+    A union keeps no rows by itself, so it could not tell the last change of a key.
+    """
     keeps = emit == "batch" and isinstance(node, Union) and not node.stream
     return (materialized(node) if keeps else node), views
 
 
 @dataclass(frozen=True)
 class _Planner:
-    """``arrival``: of the whole topology; ``buckets``: how many share each key space; ``emit``: how
-    its results are emitted; ``made``: the stages that there are, by what they compute and how it is
-    emitted; ``emits``: how nodes are that are read as they are.
-    """
+    """The state of one planning: the stages so far."""
 
     arrival: Arrival
+    """The order of rows in the whole topology."""
     buckets: int
+    """The number of buckets of each key space."""
     emit: Emit
+    """The way in which the results are emitted."""
     made: dict[tuple[Node, Emit], Stage] = field(default_factory=dict)
+    """The stages so far, by node and emission."""
     emits: dict[Node, Emit] = field(default_factory=dict)
+    """The emission of each node that is read without a view."""
 
     def of(
         self, node: Node, emit: Emit, feeds: tuple[str, ...], entry: Entry | None = None
     ) -> Stage:
-        """The stage of a node, the same for all that read it, but for views that need each of its
-        changes where others do not; ``feeds``: as in ``Fragment``; ``entry``: as what it is read.
+        """Return the stage that computes ``node``, creating it on first use.
+
+        A node has a second stage only if a view needs each of its changes and other readers do not.
+        ``feeds``: as in ``Fragment``; ``entry``: the view through which the caller reads the node.
         """
         if not isinstance(entry, View) and self.emits.setdefault(node, emit) != emit:
             chains.refuse_batch(node)
@@ -110,12 +125,13 @@ class _Planner:
     def _port(
         self, input_: Input, source: SourceSpec, emit: Emit, by: tuple[str, ...] = ()
     ) -> Port:
-        """An input that is read by key, and the stage that makes it, if one does."""
+        """Return the port of an input that is read by key, planning the stage behind it if any."""
         base = input_.source.base
         if isinstance(base, Source):
             return Port(source, base, input_, by)
-        # What is left out of the changes must not depend on which of them are of one micro-batch.
-        # A union keeps no rows: what reads it nets them.
+        # Rows that a view leaves out must not depend on which changes share a micro-batch, so the
+        # view needs each change. A union keeps no rows, so its reader nets them: it keeps the last
+        # change of each key.
         exact = base.node.current and not base.node.eventual and not isinstance(base.node, Union)
         nets = exact and not leaves_out(input_.source)
         origin = self.of(
@@ -135,7 +151,7 @@ class _Planner:
         key_names: tuple[str, ...] = (),
         align_us: int | None = None,
     ) -> Fragment:
-        """A fragment of one operator."""
+        """Return a fragment of one operator."""
         return Fragment(
             topology=topology,
             buckets=self.buckets,
@@ -150,9 +166,10 @@ class _Planner:
 
     @singledispatchmethod
     def stage(self, node: Node, emit: Emit, feeds: tuple[str, ...]) -> Stage:
-        """The stage of a node; ``feeds``: as in ``Fragment``. By default one operator on its
-        inputs, each of them once, in the order of first use: tables by key, streams, a stream with
-        tables.
+        """Return a new stage for ``node``. Nodes with several operators register their own method.
+
+        By default the stage is one operator, with each input once in the order of first use. It
+        covers tables by key, streams, and a stream with tables. ``feeds``: as in ``Fragment``.
         """
         entries = list(dict.fromkeys(node.entries))
         inputs = [Input(entry, node.read_by(entry)) for entry in entries]
@@ -187,7 +204,7 @@ class _Planner:
         fragment = self._fragment(
             node, fingerprint(node), operator, key_names=inputs[0].key, align_us=align_us
         )
-        # What a union reads may be netted, though it nets nothing itself.
+        # The inputs of a union may be netted, though the union itself nets nothing.
         read = self.emit if isinstance(node, Union) else emit
         ports = (self._port(*both, read) for both in zip(inputs, sources, strict=True))
         leaves = tuple(inputs[leaf] for leaf in law.leaves)
@@ -197,7 +214,7 @@ class _Planner:
 
     @stage.register
     def _foreign_key(self, node: ForeignKeyJoin, emit: Emit, feeds: tuple[str, ...]) -> Stage:
-        """By primary key, by foreign key, and by primary key again, in order."""
+        """Plan a foreign-key join: by primary key, by foreign key, then by primary key in order."""
         foreign_key = tuple(zip(node.on, (f.dataType for f in node.right.key), strict=True))
         left = Input(node.left, tuple(node.left.key.names), foreign_key)
         right = Input(node.right, tuple(node.right.key.names))
@@ -216,7 +233,7 @@ class _Planner:
             feeds=between,
             buckets=self.buckets,
         )
-        # A row with a null in its key is one to which no row refers.
+        # No row refers to a row with a null in its key.
         answering = chains.foreign_key(
             left_source,
             between,
@@ -253,8 +270,9 @@ class _Planner:
 
     @stage.register
     def _aggregation(self, node: Aggregation, emit: Emit, feeds: tuple[str, ...]) -> Stage:
-        """A stream's records by group; or a table's, after the stage by its own key that knows from
-        which group each row comes.
+        """Plan an aggregation: one stage by group.
+
+        Before it, a table has a stage by its own key, which knows the group that each row leaves.
         """
         entry = node.input
         topology = fingerprint(node)
@@ -294,8 +312,9 @@ class _Planner:
 
     @stage.register
     def _look_ups(self, node: DeltaJoin, emit: Emit, feeds: tuple[str, ...]) -> Stage:
-        """Both sides by join key, with the columns that the result needs; a left side whose rows
-        may change theirs by primary key before.
+        """Plan a delta join: both sides by join key, with only the columns that the result needs.
+
+        If a left row may change its join key, a stage by primary key comes first.
         """
         needed = needed_columns(node)
         inputs = tuple(
@@ -340,7 +359,7 @@ class _Planner:
     @stage.register(Unwindowed)
     @stage.register(WindowJoin)
     def _windows(self, node: Unwindowed | WindowJoin, emit: Emit, feeds: tuple[str, ...]) -> Stage:
-        """Windowed tables: operators of one fragment."""
+        """Plan windowed tables: several operators in one fragment."""
         made = windowed(node, self.arrival, buckets=self.buckets, emit=emit, feeds=feeds)
         ports = (
             self._port(*both, emit) for both in zip(made.inputs, made.fragment.sources, strict=True)

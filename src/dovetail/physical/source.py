@@ -28,69 +28,73 @@ from dovetail.plan.metrics import Kind, metric
 from dovetail.plan.spans import written
 
 ROW_COLUMNS = (HASH, EVENT_TIME, DELETED)
-"""What the columns of every input begin with."""
+"""The first columns of every input."""
 
 
 @dataclass(frozen=True)
 class SourceSpec:
-    """An input of an operator: its name, and the columns ``_hash``, ``_event_time``, ``_deleted``,
-    ``keys`` key columns, values; then, in a batch, ``_sequence`` and ``_log_partition`` where the
-    source names them.
+    """An input of an operator.
 
-    ``stream``: whether it is a stream, whose records without a value are dropped but where
-    ``valueless``; ``null_keys``: whether records with a null in the key travel; ``keeps_time``:
-    whether even those that no join can use do, because they move stream time; ``loose``: whether
-    there are tombstones of keys that had no row, which say nothing; ``versioned_us``: the
-    history retention of a versioned table; ``in_order``: whether times never go back in it
-    (``operators.histories``); ``retention_us``: how far behind stream time the windows
-    may be whose rows are kept, by their column ``window``, None where rows have no windows;
-    ``foreign``: how many columns of another key come after the key, behind a column with its hash;
-    ``subscribed``: whether its rows are subscriptions by foreign key, which have ``_place``,
-    ``_epoch`` and ``_instruction``, too; ``retracted``: whether they are a table's rows as they
-    enter and leave groups, which have ``_instruction``; ``fallible``: whether its foreign key may
-    fail on a row, which a last column says until the row is packed; ``primary``: columns that may
-    not be null besides the key.
-
-    Logs: ``logs``: whether a key may have rows in several of its logs, of which the newest counts;
-    ``limited``: whether a micro-batch may end before all of these have been read as far.
-
-    Arrival: ``files``: whether its rows are ordered by the files that they are read from;
-    ``origin``: its number among the topology's sources; ``clocked``: whether pack gives its rows
-    their clocks, and where ``numbered`` their places; ``carries``: the columns that rows of another
-    stage bring instead; ``stairs``: whether all buckets hear how its stream time rises.
+    Its ``schema`` begins with ``_hash``, ``_event_time`` and ``_deleted``. Then come ``keys`` key
+    columns, a foreign key if there is one, and the values.
     """
 
     name: str
     schema: pa.Schema
     keys: int
+    """The number of key columns."""
     foreign: int = 0
+    """The number of foreign key columns, which follow the key behind a column with their hash."""
     sequence: bool = False
+    """True if rows of a batch have ``_sequence``, their place in a log."""
     log_partition: bool = False
+    """True if rows of a batch have ``_log_partition``, the log that they come from."""
     stream: bool = False
+    """True for a stream. Its records without a value are dropped, unless ``valueless``."""
     valueless: bool = False
+    """True if stream records without a value are kept."""
     null_keys: bool = False
+    """True if records with a null in the key travel; else they are dropped."""
     keeps_time: bool = False
+    """True if records that no join can use travel, too, because they advance stream time."""
     loose: bool = False
+    """True if it may have spurious tombstones: deletes of keys that had no row."""
     versioned_us: int | None = None
+    """The history retention of a versioned table; None for other inputs."""
     in_order: bool = False
+    """True if its times never go back (``operators.histories``)."""
     retention_us: int | None = None
+    """The longest that a window's rows are kept behind stream time; None without windows."""
     window: str = WINDOW_START
+    """The column of the window's time by which ``retention_us`` goes."""
     subscribed: bool = False
+    """True for subscriptions, which have ``_place``, ``_epoch`` and ``_instruction``."""
     retracted: bool = False
+    """True for rows that enter and leave groups, which have ``_instruction``."""
     fallible: bool = False
+    """True if its foreign key may fail on a row. A last column says so until the row is packed."""
     primary: tuple[str, ...] = ()
+    """The columns besides the key that may not be null."""
     files: bool = False
+    """True if rows are ordered by the files that they are read from."""
     origin: int = 0
+    """Its number among the sources of the topology."""
     clocked: bool = False
+    """True if pack adds each row's clock: the largest timestamp of its log so far in the batch."""
     numbered: bool = False
+    """True if rows get ``_order``, their place among rows with equal clocks."""
     carries: tuple[str, ...] = ()
+    """The arrival columns that rows of another stage bring with them, instead of those of pack."""
     stairs: bool = False
+    """True if all buckets hear how its stream time rises."""
     logs: bool = False
+    """True if rows of one key may come from several of its logs. The newest row counts."""
     limited: bool = False
+    """True if a micro-batch may end before all of its logs are read equally far."""
 
     @property
     def kept(self) -> str:
-        """What a stage that stores its rows keeps of them."""
+        """The rows that a stage stores of it, in words."""
         if self.retention_us is not None:
             return f"rows per key and window, for {written(self.retention_us)}"
         if self.versioned_us is not None:
@@ -99,13 +103,13 @@ class SourceSpec:
 
     @property
     def counts(self) -> list[str]:
-        """The metrics of rows that are left out as they are packed."""
+        """The metrics of rows that are left out during packing."""
         kinds: tuple[Kind, ...] = ("dropped", "failed") if self.fallible else ("dropped",)
         return [metric(self.name, kind) for kind in kinds]
 
     @property
     def title(self) -> str:
-        """Its name, after ``stream`` or ``table``."""
+        """The name after ``stream`` or ``table``, as errors use it."""
         return f"{'stream' if self.stream else 'table'} {self.name}"
 
     @property
@@ -115,7 +119,7 @@ class SourceSpec:
 
     @property
     def foreign_columns(self) -> range:
-        """The numbers of the other key's columns, its hash the first; none where there is none."""
+        """The numbers of the foreign key's hash and columns; empty if there is no foreign key."""
         first = self.key_columns.stop
         return range(first, first + bool(self.foreign) + self.foreign)
 
@@ -126,16 +130,16 @@ class SourceSpec:
 
     @property
     def user_columns(self) -> range:
-        """The numbers of all columns but those that every row has."""
+        """The numbers of all columns after ``ROW_COLUMNS``."""
         return range(len(ROW_COLUMNS), len(self.schema))
 
     def fields(self, columns: range) -> list[pa.Field]:
-        """The columns of these numbers."""
+        """Return the fields of ``schema`` with these numbers."""
         return [self.schema.field(number) for number in columns]
 
     @property
     def wire_schema(self) -> pa.Schema:
-        """The columns of a batch's rows."""
+        """The columns of rows that reach a bucket: ``schema``, then int64 columns of arrival."""
         given = (
             (CLOCK, self.clocked),
             (ORDER, self.numbered and not self.log_partition),
@@ -145,7 +149,7 @@ class SourceSpec:
 
     @property
     def travel_schema(self) -> pa.Schema:
-        """The columns of rows on their way to pack."""
+        """The columns of rows on their way to pack, with the file and block that they come from."""
         schema = self.schema_with(self._brought)
         if not self.files:
             return schema
@@ -154,7 +158,7 @@ class SourceSpec:
 
     @property
     def _brought(self) -> list[str]:
-        """The numbers that rows come with."""
+        """The names of the int64 columns that rows have before pack."""
         brought = (
             (PLACE, self.subscribed),
             (EPOCH, self.subscribed),
@@ -165,16 +169,16 @@ class SourceSpec:
         return [*(name for name, has in brought if has), *self.carries]
 
     def schema_with(self, numbers: Sequence[str]) -> pa.Schema:
-        """The stored columns and, after them, these of int64."""
+        """Return ``schema`` followed by an int64 column for each of the names ``numbers``."""
         return pa.schema([*self.schema, *(pa.field(name, pa.int64()) for name in numbers)])
 
     @property
     def ordered(self) -> bool:
-        """Whether its rows have a place in a log that all inputs share."""
+        """True if its rows have a place in a log that all inputs share."""
         return self.sequence and not self.log_partition
 
 
 def unique(names: Sequence[str]) -> list[str]:
-    """The names; where several are the same, the later ones are numbered."""
+    """Return the names, with ``#2``, ``#3`` and so on after repeated ones."""
     seen = [names[:number].count(name) for number, name in enumerate(names)]
     return [f"{name}#{n + 1}" if n else name for name, n in zip(names, seen, strict=True)]

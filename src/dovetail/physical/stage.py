@@ -1,15 +1,16 @@
 """The physical plan: stages, and the exchanges by which rows reach them.
 
-A *stage* is a fragment with what reaches each of its inputs: the rows of a source or the changes of
-another stage, through an *exchange* that partitions them over buckets.
+A *stage* is a fragment together with the route to each of its inputs. An input gets the rows of a
+source, or the changes of another stage, through an *exchange* that partitions them over buckets.
 
 | exchange | rows are partitioned by | they travel |
 |---|---|---|
 | by key | the hash of the columns that the stage reads them by | packed anew from flat rows |
-| by ``_hash`` | the key that they say themselves: a foreign key, a group | packed all the way |
-| by ``_place`` | the primary key, each key's in their order | packed all the way |
+| by ``_hash`` | a key that they name themselves: a foreign key, a group | packed all the way |
+| by ``_place`` | the primary key, each key's rows in their order | packed all the way |
 
-Within a fragment there is none: an operator reads what another has made (``fragment.Feed``).
+Within a fragment there is no exchange: an operator reads the output of another directly
+(``fragment.Feed``).
 """
 
 from __future__ import annotations
@@ -26,16 +27,18 @@ from dovetail.plan.nodes import Entry, Node, Source
 
 @dataclass(frozen=True, eq=False)
 class Port:
-    """How rows reach one input of a fragment. ``source``: how they lie there; ``origin``: where
-    they come from. By key: ``input``, which columns are read, and ``by``, those that partition rows
-    where it is not the key; else ``hash_column``, the hash that they come with.
-    """
+    """The route of rows to one input of a fragment: by key (``input``), or by ``hash_column``."""
 
     source: SourceSpec
+    """The layout of the rows in the fragment."""
     origin: Source | Stage
+    """The source or stage that the rows come from."""
     input: Input | None = None
+    """The columns that are read, for an exchange by key; else None."""
     by: tuple[str, ...] = ()
+    """The columns that partition rows by key, if they are not the key itself."""
     hash_column: str | None = None
+    """The column with the hash that rows bring; None for an exchange by key."""
 
     def __post_init__(self) -> None:
         assert (self.input is None) == (self.hash_column is not None)
@@ -43,20 +46,19 @@ class Port:
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """A fragment that computes ``node``, or a part of it, with a port for each of its inputs.
-    ``by``: what its rows are shuffled by, in words; ``leaves``: what the output's columns are named
-    by, from left to right.
-    """
+    """A fragment that computes ``node``, or a part of it, with a port for each of its inputs."""
 
     node: Node
     fragment: Fragment
     ports: tuple[Port, ...]
     by: str
+    """A description of what rows are shuffled by."""
     leaves: tuple[Input, ...] = ()
+    """The inputs that name the output's columns, from left to right."""
 
     @property
     def inputs(self) -> dict[str, Entry]:
-        """What its node reads, by the names that its stores know them by."""
+        """The entries that its node reads, by the names that its stores use for them."""
         found: dict[str, Entry] = {}
         for port in self.ports:
             if port.input is not None:
@@ -67,12 +69,15 @@ class Stage:
 
     @property
     def argument(self) -> str:
-        """The argument that has the expressions which may fail on a row of an input."""
+        """The argument of the user's call whose expressions may fail on a row of an input."""
         return "on=" if isinstance(self.node, ForeignKeyJoin) else "window_of="
 
 
 def stages(last: Stage) -> Iterator[Stage]:
-    """A stage and all that feed it, these first."""
+    """Yield all stages that feed ``last``, each after those before it, then ``last``.
+
+    A stage that is read twice comes twice.
+    """
     for port in last.ports:
         if isinstance(port.origin, Stage):
             yield from stages(port.origin)

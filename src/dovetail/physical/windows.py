@@ -1,12 +1,16 @@
-"""Windowed tables: the operators that compute one, and what it is joined with, in one fragment.
+"""Windowed tables: the operators that compute and join them, all in one fragment.
 
-A window is a part of a row's key, but rows are partitioned by the rest of it, so that all windows
-of a key lie in one bucket. So every join of windowed tables runs there, as one of the joins of
-tables: on the same window by the key of both; with a table without windows, or on a shifted window,
-by a foreign key, which here never leaves the bucket.
+A window is a part of a row's key, but rows are partitioned by the rest of the key. So all windows
+of a key lie in one bucket, and every join of windowed tables runs there, as a join of tables:
 
-Source: Kafka Streams join design, "Windowed Aggregate", "KStream-WTable", "KTable-WTable",
-"WTable-KTable", "WTable-WTable".
+| join | by |
+|---|---|
+| with the same window | the key of both sides |
+| with a shifted window | a foreign key, which never leaves the bucket here |
+| with a table without windows | a foreign key, which never leaves the bucket here |
+
+Source: Kafka Streams join design, "Windowed Aggregate", "KStream-WTable", "KTable-WTable", "WTable-
+KTable", "WTable-WTable".
 """
 
 from __future__ import annotations
@@ -53,13 +57,13 @@ from dovetail.plan.windows import Windows
 
 @dataclass(frozen=True)
 class Windowed:
-    """The fragment of a windowed node; its inputs; and those of the last operator as a join's two
-    sides, by which the output's columns are named.
-    """
+    """The fragment of a windowed node."""
 
     inputs: tuple[Input, ...]
+    """The inputs of the fragment."""
     fragment: Fragment
     leaves: tuple[Input, ...]
+    """The inputs that name the output's columns: the sides of the last operator."""
 
 
 def windowed(
@@ -70,7 +74,11 @@ def windowed(
     emit: Emit,
     feeds: tuple[str, ...],
 ) -> Windowed:
-    """The operators of a node that reads windows."""
+    """Plan the fragment of a node that reads windows.
+
+    Raises ``PlanError`` for ``emit="batch"`` on a stream, and for computing selections that other
+    operators would have to read.
+    """
     if emit == "batch" and node.stream:
         chains.refuse_batch(node)
     builder = _Builder()
@@ -83,9 +91,9 @@ def windowed(
             "select= computes, which goes with windows='on_change' only",
             "Name columns only, and compute in to_stream()",
         )
-    # A window's last row does not depend on where batches end. A fixed or sliding one takes nothing
-    # more once it is closed, so its last row of the batch will do; a join goes on, and a key's
-    # sessions are emitted together.
+    # A window's last row does not depend on where batches end. A fixed or sliding window takes
+    # nothing more once it is closed, so its last row of the batch will do. A join goes on, and the
+    # sessions of a key are emitted together, so these need each change.
     inner: Emit = emit
     if final:
         sessions = computed.windows is not None and computed.windows.kind == "session"
@@ -134,7 +142,7 @@ def windowed(
 
 
 def _timed(operator: Operator) -> Operator:
-    """An operator that emits a group whose time alone has changed, too."""
+    """Return the operator so that it also emits groups of which only the time has changed."""
     if not isinstance(operator.law, groups.Aggregation):
         return operator
     return replace(operator, law=replace(operator.law, timed=True))
@@ -142,14 +150,16 @@ def _timed(operator: Operator) -> Operator:
 
 @dataclass(frozen=True)
 class _Made:
-    """The rows of an input, or of an ``operator``; the column there of each column of the node; and
-    the inputs by whose time its windows close.
-    """
+    """The rows of an input or of an operator, while the fragment is planned."""
 
     number: int
+    """The number of the input or of the operator."""
     operator: bool
+    """True for an operator."""
     columns: Mapping[str, str]
+    """The column in these rows behind each column of the node."""
     clocks: tuple[int, ...]
+    """The inputs by whose stream time its windows close."""
 
     def feed(
         self,
@@ -158,41 +168,48 @@ class _Made:
         rehashed: bool = True,
         looks: Windows | None = None,
     ) -> Feed:
-        """These columns of it, each with the microseconds that are added."""
+        """Return the feed of these columns; a pair adds microseconds to its column."""
         both = ((name, 0) if isinstance(name, str) else name for name in names)
         columns = tuple((self.columns[name], by_us) for name, by_us in both)
         return Feed(self.number, self.operator, columns, rehashed, looks)
 
     def as_it_is(self) -> Feed:
-        """Its rows as they are."""
+        """Return the feed of the rows with all their columns."""
         return Feed(self.number, self.operator, None)
 
 
 @dataclass
 class _Read:
-    """An input while the fragment is planned; ``used`` grows."""
+    """An input, while the fragment is planned."""
 
     source: Entry
     key: tuple[str, ...]
     foreign: tuple[tuple[str | Column, DataType], ...]
     used: dict[str, int] | None
+    """The aggregated columns with their numbers; grows as operators read more.
+
+    None for all columns.
+    """
 
 
 @dataclass
 class _Builder:
+    """The operators and inputs of a fragment, while it is planned."""
+
     reads: list[_Read] = field(default_factory=list)
     operators: list[Operator] = field(default_factory=list)
     _known: dict[int, _Made] = field(default_factory=dict)
+    """The rows of each node that is planned already, by the node's ``id``."""
 
     def finished(self) -> tuple[Input, ...]:
-        """The inputs, once all operators are planned."""
+        """Return the inputs, once all operators are planned."""
         return tuple(
             Input(r.source, r.key, r.foreign, None if r.used is None else tuple(r.used))
             for r in self.reads
         )
 
     def sides(self, node: Aggregation | WindowJoin) -> tuple[Input, ...]:
-        """The inputs of a node's last operator."""
+        """Return the inputs that name the output of a node's last operator."""
         if isinstance(node, Aggregation):
             return (Input(Derived(node), tuple(node.key.names)),)
         left = Input(node.left, tuple(node.left.key.names))
@@ -201,7 +218,7 @@ class _Builder:
         return left, Input(node.right, tuple(node.right.key.names) if by_key else ())
 
     def made(self, node: Aggregation | WindowJoin, emit: Emit) -> _Made:
-        """The operators that compute a node, each node once."""
+        """Plan the operators that compute ``node`` on first use, and return its rows."""
         if id(node) not in self._known:
             if isinstance(node, Aggregation):
                 made = self._aggregated(node, emit)
@@ -211,7 +228,7 @@ class _Builder:
         return self._known[id(node)]
 
     def final(self, node: Aggregation | WindowJoin, made: _Made) -> _Made:
-        """The operator that emits each window's last row."""
+        """Add the operator that emits each window's last row."""
         windows = node.windows
         assert windows is not None
         source = SourceSpec(
@@ -234,7 +251,7 @@ class _Builder:
         foreign: tuple[tuple[str | Column, DataType], ...] = (),
         used: tuple[str, ...] | None = None,
     ) -> _Made:
-        """An input, shared by all operators that read it so."""
+        """Return the rows of an input, shared by all operators that read it by the same keys."""
         alike = (source, key, foreign, used is None)
         known = [(r.source, r.key, r.foreign, r.used is None) for r in self.reads]
         number = known.index(alike) if alike in known else len(known)
@@ -261,6 +278,7 @@ class _Builder:
         clocks: tuple[int, ...],
         columns: Mapping[str, str],
     ) -> _Made:
+        """Add an operator that numbers its output, and return its rows."""
         operator = Operator(law=law, sources=sources, emit=emit, feeds=(SEQUENCE,))
         return self._added(operator, reads, clocks, columns)
 
@@ -271,10 +289,12 @@ class _Builder:
         clocks: tuple[int, ...],
         columns: Mapping[str, str],
     ) -> _Made:
+        """Add an operator with its feeds and clocks, and return its rows."""
         self.operators.append(replace(operator, reads=reads, clocks=clocks))
         return _Made(len(self.operators) - 1, True, columns, clocks)
 
     def _aggregated(self, node: Aggregation, emit: Emit) -> _Made:
+        """Add the operator of an aggregation."""
         used = node.used
         read = self._read(node.input, node.by, used=used)
         known = node.input.fields
@@ -293,6 +313,7 @@ class _Builder:
         return self._operator(law, (source,), (feed,), emit, read.clocks, columns)
 
     def _joined(self, node: WindowJoin, emit: Emit) -> _Made:
+        """Add the operators of a join of windowed tables."""
         if not node.meets_by_key:
             return self._referred(node, emit)
         if node.left.stream:
@@ -300,6 +321,7 @@ class _Builder:
         return self._on_same_window(node, emit)
 
     def _side(self, entry: Entry, emit: Emit) -> _Made:
+        """Return the rows of one side of a join: an input, or the operators of a windowed node."""
         if entry.windows is None:
             return self._read(entry, tuple(entry.key.names))
         assert isinstance(entry, Derived)
@@ -315,6 +337,7 @@ class _Builder:
         return made
 
     def _on_same_window(self, node: WindowJoin, emit: Emit) -> _Made:
+        """Add a join of two sides by their whole key, the window included."""
         sides = [self._side(entry, emit) for entry in (node.left, node.right)]
         entries = [node.left, node.right]
         if sides[0] == sides[1]:
@@ -327,7 +350,7 @@ class _Builder:
         return self._operator(law, sources, feeds, emit, _clocks(sides), self._selected(node))
 
     def _referred(self, node: WindowJoin, emit: Emit) -> _Made:
-        """By foreign key: the left row's key with another window, or without its own."""
+        """Add a join by foreign key: the left row's key with another window, or without its own."""
         windows = node.right.windows
         own, base = list(node.left.key), list(node.left.base_key.names)
         names: list[str | tuple[str, int]] = [*base]
@@ -367,6 +390,7 @@ class _Builder:
         return self._added(ordering, (answered.as_it_is(),), clocks, self._selected(node))
 
     def _looked_up(self, node: WindowJoin, emit: Emit) -> _Made:
+        """Add a join of a stream with the window that ``window_of`` names for each record."""
         windows = node.right.windows
         assert windows is not None
         left, column = self._window_of(node)
@@ -391,7 +415,7 @@ class _Builder:
         )
 
     def _window_of(self, node: WindowJoin) -> tuple[_Made, str]:
-        """The left side without windows, and the column that says where its window begins."""
+        """Return the left side without windows, and its column with the start of the window."""
         looks = node.window_of
         assert looks is not None
         key = tuple(node.left.key.names)
@@ -400,7 +424,7 @@ class _Builder:
         return self._read(node.left, key, ((looks, TimestampType()),)), foreign_name(0)
 
     def _selected(self, node: WindowJoin) -> Mapping[str, str]:
-        """The output's column behind each column of the join."""
+        """Map each column of a join to the output column behind it."""
         left, right = self.sides(node)
         held = {
             side: {f.name: key_name(n) for n, f in enumerate(input_.key_fields)}
@@ -414,6 +438,7 @@ class _Builder:
 def _source(
     entry: Entry, columns: Iterable[StructField], keys: int, *, foreign: int = 0
 ) -> SourceSpec:
+    """Return the input of an operator within the fragment, for an entry with these columns."""
     windows = entry.windows
     return SourceSpec(
         name=entry.name,
@@ -429,9 +454,11 @@ def _source(
 
 
 def _clocks(sides: Sequence[_Made]) -> tuple[int, ...]:
+    """Return the inputs by whose stream time any of the sides goes, in ascending order."""
     return tuple(sorted({clock for side in sides for clock in side.clocks}))
 
 
 def _named(key: Sequence[str], values: Sequence[str]) -> dict[str, str]:
+    """Map the columns of a node to the output columns of its only leaf."""
     own = {name: key_name(number) for number, name in enumerate(key)}
     return own | {name: value_name(0, number) for number, name in enumerate(values)}

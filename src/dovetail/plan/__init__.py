@@ -1,1 +1,1 @@
-"""What a topology means: frozen nodes, their checks, and the stages that run them."""
+"""The plan of a topology: frozen nodes that say what is computed, and their checks."""

@@ -1,4 +1,4 @@
-"""What aggregates ask of the types of columns, and types as users write them."""
+"""Requirements of aggregates on column types, and conversion of the types that users write."""
 
 from __future__ import annotations
 
@@ -54,21 +54,21 @@ _ORDERED = (
 
 
 def is_ordered(type_: DataType) -> bool:
-    """Whether values have an order, which is theirs in ``arrays.ordering``."""
+    """Say whether values of a type have an order. ``arrays.ordering`` defines it."""
     if isinstance(type_, StringType):
         return type_.isUTF8BinaryCollation()
     return isinstance(type_, _ORDERED) or type_.typeName() == "time"
 
 
 def is_sortable(type_: DataType) -> bool:
-    """Whether ``top`` can show it: its values, and so rows of one rank, have one order."""
+    """Say whether ``top`` can show a type: rows of one rank then have one order."""
     if isinstance(type_, StructType):
         return all(is_sortable(field.dataType) for field in type_)
     return is_ordered(type_)
 
 
 def has_no_equality(type_: DataType) -> bool:
-    """Whether values may be equal whose bytes are not."""
+    """Say whether equal values of a type may differ in their bytes."""
     if isinstance(type_, StringType):
         return not type_.isUTF8BinaryCollation()
     if isinstance(type_, ArrayType):
@@ -79,7 +79,7 @@ def has_no_equality(type_: DataType) -> bool:
 
 
 def spark_of(argument: str, type_: Type) -> DataType:
-    """A type that a user gave, as Spark's."""
+    """Return a user's type as a Spark type. Raises ``PlanError`` for anything that is no type."""
     if isinstance(type_, DataType):
         return type_
     remedy = "Give a Spark type such as LongType(), its text such as 'bigint', or an Arrow type"
@@ -95,10 +95,10 @@ def spark_of(argument: str, type_: Type) -> DataType:
 
 
 def arrow_of(argument: str, type_: Type) -> pa.DataType:
-    """A type that a user gave, as Arrow's."""
+    """Return a user's type as an Arrow type. Raises ``PlanError`` for anything that is no type."""
     return type_ if isinstance(type_, pa.DataType) else arrow_type(spark_of(argument, type_))
 
 
 def arrow_type(type_: DataType) -> pa.DataType:
-    """A type of Spark's as Arrow has it."""
+    """Return a Spark type as an Arrow type."""
     return arrow_schema(StructType([StructField("value", type_, True)])).field(0).type

@@ -1,4 +1,7 @@
-"""Aggregates as users write them, checked against the columns that they read."""
+"""Aggregates as users write them, and their checks against the columns that they read.
+
+A *retraction* takes a row out of its group: a table's row was deleted, replaced, or moved.
+"""
 
 from __future__ import annotations
 
@@ -49,29 +52,37 @@ _Column: TypeAlias = Annotated[
 
 @dataclass(frozen=True)
 class Taken:
-    """The rows that ``top`` takes: so many, from the highest down if ``descending``, and of each a
-    ``single`` column or several, as a struct.
-    """
+    """The rows that ``top`` takes of a group."""
 
     n: int
+    """The number of rows at most."""
     descending: bool
+    """True to take the highest values first."""
     single: bool
+    """True if the result has plain values of one column, False if it has structs of several
+    columns.
+    """
 
 
 @validated_fields
 @dataclass(frozen=True)
 class AggregateCall:
-    """An aggregate of a group's rows: a ``function`` of some ``columns``, by their names; one that
-    a user defines has ``functions`` and the Spark type that it ``returns``; ``top`` has the column
-    that rows are ordered by before those that it shows of them, and ``taken``.
-    """
+    """One aggregate of a group's rows, before its columns are known."""
 
     function: Text
+    """The name of the aggregate, such as ``"sum"``."""
     columns: tuple[_Column, ...]
+    """The columns that the aggregate reads. ``top`` orders by the first one and
+    shows the others.
+    """
     ignore_nulls: bool = False
+    """True if ``first`` and ``last`` skip nulls."""
     functions: Functions | None = None
+    """The functions of a user-defined aggregate, or None."""
     returns: DataType | None = None
+    """The result type of a user-defined aggregate, or None."""
     taken: Taken | None = None
+    """The rows that ``top`` takes, or None for other aggregates."""
 
     def __str__(self) -> str:
         if self.taken is None:
@@ -82,13 +93,13 @@ class AggregateCall:
 
 @dataclass(frozen=True, kw_only=True)
 class LastRowCall(AggregateCall):
-    """The ``columns`` of the row that came last, of a group by ``key``; ``unique``: of one row at
-    most.
-    """
+    """The values of ``columns`` in the last row of a group that arrived, as a struct."""
 
     function: Text = "last_row"
     key: tuple[str, ...]
+    """The columns that rows are grouped by."""
     unique: bool
+    """True if a group must not have more than one row."""
 
 
 AnAggregate: TypeAlias = Annotated[AggregateCall, Rule('an aggregate, such as dt.sum("amount")')]
@@ -96,36 +107,42 @@ AnAggregate: TypeAlias = Annotated[AggregateCall, Rule('an aggregate, such as dt
 
 @validated
 def count(column: _Column | None = None) -> AggregateCall:
-    """How many rows a group has or, of a column, how many values that are not null."""
+    """Count the rows of a group or, given a column, its values that are not null."""
     return AggregateCall("count", () if column is None else (column,))
 
 
 @validated
 def sum(column: _Column) -> AggregateCall:  # noqa: A001
-    """The sum of a column's values, null where it has none: of integers a long, of floats a
-    double, of decimals one with ten more digits. It is exact; of floats the double nearest to the
-    exact sum, infinite beyond the largest. Otherwise one that does not fit its type is an error.
+    """Sum a column's values; null if it has none.
+
+    Integers give a long, floats a double, decimals a decimal with ten more digits. The sum of
+    floats is the double nearest to the exact sum, infinite beyond the largest double. Another sum
+    that does not fit its type is an error.
     """
     return AggregateCall("sum", (column,))
 
 
 @validated
 def mean(column: _Column) -> AggregateCall:
-    """The mean of a column's values, null where it has none: of decimals one with four more
-    digits, otherwise a double; of floats the one nearest to the exact mean.
+    """Average a column's values; null if it has none.
+
+    Decimals give a decimal with four more digits, other numbers a double. The mean of floats is the
+    double nearest to the exact mean.
     """
     return AggregateCall("mean", (column,))
 
 
 @validated
 def min(column: _Column) -> AggregateCall:  # noqa: A001
-    """The smallest of a column's values, null where it has none. NaN is larger than any number."""
+    """Find the smallest of a column's values; null if it has none. NaN is larger
+    than any number.
+    """
     return AggregateCall("min", (column,))
 
 
 @validated
 def max(column: _Column) -> AggregateCall:  # noqa: A001
-    """The largest of a column's values, null where it has none. NaN is larger than any number."""
+    """Find the largest of a column's values; null if it has none. NaN is larger than any number."""
     return AggregateCall("max", (column,))
 
 
@@ -137,14 +154,16 @@ def top(
     by: _Column,
     descending: bool = True,
 ) -> AggregateCall:
-    """What ``column`` has in the ``n`` rows of a group with the highest values of the column
-    ``by``, or with the lowest if not ``descending``, in this order: an array of the column or, of
-    several, of structs of them.
+    """Take ``column`` of the ``n`` rows of a group with the highest values of the column ``by``.
 
-    Rows in which ``by`` is null are left out; others count each, equal ones too. NaN is higher than
-    any number, and -0.0 is 0.0. Rows with the same value of ``by`` are in ascending order of
-    ``column``, of several column by column, nulls first: where the primary key is the first of
-    them, in its order. So the result depends on the rows that are there alone.
+    The result is an array: of the column's values or, for several columns, of structs. With
+    ``descending=False`` it has the lowest values, the lowest first. Rows in which ``by`` is null
+    are left out. Equal rows count each. NaN is higher than any number, and -0.0 is 0.0.
+
+    Rows with the same value of ``by`` are in ascending order of ``column``, nulls first; of several
+    columns, the first one decides first. If the first of these columns is the primary key, ties are
+    in its order. The result depends only on the group's present rows, not on their order of
+    arrival.
     """
     single = isinstance(column, str)
     columns = (column,) if isinstance(column, str) else tuple(column)
@@ -158,48 +177,56 @@ def top(
 
 @validated
 def first(column: _Column, *, ignore_nulls: bool = False) -> AggregateCall:
-    """The column's value in the first row, in order of arrival, or in the first where it is not
-    null. Only of groups that only grow, as a stream's do.
+    """Take a column's value in the first row that arrived.
+
+    With ``ignore_nulls``, take its first value that is not null. The aggregate is for streams only,
+    since a table's rows may leave their groups.
     """
     return AggregateCall("first", (column,), ignore_nulls)
 
 
 @validated
 def last(column: _Column, *, ignore_nulls: bool = False) -> AggregateCall:
-    """The column's value in the last row, in order of arrival, or in the last where it is not
-    null. Only of groups that only grow, as a stream's do.
+    """Take a column's value in the last row that arrived.
+
+    With ``ignore_nulls``, take its last value that is not null. The aggregate is for streams only,
+    since a table's rows may leave their groups.
     """
     return AggregateCall("last", (column,), ignore_nulls)
 
 
 @validated
 def collect_list(column: _Column) -> AggregateCall:
-    """The column's values that are not null, in order of arrival. A row of a table that is deleted
-    or replaced takes the first value with it that is equal to its own.
+    """Collect a column's values that are not null into an array, in order of arrival.
+
+    A row of a table that is deleted or replaced removes the first value equal to its own.
     """
     return AggregateCall("collect_list", (column,))
 
 
 @validated
 def collect_set(column: _Column) -> AggregateCall:
-    """The column's distinct values that are not null, in ascending order; values whose type has no
-    order in the order in which they came.
+    """Collect a column's distinct values that are not null into an array, in ascending order.
+
+    Values of a type without an order are in order of arrival.
     """
     return AggregateCall("collect_set", (column,))
 
 
 @validated
 def count_distinct(column: _Column) -> AggregateCall:
-    """How many distinct values that are not null the column has: exactly. -0.0 is 0.0, and all NaNs
-    are one value.
+    """Count a column's distinct values that are not null, exactly. -0.0 is 0.0, and all NaNs are
+    one value.
     """
     return AggregateCall("count_distinct", (column,))
 
 
 @validated
 def approx_count_distinct(column: _Column) -> AggregateCall:
-    """About how many distinct values that are not null the column has, with a standard error of
-    5 %. Only of groups that only grow, as a stream's do.
+    """Estimate the number of a column's distinct values that are not null. The standard error is 5
+    %.
+
+    The aggregate is for streams only, since a table's rows may leave their groups.
     """
     return AggregateCall("approx_count_distinct", (column,))
 
@@ -215,19 +242,21 @@ def aggregate(
     retract: Callable[[State, State], State] | None = None,
     finish: Callable[[State], pa.Array] | None = None,
 ) -> Callable[..., AggregateCall]:
-    """An aggregate of one's own, by functions over Arrow columns; call it with column names.
+    """Define an aggregate by functions over Arrow columns. Call the result with column names.
 
-    An accumulator has the columns of ``state``, by name and type. Each function works on many
-    accumulators at once, row by row: a mapping from the names to Arrow arrays of one length.
+    An *accumulator* is the state of some rows. It has the columns of ``state``, by name and type.
+    Each function works on many accumulators at once: a mapping of the names to Arrow arrays of one
+    length.
 
-    - ``init(n)``: n accumulators of no rows.
-    - ``add(state, *values)``: each with one more row, whose columns are ``values``, nulls too.
-    - ``merge(a, b)``: the accumulators of both's rows, ``a``'s before ``b``'s. Must be associative.
-    - ``retract(a, b)``: those of ``a``'s rows without ``b``'s. A table's aggregate needs it.
-    - ``finish(state)``: the results, an array of type ``returns``; may be left out where ``state``
-      has one column, which is the result then.
+    - ``init(n)``: return n accumulators of no rows.
+    - ``add(state, *values)``: add a row to each accumulator. ``values`` are its columns, nulls too.
+    - ``merge(a, b)``: combine accumulators, ``a``'s rows before ``b``'s. Must be associative.
+    - ``retract(a, b)``: remove ``b``'s rows from ``a``. An aggregate of a table needs it.
+    - ``finish(state)``: return the results, an array of type ``returns``. Without this function,
+      ``state`` must have one column, which is the result.
 
-    Types are Spark's, as objects or as text, or Arrow's.
+    Types are Spark types, as objects or as text, or Arrow types. Raises ``PlanError`` for types and
+    functions that do not fit together.
 
     >>> import pyarrow.compute as pc
     >>> product = aggregate(
@@ -266,11 +295,11 @@ def aggregate(
 def resolve(
     operator: str, name: str, call: AggregateCall, schema: StructType, *, retracts: bool
 ) -> tuple[StructField, Aggregate]:
-    """The result column ``name`` of an aggregate over rows of ``schema``, and its kernel.
+    """Return the result column ``name`` of an aggregate over rows of ``schema``, and its kernel.
 
-    ``retracts``: whether rows leave their groups, as those of a table do. Raises ``PlanError`` for
-    a column that is not there or whose type the aggregate does not take, and for an aggregate that
-    cannot take rows back.
+    ``retracts``: True if rows may leave their groups, as those of a table do. Raises ``PlanError``
+    for an unknown column, for a type that the aggregate does not take, and for an aggregate that
+    needs rows to stay.
     """
     columns = [_column(operator, name, call, column, schema) for column in call.columns]
     context = _Context(operator, name, call, tuple(columns), retracts)
@@ -281,49 +310,53 @@ def resolve(
 def _column(
     operator: str, name: str, call: AggregateCall, column: str, schema: StructType
 ) -> StructField:
+    """Return the field of a column that an aggregate reads."""
     hint = "; compute an expression in the frame first"
     return known_field(operator, f"{name}={call}", column, schema, hint=hint)
 
 
 @dataclass(frozen=True)
 class _Context:
-    """What a call is resolved against."""
+    """The operator, the result's name, the call and its columns, for one call that is resolved."""
 
     operator: str
     name: str
     call: AggregateCall
     fields: tuple[StructField, ...]
     retracts: bool
+    """True if rows may leave their groups."""
 
     @property
     def spark(self) -> DataType:
-        """The type of its one column."""
+        """The Spark type of the first column."""
         return self.fields[0].dataType
 
     @property
     def arrow(self) -> pa.DataType:
-        """The Arrow type of its one column."""
+        """The Arrow type of the first column."""
         return arrow_type(self.spark)
 
     @property
     def number(self) -> pa.DataType:
-        """The Arrow type of its one column, an integer or a decimal."""
+        """The Arrow type of the first column. Raises ``PlanError`` unless it is an integer or a
+        decimal.
+        """
         if not isinstance(self.spark, (*INTEGERS, DecimalType)):
             raise self.unfit("a number", "Cast it in the frame first")
         return self.arrow
 
     def refused(self, problem: str, remedy: str) -> PlanError:
-        """The error for this call."""
+        """Return an error about this call."""
         return PlanError(self.operator, f"{self.name}={self.call}: {problem}", remedy)
 
     def unfit(self, needs: str, remedy: str, column: int = 0) -> PlanError:
-        """The error for the type of a column, the first or only one."""
+        """Return an error about a column's type, by default that of the first column."""
         field = self.fields[column]
         type_ = field.dataType.simpleString()
         return self.refused(f"column {field.name!r} is of type {type_}, not {needs}", remedy)
 
     def refuse_to_retract(self, instead: str) -> None:
-        """An error where rows leave their groups."""
+        """Refuse the call if rows may leave their groups. ``instead``: what to use then."""
         if self.retracts:
             raise self.refused(
                 "a table's rows change and leave their groups, and "
@@ -332,7 +365,7 @@ class _Context:
             )
 
     def refuse_without_order(self) -> None:
-        """An error where values of its first column have no order."""
+        """Refuse the call if values of the first column have no order."""
         if not is_ordered(self.spark):
             raise self.unfit(
                 "one with an order by value or bytes",
@@ -340,7 +373,7 @@ class _Context:
             )
 
     def refuse_without_equality(self) -> None:
-        """An error where values of its one column are not equal where their bytes are."""
+        """Refuse the call if equal values of the first column may differ in their bytes."""
         if has_no_equality(self.spark):
             raise self.unfit(
                 "one whose values can be compared by their bytes",
@@ -369,6 +402,7 @@ def _mean(context: _Context) -> _Resolved:
 
 
 def _exact(context: _Context, aggregate: ExactSum | ExactMean, of_integers: DataType) -> _Resolved:
+    """Return the kernel of a sum or a mean, with a result type wide enough for it."""
     if isinstance(context.spark, DecimalType):
         return DecimalType(aggregate.result.precision, aggregate.result.scale), aggregate
     return of_integers, aggregate
@@ -381,6 +415,9 @@ def _extreme(context: _Context) -> _Resolved:
 
 
 def _top(context: _Context) -> _Resolved:
+    """Return the type and the kernel of ``top``. The columns shown need an order, which breaks
+    ties.
+    """
     context.refuse_without_order()
     taken, (_, *shown) = context.call.taken, context.fields
     assert taken is not None
@@ -420,6 +457,7 @@ def _collect_list(context: _Context) -> _Resolved:
 
 
 def _last_row(context: _Context) -> _Resolved:
+    """Return the type and the kernel of ``last_row``. The columns need exact equality."""
     for number, field in enumerate(context.fields):
         if has_no_equality(field.dataType):
             raise context.unfit(

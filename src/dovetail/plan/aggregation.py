@@ -1,4 +1,4 @@
-"""Rows aggregated by groups, and by windows of time: ``group_by(…).agg(…)``."""
+"""Aggregation of rows by groups, and by windows of time: ``group_by(…).agg(…)``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ONE_GROUP = (
 
 @dataclass(frozen=True)
 class Aggregated:
-    """One column of an aggregate: what the kernel makes of the ``columns`` of each row."""
+    """One result column of an aggregation. ``kernel`` computes it from ``columns`` of each row."""
 
     name: str
     columns: tuple[str, ...]
@@ -36,52 +36,60 @@ class Aggregated:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Aggregation(Node):
-    """A table: the rows of a table, or the records of a stream, grouped by the columns ``by``; of
-    a stream also by ``windows`` of time, each a row of its own.
+    """A table with a row for each group of a table's rows or of a stream's records.
+
+    A stream may also be grouped by ``windows`` of time. Each group and window has a row then.
     """
 
     null_keys = False
 
     input: Entry
+    """The table or the stream that is aggregated."""
     by: tuple[str, ...]
+    """The columns that rows are grouped by."""
     columns: tuple[Aggregated, ...]
+    """The aggregates, one for each value column."""
     windows: Windows | None = None
+    """The windows of time, or None for groups alone."""
     label: str | None = None
+    """The user's name for the aggregation, or None."""
 
     @property
     def name(self) -> str:
-        """Its label, or what it aggregates."""
+        """The label, or a description of the aggregation by its input and its groups."""
         return self.label or f"aggregate of {self.input.name} by {', '.join(self.by)}"
 
     @property
     def summary(self) -> str:
-        """What ``explain`` calls it."""
+        """The node's line in ``explain``."""
         over = "" if self.windows is None else f", windows {self.windows}"
         return f"aggregate by {', '.join(self.by)}{over}"
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """What is aggregated."""
+        """The aggregated node, as the only element."""
         return (self.input,)
 
     @property
     def key(self) -> StructType:
-        """The columns it is grouped by, then, where there are windows, their start and end."""
+        """The columns that rows are grouped by, then the window's start and end, if there are
+        windows.
+        """
         own = [self.input.fields[name] for name in self.by]
         return StructType([*own, *(WINDOW_FIELDS if self.windows is not None else ())])
 
     @property
     def values(self) -> StructType:
-        """The aggregates."""
+        """The aggregates, one column each, nullable."""
         return StructType([StructField(c.name, c.type, True) for c in self.columns])
 
     @property
     def used(self) -> tuple[str, ...]:
-        """The columns that are aggregated, each once."""
+        """The columns that the aggregates read, each once."""
         return tuple(dict.fromkeys(name for c in self.columns for name in c.columns))
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """What is aggregated, by what, and over which windows."""
+        """Return, as JSON data, the aggregates, the groups, the windows and the input."""
         return {
             "aggregate": [[c.name, list(c.columns), _described(c.kernel)] for c in self.columns],
             "by": list(self.by),
@@ -97,7 +105,11 @@ def aggregation(
     windows: Windows | None,
     label: str | None = None,
 ) -> Aggregation:
-    """The rows of ``node`` grouped by the columns ``by``, and by windows where there are any."""
+    """Group the rows of ``node`` by the columns ``by`` and, if given, by ``windows``.
+
+    ``calls``: the aggregates by result name. Raises ``PlanError`` for no group, no aggregate,
+    unusable names and unsuitable types.
+    """
     name = label or f"aggregate of {node.name} by {', '.join(by)}"
     refuse_corrected(name, node)
     if not by:
@@ -124,7 +136,7 @@ def aggregation(
 
 
 def _described(kernel: Aggregate) -> str:
-    """What an accumulator is the accumulator of; a user's functions are known by their names."""
+    """Return the text of a kernel for fingerprints. A user's functions are known by their names."""
     if not isinstance(kernel, UserDefined):
         return repr(kernel)
     functions = kernel.functions

@@ -1,5 +1,7 @@
-"""What Spark makes of a frame's expressions. A classic session has its plans' own objects in reach;
-Spark Connect shows plans as text, from which the same is read.
+"""Analysis of expressions and frames by Spark.
+
+A classic session gives access to the objects of its plans. Spark Connect shows plans as text, and
+the same facts are read from that text.
 """
 
 from __future__ import annotations
@@ -20,54 +22,59 @@ from dovetail.sessions import is_remote
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-# Spark draws a seed for each that is written without one.
+# Spark draws a seed for each random function that is written without one.
 _SEED = re.compile(r"\b(randn?)\(-?\d+L?\)")
-# Of these SQL says less than Spark's own form, where names carry numbers.
+# SQL omits details of these expressions. Spark's own text has them, with numbers in names.
 _UNTOLD = re.compile(r"namedlambdavariable\(\)|update_fields\(|from_(json|csv|xml)\(")
 _NUMBERED = re.compile(r"(lambda \w+)?#\d+L?")
 
 
 class Step(NamedTuple):
-    """A step of a frame's plan; ``columns``: of a filter, those that its condition reads."""
+    """A step of a frame's plan. ``columns``: for a filter, the columns that its condition reads."""
 
     name: str
     columns: Sequence[str] = ()
 
 
 class Analysis(ABC):
-    """What Spark makes of one expression over a frame."""
+    """The facts about one expression over a frame, as Spark resolves it."""
 
     @property
     @abstractmethod
     def of_one_row(self) -> bool:
-        """Whether it is computed of each row by itself, and makes one."""
+        """Say whether the expression is computed from one row alone and makes one row."""
 
     @property
     @abstractmethod
     def repeatable(self) -> bool:
-        """Whether nothing in it is random or of the moment, such as ``now()``."""
+        """Say whether the expression depends neither on chance nor on the time,
+        such as ``now()``.
+        """
 
     @property
     @abstractmethod
     def random(self) -> str | None:
-        """What in it makes another value of the same row when it is computed again, None for
-        nothing. What is of the moment does not: Spark notes a micro-batch's time before it runs.
+        """The part that makes another value of the same row when it is computed again, or None.
+
+        The time does not count: Spark records a micro-batch's time before it runs.
         """
 
     @property
     @abstractmethod
     def text(self) -> str:
-        """The same text in every session of the same kind, however the expression is written."""
+        """The text of the expression, the same in every session of the same kind, however it is
+        written.
+        """
 
 
 def analysis_of(frame: DataFrame, column: Column) -> Analysis:
-    """That of an expression which Spark resolves over a frame."""
+    """Return the analysis of an expression that Spark resolves over a frame."""
     return (_Shown if is_remote(frame.sparkSession) else _Planned)(frame, column)
 
 
 def random_of(frame: DataFrame) -> str | None:
-    """What makes the rows of a frame others when they are read again, None for nothing that Spark
-    knows of.
+    """Return the part of a frame that makes other rows when it is read again, or None if none is
+    known.
     """
     if any(step.name == "Sample" for step in steps_of(frame)):
         return "sample()"
@@ -78,13 +85,15 @@ def random_of(frame: DataFrame) -> str | None:
 
 
 def steps_of(frame: DataFrame) -> Iterator[Step]:
-    """The steps that a frame is made by, the last one first."""
+    """Yield the steps of a frame's plan, the last one first."""
     if not is_remote(frame.sparkSession):
         return _planned_steps(frame)
     return map(_shown_step, _analysed_lines(frame))
 
 
 class _Planned(Analysis):
+    """The analysis of an expression by the plan of a classic session."""
+
     def __init__(self, frame: DataFrame, column: Column) -> None:
         self._frame, self._plan = frame, _analysed(frame.select(column))
 
@@ -115,14 +124,14 @@ class _Planned(Analysis):
         return f"{text}, {_without_numbers(expression.toString())}"
 
 
-# A micro-batch that is run again reads the same files; aggregates are of what it reads.
+# A repeated micro-batch reads the same files and rows, so these functions repeat their values.
 _OF_ITS_OWN = re.compile(r"spark_partition_id\(\) >= 0", re.IGNORECASE)
-"""A condition that is always true, by which readers of records keep Spark from reading twice."""
+"""A condition that is always true. Readers of records use it to keep Spark from reading twice."""
 _REPEATED = re.compile(r"InputFile\w+|Collect(List|Set)|First|Last|AnyValue|Mode|ListAgg")
 
 
 def _random(expression: Any) -> str | None:
-    """The text of what makes an expression of Spark's another one each time."""
+    """Return the part of an expression that makes another value each time, as SQL, or None."""
     if expression.deterministic() or _OF_ITS_OWN.fullmatch(str(expression.sql()).strip("()")):
         return None
     within = [child for child in _each(expression.children()) if not child.deterministic()]
@@ -133,7 +142,7 @@ def _random(expression: Any) -> str | None:
 
 
 def _random_within(plan: Any) -> str | None:
-    """The text of what makes the rows of a plan others each time."""
+    """Return the part of a plan that makes other rows each time, as SQL, or None."""
     if plan.deterministic():
         return None
     found = (*map(_random, _each(plan.expressions())), *map(_random_within, _each(plan.children())))
@@ -141,17 +150,20 @@ def _random_within(plan: Any) -> str | None:
 
 
 def _each(sequence: Any) -> Iterator[Any]:
+    """Yield the items of a Scala sequence."""
     items = sequence.iterator()
     while items.hasNext():
         yield items.next()
 
 
 def _analysed(frame: DataFrame) -> Any:
+    """Return the analyzed plan of a frame in a classic session."""
     plan: Any = frame
     return plan._jdf.queryExecution().analyzed()  # noqa: SLF001 -- no public face
 
 
 def _planned_steps(frame: DataFrame) -> Iterator[Step]:
+    """Yield the steps of a frame's plan in a classic session, the last one first."""
     waiting = [_analysed(frame)]
     while waiting:
         step = waiting.pop()
@@ -163,7 +175,7 @@ def _planned_steps(frame: DataFrame) -> Iterator[Step]:
 
 
 _ANALYSED = re.compile(r"== Analyzed Logical Plan ==\n(.*?)\n\n== Optimized", re.DOTALL)
-# Steps of a streaming frame are marked.
+# A ``~`` marks the steps of a streaming frame.
 _BRANCH = re.compile(r"^[ :|]*(?:\+- |:- )", re.MULTILINE)
 _NAME = re.compile(r"~?(\w+)")
 _READ = re.compile(r"(\w+)#\d+")
@@ -182,6 +194,8 @@ _FIELDS, _FIELDS_MAX = "spark.sql.debug.maxToStringFields", 1 << 20
 
 
 class _Shown(Analysis):
+    """The analysis of an expression by the text of a plan in Spark Connect."""
+
     def __init__(self, frame: DataFrame, column: Column) -> None:
         self._frame, self._column = frame, column
         self._lines = list(_analysed_lines(frame.select(column.alias(_ITEM))))
@@ -222,7 +236,9 @@ class _Shown(Analysis):
 
 
 def _analysed_lines(frame: DataFrame) -> Iterator[str]:
-    """The steps of a frame's plan as Spark shows them, with all their columns."""
+    """Yield the steps of a frame's plan as Spark shows them, the last one first,
+    with all columns.
+    """
     remote: Any = frame
     with _all_fields(frame.sparkSession):
         shown = remote._explain_string(extended=True)  # noqa: SLF001 -- explain() prints it
@@ -234,7 +250,10 @@ def _analysed_lines(frame: DataFrame) -> Iterator[str]:
 
 @contextmanager
 def _all_fields(session: SparkSession) -> Iterator[None]:
-    """Spark shows all columns. A declarative pipeline has its settings from its specification."""
+    """Let Spark show all columns of a plan within the block.
+
+    Raises ``ConfigurationError`` in a declarative pipeline, whose session has fixed settings.
+    """
     before = str(session.conf.get(_FIELDS))
     if int(before) >= _FIELDS_MAX:
         yield
@@ -256,14 +275,15 @@ def _all_fields(session: SparkSession) -> Iterator[None]:
 
 
 def _shown_step(line: str) -> Step:
+    """Return the step that a line of a plan shows."""
     named = _NAME.match(line)
     name = line if named is None else named[1]
     return Step(name, _READ.findall(line) if name == "Filter" else ())
 
 
 def _without_numbers(text: str) -> str:
-    """An expression as Spark shows it, without the numbers that it gives to columns; those of
-    lambda variables are counted anew.
+    """Return an expression's text without the numbers of columns, and with lambda variables
+    renumbered.
     """
     numbers: dict[str, str] = {}
 

@@ -1,4 +1,4 @@
-"""Spark's types as Arrow's, and back."""
+"""Conversion between Spark types and Arrow types."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 
 def nullable(type_: DataType) -> DataType:
-    """The type with nulls allowed at every depth: a deleted row has nulls for all of its values."""
+    """Return the type with nulls allowed at every depth. The values of a deleted
+    row are all null.
+    """
     return StructType([StructField("value", type_)]).toNullable()[0].dataType
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Spark's Arrow types for these columns, timestamps in UTC, nullable at every depth, without
-    metadata.
+    """Return the Arrow schema of columns: timestamps in UTC, nullable at every
+    depth, no metadata.
     """
     plain = StructType([StructField(f.name, nullable(f.dataType), True) for f in schema])
     # Spark 4.2 asks for the time zone; 4.1 knows only UTC.
@@ -28,16 +30,19 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """Spark's types for these columns; timestamps without a time zone are ``timestamp_ntz``."""
+    """Return the Spark columns of an Arrow schema. Timestamps without a zone become
+    ``timestamp_ntz``.
+    """
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
 def in_timezone(schema: pa.Schema, timezone: str) -> pa.Schema:
-    """The schema with its timestamps, nested ones too, labelled with a time zone."""
+    """Return the schema with all zoned timestamps, nested ones too, labelled with ``timezone``."""
     return pa.schema([pa.field(f.name, _type_in_timezone(f.type, timezone)) for f in schema])
 
 
 def _type_in_timezone(type_: pa.DataType, timezone: str) -> pa.DataType:
+    """Return a type with its zoned timestamps, nested ones too, labelled with ``timezone``."""
     if pa.types.is_timestamp(type_) and type_.tz is not None:
         return pa.timestamp(type_.unit, timezone)
     if pa.types.is_struct(type_):

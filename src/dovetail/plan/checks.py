@@ -1,4 +1,8 @@
-"""What all of a plan's builders refuse: names that occur twice, types that cannot serve."""
+"""Checks that all builders of plans share: duplicate names, unknown names, unsuitable types.
+
+Each function named ``refuse_…`` raises ``PlanError`` and otherwise returns None. ``operator`` is
+the subject of the error, ``remedy`` its advice.
+"""
 
 from __future__ import annotations
 
@@ -25,23 +29,24 @@ from dovetail.errors import PlanError
 
 @dataclass(frozen=True)
 class Verdict:
-    """One limitation of delta joins and how a join stands to it: ``limit``, what it is about;
-    ``broken``, what is wrong, None where it is met; ``remedy`` for what is wrong, or else ``how``
-    it is met.
-    """
+    """One limitation of delta joins, and whether a join meets it."""
 
     limit: str
+    """The name of the limitation."""
     broken: str | None
+    """The problem, or None if the limitation is met."""
     remedy: str = ""
+    """Advice on the problem; empty if the limitation is met."""
     how: str = ""
+    """The reason why the limitation is met; empty if it is broken."""
 
 
 class Keyed(Protocol):
-    """What has a name, for errors, a key and values."""
+    """Anything with a name for errors, a key and values."""
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The name in errors."""
 
     @property
     def key(self) -> StructType:
@@ -53,7 +58,9 @@ class Keyed(Protocol):
 
 
 def refuse_duplicates(operator: str, names: Sequence[str], remedy: str) -> None:
-    """Spark compares column names without case, so ``ID`` and ``id`` are one name."""
+    """Refuse a name that occurs twice. Spark ignores case in names: ``ID`` and
+    ``id`` are one name.
+    """
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:
@@ -62,7 +69,7 @@ def refuse_duplicates(operator: str, names: Sequence[str], remedy: str) -> None:
 
 
 def refuse_names(operator: str, names: Sequence[str], remedy: str) -> None:
-    """A column needs a name, and none that changelogs or stages use themselves."""
+    """Refuse empty names and the reserved names that changelogs and stages use."""
     for name in names:
         if not name or is_reserved(name):
             why = "has a name that changelogs use themselves" if name else "has no name"
@@ -78,10 +85,11 @@ def known_field(
     of: str | None = None,
     hint: str = "",
 ) -> StructField:
-    """Return the column of this name.
+    """Return the column ``name`` of ``schema``.
 
-    Raises ``PlanError`` for an unknown name, which says ``where`` it is named, which columns are
-    known, ``of`` which input, and the nearest of them.
+    Raises ``PlanError`` for an unknown name. The error says ``where`` the name was given, lists the
+    known columns, ``of`` which input they are, and the nearest name. ``hint`` is added to the
+    advice.
     """
     if not isinstance(name, str) or name not in schema.names:
         raise PlanError(
@@ -97,7 +105,9 @@ _TAKES_EXPRESSIONS = ("timestamp=", "select=", "deleted=", "sequence=", "window_
 
 
 def meant(where: str, name: object, names: Sequence[str]) -> str:
-    """Return what an unknown name may mean: the nearest known one, or an expression."""
+    """Return advice on an unknown name: the nearest known name, or how to write an expression.
+    Empty if there is none. The text begins with ``;``.
+    """
     if not isinstance(name, str):
         return ""
     if not name.replace("_", "a").replace(".", "a").isalnum():
@@ -115,7 +125,10 @@ def meant(where: str, name: object, names: Sequence[str]) -> str:
 def keyed(
     operator: str, key: str | Sequence[str], schema: StructType
 ) -> tuple[StructType, StructType]:
-    """A row's columns as key and values."""
+    """Split a schema into key columns, in the order of ``key``, and value columns.
+
+    Raises ``PlanError`` for an unknown key column, and for one named twice.
+    """
     keys = [key] if isinstance(key, str) else list(key)
     own = StructType([known_field(operator, "key=", column, schema) for column in keys])
     refuse_duplicates(operator, keys, "Name it once in key=")
@@ -123,8 +136,9 @@ def keyed(
 
 
 def refuse_key_type(operator: str, key: StructField) -> None:
-    """Keys are equal where their bytes are: no maps, variants, intervals of months or collations,
-    at any depth.
+    """Refuse a key column with a type whose equality differs from equality of bytes.
+
+    Such types are maps, variants, calendar intervals and collated strings, at any depth.
     """
     offending = next((t for t in _within(key.dataType) if _is_no_key(t)), None)
     if offending is not None:
@@ -138,7 +152,9 @@ def refuse_key_type(operator: str, key: StructField) -> None:
 
 
 def refuse_value_type(operator: str, value: StructField) -> None:
-    """Values travel as Arrow columns, which have no calendar intervals."""
+    """Refuse a column with calendar intervals at any depth. Values travel as Arrow columns, which
+    have no such type.
+    """
     offending = next((t for t in _within(value.dataType) if isinstance(t, _CALENDAR)), None)
     if offending is not None:
         raise PlanError(
@@ -150,14 +166,14 @@ def refuse_value_type(operator: str, value: StructField) -> None:
 
 
 def refuse_given(operator: str, problem: str, remedy: str, **given: object) -> None:
-    """Refuse arguments that do not go with the others: all but those that are None."""
+    """Refuse each argument in ``given`` that is not None. The first one is named in the error."""
     for argument, value in given.items():
         if value is not None:
             raise PlanError(operator, f"{argument}= {problem}", remedy)
 
 
 def signature(key: StructType) -> str:
-    """Columns with their types, as errors show them."""
+    """Return columns with their types as errors show them, such as ``(id bigint, name string)``."""
     return "(" + ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in key) + ")"
 
 
@@ -170,7 +186,7 @@ def _is_no_key(type_: DataType) -> bool:
 
 
 def _within(type_: DataType) -> Iterator[DataType]:
-    """A type and all types nested in it."""
+    """Yield a type and all types nested in it."""
     yield type_
     if isinstance(type_, ArrayType):
         yield from _within(type_.elementType)

@@ -1,4 +1,4 @@
-"""The rows that a query leaves out because something fails on them, as a stream of their own."""
+"""A query's dead letters as a stream: rows left out because an expression fails on them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from dovetail.plan.views import View
 
 @dataclass(frozen=True)
 class DeadLetters(Node):
-    """Of each such row the operator that left it out, the problem, and the row as JSON."""
+    """A stream of dead letters: the operator that left a row out, the problem, and
+    the row as JSON.
+    """
 
     name = "dead letters"
     key = StructType([StructField(OPERATOR, StringType(), False)])
@@ -24,7 +26,9 @@ class DeadLetters(Node):
 
 
 def leaving_out(node: Node) -> Iterator[View | ForeignKeyJoin]:
-    """What leaves out the rows on which an expression fails, each once."""
+    """Yield each node below ``node`` that leaves out rows on which an expression
+    fails, each once.
+    """
     for part in dict.fromkeys(node.walk()):
         if isinstance(part, View):
             if part.letters is not None:

@@ -1,4 +1,4 @@
-"""A stream without the records that repeat another."""
+"""A stream without records that repeat another one."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from dovetail.plan.spans import Span, microseconds, written
 
 @dataclass(frozen=True, eq=False)
 class Deduplicated(Rows):
-    """The records of a stream of which none of their key came out so near in time."""
+    """The records of a stream, without those that repeat an emitted record of their key."""
 
     within_us: int
+    """The distance in event time, in microseconds, within which a record of the same key is a
+    repetition.
+    """
 
     stream = True
     timed = True
 
     @property
     def summary(self) -> str:
-        """What ``explain`` calls it."""
+        """The node's line in ``explain``."""
         return f"deduplicate within {written(self.within_us)}"
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """The stream, and how near."""
+        """Return, as JSON data, the stream and the distance."""
         return {
             "deduplicated": describe(self.node, whole=whole),
             "within_us": self.within_us,
@@ -34,7 +37,10 @@ class Deduplicated(Rows):
 
 
 def deduplicated(node: Node, within: Span) -> Deduplicated:
-    """A stream without the records that repeat another."""
+    """Return a stream without records that repeat one of their key ``within`` a span of event time.
+
+    Raises ``PlanError`` for a node that corrects the past.
+    """
     name = f"deduplicate of {node.name}"
     refuse_corrected(name, node)
     return Deduplicated(as_entry(name, node), microseconds(name, "within=", within))

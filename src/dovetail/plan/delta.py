@@ -1,9 +1,9 @@
-"""Whether two tables can be joined by look-ups: the limitations of delta joins, checked against the
-plan, and the choice between a delta join and the stateful one.
+"""The choice between a delta join and the stateful join of two tables.
 
-The seed's limitations are checked one by one, so that an error names all that are broken and
-``explain`` says how each is met. Where its results are keyed by one table's key, the join is right
-under fewer of them; docs/delta_joins.md says why.
+A *delta join* looks rows up in stores and keeps no state. Its limitations (FLIP-486) are checked
+against the plan one by one. An error therefore names all that are broken, and ``explain`` says how
+each is met. A join whose results are keyed by one table's key needs fewer of them.
+docs/delta_joins.md explains why.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ from dovetail.plan.spans import Span
 from dovetail.plan.table_join import TableJoin, table_join
 
 Strategy: TypeAlias = Literal["auto", "force", "none"]
-"""``"auto"``: a delta join where none of its limitations is broken, else the stateful join;
-``"force"``: a delta join, or an error that names what is broken; ``"none"``: the stateful join."""
+"""``"auto"``: a delta join if no limitation is broken, else the stateful join. ``"force"``: a delta
+join, or an error that names the broken limitations. ``"none"``: the stateful join.
+"""
 NamedPairs: TypeAlias = tuple[tuple[str, str], ...]
+"""The join key: a left and a right column for each part."""
 
 _STEPS = {
     "Project",
@@ -48,6 +50,7 @@ _STEPS = {
     "UnresolvedHint",
     "ResolvedHint",
 }
+"""The steps of a Spark plan that keep all rows, each by itself."""
 _RELATIONS = (
     "StreamingRelation",
     "StreamingRelationV2",
@@ -59,16 +62,19 @@ _RELATIONS = (
     "RelationV2",
     "Range",
 )
+"""The first words of the steps that read data."""
 
 
 @validated_fields
 @dataclass(frozen=True)
 class Delta:
-    """How tables are joined by look-ups; made by ``delta``."""
+    """Options of a join of tables by look-ups; made by ``delta``."""
 
     strategy: Strategy = "auto"
     left_cache: Natural = 100_000
+    """The number of looked-up left rows that a task keeps."""
     right_cache: Natural = 100_000
+    """The number of looked-up right rows that a task keeps."""
 
 
 ADelta: TypeAlias = Annotated[Delta, Rule('options such as dt.delta(strategy="force")')]
@@ -78,19 +84,21 @@ ADelta: TypeAlias = Annotated[Delta, Rule('options such as dt.delta(strategy="fo
 def delta(
     *, strategy: Strategy = "auto", left_cache: Natural = 100_000, right_cache: Natural = 100_000
 ) -> Delta:
-    """Whether a join of tables is a delta join, which keeps no state: each change of one table is
-    joined with the rows that the other's look-up source (``with_lookup``) has at that time.
+    """Return the options that choose between a delta join and the stateful join of tables.
 
-    Eventual: once the input rests, the result is the join of both tables; until then it may be
-    ahead of the changelogs. Per micro-batch a key has at most one change; a row that is unchanged
-    may come again, and a tombstone where there was no row.
+    A delta join keeps no state. Each change of one table is joined with the rows that the other
+    table's look-up source (``with_lookup``) has at that time. Its result is *eventual*: once the
+    input rests, it is the join of both tables. Until then it may be ahead of the changelogs. Per
+    micro-batch a key has at most one change. An unchanged row may come again, and so may a
+    tombstone of a key that had no row.
 
-    ``strategy``: ``"auto"`` joins tables that have look-up sources by a delta join where none of
-    its limitations is broken, and all others in state; ``"force"`` raises a ``PlanError`` that
-    names every limitation that is broken; ``"none"`` joins in state. ``explain`` says what was
-    chosen and why. ``left_cache``, ``right_cache``: how many rows that it looked up in the left and
-    in the right table a task keeps, those last used, 0 for none; those of a side whose rows may
-    change their join key are not kept.
+    ``strategy``: ``"auto"`` uses a delta join for tables with look-up sources if none of its
+    limitations is broken. All other tables are joined in state. ``"force"`` raises a ``PlanError``
+    that names every broken limitation. ``"none"`` joins in state. ``explain`` shows the choice and
+    its reasons.
+
+    ``left_cache``, ``right_cache``: the number of looked-up rows of each table that a task keeps,
+    the last used ones; 0 for none. Nothing is kept of a side whose rows may change their join key.
 
     Source: FLIP-486; docs/delta_joins.md.
     """
@@ -98,7 +106,12 @@ def delta(
 
 
 def with_lookup(table: Node, lookup: LookupSource, changes: ChangeKinds | None) -> Source:
-    """A table that can be looked up in a store of the same rows."""
+    """Return the table with ``lookup``, a store of the same rows. ``changes``: the changes it may
+    have.
+
+    Raises ``PlanError`` for the result of a join, for another key, and for unknown columns. It also
+    refuses filters by columns outside the key, unless rows never change.
+    """
     if not isinstance(table, Source):
         raise PlanError(
             table.name,
@@ -131,6 +144,7 @@ def with_lookup(table: Node, lookup: LookupSource, changes: ChangeKinds | None) 
 
 
 def _restricted(table: Source, lookup: LookupSource) -> Any:
+    """Return the table's frame with the filters of its look-up source."""
     frame = table.frame
     for column, constants in lookup.filters:
         assert frame is not None
@@ -140,8 +154,10 @@ def _restricted(table: Source, lookup: LookupSource) -> Any:
 
 
 def tables_joined(call: Call, late: Late, delta: Delta) -> TableJoin | ForeignKeyJoin | DeltaJoin:
-    """Two tables joined: by look-ups or in state, as ``delta`` says, there by key or by foreign
-    key.
+    """Join two tables by look-ups or in state, by key or by foreign key.
+
+    ``delta`` decides between look-ups and state. In state, the join is by key if ``on=`` names the
+    left key. Raises ``PlanError`` if a delta join is required and a limitation is broken.
     """
     name, left, right = call.name, call.left, call.right
     sides = _entry(left), _entry(right)
@@ -174,10 +190,11 @@ def tables_joined(call: Call, late: Late, delta: Delta) -> TableJoin | ForeignKe
 
 
 def _delta_join(call: Call, left: Entry, right: Entry, on: NamedPairs, delta: Delta) -> DeltaJoin:
+    """Return the delta join of two tables that meet all limitations."""
     form = form_of(left, right, on)
     same = {b for a, b in on if a == b}
     if call.select is None and same & set(right.values.names):
-        # A column that is joined by under one name is the left one's, as in a join of frames.
+        # A join column with one name on both sides is the left one, as in a join of frames.
         values = [f"left.{n}" for n in left.values.names]
         values += [f"right.{n}" for n in right.values.names if n not in same]
         call = replace(call, select=values)
@@ -189,7 +206,11 @@ def _delta_join(call: Call, left: Entry, right: Entry, on: NamedPairs, delta: De
 
 
 def form_of(left: Node, right: Node, pairs: NamedPairs) -> Form:
-    """What the key of a delta join's result is."""
+    """Return the form of a delta join's key.
+
+    ``"key"``: both tables have this key. ``"left"``: the left key, as the right key is named in
+    full. ``"pair"``: both keys.
+    """
     columns = [{pair[number] for pair in pairs} for number in (0, 1)]
     if columns[1] != set(right.key.names):
         return "pair"
@@ -198,7 +219,7 @@ def form_of(left: Node, right: Node, pairs: NamedPairs) -> Form:
 
 
 def limitations(left: Entry, right: Entry, pairs: NamedPairs, how: How) -> Iterator[Verdict]:
-    """How a join stands to each limitation of the seed, in its order."""
+    """Yield the verdict on each limitation of delta joins, in the order of FLIP-486."""
     form = form_of(left, right, pairs)
     sides = ((left, [a for a, _ in pairs]), (right, [b for _, b in pairs]))
     yield Verdict("eventual consistency", None, how="with_lookup and the strategy accept it")
@@ -215,6 +236,7 @@ def limitations(left: Entry, right: Entry, pairs: NamedPairs, how: How) -> Itera
 
 
 def _index(side: Entry, columns: Sequence[str]) -> Verdict:
+    """Return the verdict on an index by which a side's rows are found."""
     limit, shown = f"index of {side.name}", ", ".join(columns)
     source = lookup_of(side)
     if source is None:
@@ -231,6 +253,7 @@ def _index(side: Entry, columns: Sequence[str]) -> Verdict:
 
 
 def _source(side: Entry) -> Verdict:
+    """Return the verdict on a side's look-up source."""
     limit = f"look-up source of {side.name}"
     source = lookup_of(side)
     if source is None:
@@ -249,6 +272,9 @@ def _source(side: Entry) -> Verdict:
 
 
 def _steps(side: Entry) -> Verdict:
+    """Return the verdict on the steps between a side's changelog and the join. A look-up skips
+    them.
+    """
     limit = f"only stateless steps before {side.name}"
     if side.versioned_us is not None:
         return Verdict(limit, f"{side.name} is versioned", "Read it without versioned=")
@@ -262,7 +288,7 @@ def _steps(side: Entry) -> Verdict:
             f"of {side.name} rows are chosen or computed, which a look-up does not go through",
             "Give the table its look-up source with where= there, and select after the join",
         )
-    # A static table has no look-ups: ``spark.seed`` says so.
+    # ``spark.seed`` refuses look-ups of a static table.
     step = None if side.frame is None or side.static else _offending_step(side)
     if step is not None:
         return Verdict(
@@ -275,12 +301,12 @@ def _steps(side: Entry) -> Verdict:
 
 
 def _offending_step(source: Source) -> str | None:
-    """The first step of a frame that is not known to keep all rows, each by itself."""
+    """Return the first step of a source's frame that may drop or change rows, or None."""
     allowed = {name for name, _ in source.lookup.filters} if source.lookup is not None else set()
     assert source.frame is not None
     for name, columns in steps_of(source.frame):
         if name == "Filter":
-            # dovetail's own filters, by columns that begin with _, drop what is no row.
+            # dovetail's own filters, by columns that begin with _, drop records that are no rows.
             if not all(column.startswith("_") or column in allowed for column in columns):
                 return f"filter on {', '.join(columns)}"
         elif name not in _STEPS and not name.startswith(_RELATIONS):
@@ -289,6 +315,10 @@ def _offending_step(source: Source) -> str | None:
 
 
 def _updates(side: Entry, columns: Sequence[str], form: Form, how: How, number: int) -> Verdict:
+    """Return the verdict on updates of a side: a row's former join key must be known or not needed.
+
+    ``number``: 0 for the left side, 1 for the right.
+    """
     limit = f"updates of {side.name}"
     if changes_of(side) == "insert":
         return Verdict(limit, None, how="it has none (changes='insert')")
@@ -306,6 +336,7 @@ def _updates(side: Entry, columns: Sequence[str], form: Form, how: How, number: 
 
 
 def _deletes(left: Entry, right: Entry, form: Form) -> Verdict:
+    """Return the verdict on deletions from both sides."""
     limit = "deletes"
     deleting = [side.name for side in (left, right) if changes_of(side) == "all"]
     if not deleting:
@@ -328,13 +359,14 @@ _COMPUTED = Verdict(
 
 
 def _options(late: Late, align: Span | None) -> Iterator[Verdict]:
-    """What asks for state."""
+    """Yield a broken verdict if options of the join need state."""
     given = [*(["late="] if late != "ignore" else []), *(["align="] if align is not None else [])]
     if given:
         yield Verdict("options", f"{' and '.join(given)} keeps rows in state", "Leave it out")
 
 
 def _refuse_broken(name: str, verdicts: Sequence[Verdict]) -> None:
+    """Raise one ``PlanError`` with all broken limitations and their remedies, if there are any."""
     broken = [verdict for verdict in verdicts if verdict.broken]
     if not broken:
         return
@@ -345,4 +377,5 @@ def _refuse_broken(name: str, verdicts: Sequence[Verdict]) -> None:
 
 
 def _entry(side: Node) -> Entry:
+    """Return a side as an input of the join's stage."""
     return side if isinstance(side, Entry) else Derived(side)

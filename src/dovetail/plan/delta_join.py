@@ -1,5 +1,6 @@
-"""Two tables joined without state; and these tables as the join looks them up: where, by what, and
-how they may change.
+"""Joins of two tables without state, and the look-ups that such a join needs.
+
+A *delta join* answers each change of one table by a look-up in the other.
 """
 
 from __future__ import annotations
@@ -29,10 +30,7 @@ from dovetail.plan.nodes import (
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DeltaJoin(Join):
-    """Two tables joined without state, each looked up where the other changes. ``on``: the left and
-    the right column of each part of the join key; ``form``: what the result's key is; ``cache``:
-    how many rows of each side a task keeps between batches.
-    """
+    """A join of two tables without state: each change of one side is looked up in the other."""
 
     kind: ClassVar[str] = "tables by look-ups"
     eventual = True
@@ -41,40 +39,47 @@ class DeltaJoin(Join):
     left: Entry
     right: Entry
     on: tuple[tuple[str, str], ...]
+    """The join key: a left and a right column for each part."""
     form: Form
+    """The form of the result's key, as ``delta.form_of`` returns it."""
     cache: tuple[int, int]
+    """The number of rows of each side that a task keeps between batches."""
 
     @property
     def manner(self) -> str:
-        """How the sides meet, in words."""
+        """A few words on how the sides match, for ``explain``."""
         on = (left if left == right else f"{left} = {right}" for left, right in self.on)
         return f"by look-ups on {', '.join(on)}"
 
     @property
     def key(self) -> StructType:
-        """The left side's key and, where it does not tell the results apart, the right side's."""
+        """The left key, followed by the right key if the left key does not tell results apart."""
         if not self.has_right_key:
             return self.left.key
         return with_right_key(self.left.key, self.right.key)
 
     @property
     def has_right_key(self) -> bool:
-        """Whether the right side's key is part of the result's."""
+        """Say whether the right key is part of the result's key."""
         return self.form == "pair" or (self.form == "left" and preserved(self.how)[1])
 
     @property
     def null_keys(self) -> bool:
-        """Where a side's rows appear alone, or a side's keys have nulls."""
+        """Say whether a row's key may contain nulls: if rows of a side appear alone, or if a side
+        has null keys.
+        """
         return (self.how != "inner" and self.has_right_key) or super().null_keys
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """What is equal, and the key."""
+        """Return, as JSON data, the join key and the form of the result's key."""
         return {"on": [list(pair) for pair in self.on], "form": self.form}
 
 
 def lookup_of(entry: Entry) -> LookupSource | None:
-    """Where a side's rows are looked up, None for nowhere: a table's own source, or, of a delta
-    join's result, both of its tables, one after the other.
+    """Return the store in which a side's rows are looked up, or None without one.
+
+    For a table it is the table's own source. For a delta join's result it is a chain of the sources
+    of both tables.
     """
     if isinstance(entry, Source):
         return entry.lookup
@@ -114,7 +119,11 @@ def lookup_of(entry: Entry) -> LookupSource | None:
 
 
 def held_columns(node: DeltaJoin) -> dict[str, tuple[int, str]]:
-    """The side, 0 or 1, and the column behind each column of a result that computes none."""
+    """Return, for each column of a delta join's result, its side (0 left, 1 right) and its column
+    there.
+
+    The selection must have no expressions.
+    """
     held = {name: (0, name) for name in node.left.key.names}
     if node.has_right_key:
         held |= {right_key(name): (1, name) for name in node.right.key.names}
@@ -125,18 +134,23 @@ def held_columns(node: DeltaJoin) -> dict[str, tuple[int, str]]:
 
 
 def _leads(node: DeltaJoin, name: str) -> bool:
-    """Whether the rows with a value of a result's column are those of its side's table with it."""
+    """Say whether a look-up by a result column can start at that column's side.
+
+    The results with a value of the column must all stem from that side's rows with the value.
+    """
     if name not in node.key.names:
         return True
     if name in node.left.key.names:
-        # Under one key for both sides, right rows that stand alone have a key without a left row.
+        # With one key for both sides, a right row without a match has a key that no left row has.
         return node.form != "key" or not preserved(node.how)[1]
     return node.form == "pair"
 
 
 def changes_of(entry: Entry) -> ChangeKinds:
-    """Which changes a side may have: what is said of a table, by default all that its changelog can
-    say; of a delta join's result what its law gives.
+    """Return the changes that a side may have.
+
+    For a table it is the user's declaration, by default all that its changelog can express. For a
+    delta join's result it follows from the join. For any other node it is ``"all"``.
     """
     if isinstance(entry, Source):
         return entry.changes or ("upsert" if entry.deleted is None else "all")
@@ -153,15 +167,16 @@ def changes_of(entry: Entry) -> ChangeKinds:
 
 
 def has_fixed_key(entry: Entry, columns: Sequence[str]) -> bool:
-    """Whether each of a side's rows has one join key as long as it is there, and its tombstones
-    tell it.
+    """Say whether each row of a side keeps one join key while it exists, and its tombstone has that
+    key.
     """
     return set(columns) <= set(entry.key.names) or changes_of(entry) == "insert"
 
 
 def needed_columns(node: DeltaJoin) -> tuple[frozenset[str], frozenset[str]]:
-    """The columns of each side that a result needs: keys, join keys and what is selected; all,
-    where a selection computes.
+    """Return the columns of the left and of the right side that a delta join reads.
+
+    These are keys, join keys and selected columns; all columns if the selection has expressions.
     """
     needed = []
     for number, (name, side) in enumerate((("left", node.left), ("right", node.right))):

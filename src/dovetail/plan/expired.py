@@ -1,4 +1,4 @@
-"""A table whose rows leave it some time after their last change."""
+"""A table whose rows expire some time after their last change."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ class Expired(Rows):
     """The rows of a table that are no more than ``after_us`` behind stream time."""
 
     after_us: int
+    """The age in microseconds of stream time after which a row expires."""
 
     timed = True
     expires: ClassVar[bool] = True
 
     @property
     def summary(self) -> str:
-        """What ``explain`` calls it."""
+        """The node's line in ``explain``."""
         return f"expires after {written(self.after_us)}"
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """The table, and how long its rows stay."""
+        """Return, as JSON data, the table and the age at which rows expire."""
         return {"expired": describe(self.node, whole=True), "after_us": self.after_us}
 
 
 def expired(node: Node, after: Span) -> Expired:
-    """A table whose rows expire."""
+    """Return the table with rows that expire ``after`` their last change.
+
+    Raises ``PlanError`` for a versioned table and for a table that corrects the past.
+    """
     name = f"expire of {node.name}"
     refuse_corrected(name, node)
     if node.versioned_us is not None:

@@ -1,4 +1,4 @@
-"""A table's array as rows of their own."""
+"""A table's array column exploded into rows."""
 
 from __future__ import annotations
 
@@ -16,30 +16,32 @@ from dovetail.plan.nodes import Describe, Node, Rows
 
 @dataclass(frozen=True, eq=False)
 class Exploded(Rows):
-    """A table with a row for each element of an array, known by the key and the element or, where
-    it is named, the element's ``position``.
-    """
+    """A table with a row for each element of an array of another table."""
 
     column: str
+    """The array column."""
     position: str | None
+    """The name of a key column with the element's position, or None. Without it, the element itself
+    is part of the key.
+    """
 
     has_own_key: ClassVar[bool] = True
 
     @property
     def summary(self) -> str:
-        """What ``explain`` calls it."""
+        """The node's line in ``explain``."""
         return f"explode {self.column} by {self.position or 'element'}"
 
     @property
     def element(self) -> StructField:
-        """The column that has the elements."""
+        """The field of the elements, named as the array column."""
         array = self.node.values[self.column].dataType
         assert isinstance(array, ArrayType)
         return StructField(self.column, array.elementType, True)
 
     @property
     def key(self) -> StructType:
-        """The table's, and the element or its position."""
+        """The table's key, then the position or the element."""
         own = self.element
         if self.position is not None:
             own = StructField(self.position, IntegerType(), True)
@@ -47,7 +49,9 @@ class Exploded(Rows):
 
     @property
     def values(self) -> StructType:
-        """The table's other columns and, behind a position, the element."""
+        """The table's values without the array. With a position, the element stands in the array's
+        place.
+        """
         named = {field.name: field for field in self.node.values}
         if self.position is None:
             del named[self.column]
@@ -56,7 +60,7 @@ class Exploded(Rows):
         return StructType([*named.values()])
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """The table, which array, and by what its rows are known."""
+        """Return, as JSON data, the table, the array column and the position's name."""
         return {
             "exploded": describe(self.node, whole=True),
             "column": self.column,
@@ -65,7 +69,11 @@ class Exploded(Rows):
 
 
 def exploded(node: Node, column: str, position: str | None) -> Exploded:
-    """A table with a row for each element of an array."""
+    """Return a table with a row for each element of the array ``column``.
+
+    Raises ``PlanError`` if the column is no array, or if elements cannot be keys and there is no
+    ``position``.
+    """
     name = f"explode of {node.name}"
     refuse_corrected(name, node)
     found = known_field(name, "column=", column, node.values)

@@ -1,5 +1,6 @@
-"""Spark expressions as users give them: what they make, and as text, the same one in every session,
-by which a checkpoint knows them.
+"""Users' Spark expressions: their result columns, and their texts.
+
+A checkpoint recognizes an expression by its text, which is the same in every session.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 RANDOM = "dovetail.random"
-"""In a field's metadata: what in its expression makes another value of a row each time."""
+"""A key in a field's metadata: the part of its expression that makes another value each time."""
 AGAIN = (
     "which makes other values when a micro-batch is run again after a failure, so that rows of its "
     "first run would stay for ever"
@@ -46,11 +47,11 @@ def field_of(
     *,
     repeatable: bool = False,
 ) -> StructField:
-    """What an expression over a frame makes of each row, as Spark resolves it, nullable at every
-    depth; with ``RANDOM`` in its metadata where that is another value each time.
+    """Return the column that an expression over a frame makes, nullable at every depth.
 
-    ``repeatable``: it must make the same of the same row at any time. Raises ``PlanError`` with
-    Spark's complaint, and for expressions of more than a row, or that make more than a column.
+    If its value may differ each time, the metadata has ``RANDOM``. ``repeatable``: True to refuse
+    expressions that depend on chance or on the time. Raises ``PlanError`` with Spark's complaint.
+    Aggregates, windows, generators and expressions of several columns are also refused.
     """
     try:
         made = frame.select(column)
@@ -82,18 +83,17 @@ def field_of(
 
 
 def refuse_random(operator: str, what: str, field: StructField) -> None:
-    """Refuse an expression that makes another value of a row when it is computed again, as
-    ``field_of`` has found.
-    """
+    """Refuse a column that ``field_of`` marked as random. ``what``: the column in words."""
     if field.metadata and RANDOM in field.metadata:
         raise PlanError(operator, f"{what} has {field.metadata[RANDOM]}, {AGAIN}", REMEDY)
 
 
 def text_of(owner: object, item: str | Column, row: Callable[[], DataFrame]) -> str:
-    """What an ``owner``'s column, by its name or as an expression over the frame ``row``, is
-    computed by: its SQL as Spark resolves it. A Python function is known by its name alone.
+    """Return the text of a column: its quoted name, or the SQL of an expression as Spark resolves
+    it.
 
-    What was found of an owner's expression is remembered.
+    ``row``: makes a frame to resolve the expression over. A Python function is known by its name
+    alone. The text of each ``owner``'s expression is cached.
     """
     if isinstance(item, str):
         return item if _PLAIN.fullmatch(item) else quoted(item)

@@ -1,4 +1,4 @@
-"""A table whose records may leave values out, which stay as they were."""
+"""A table whose records may omit values, which then stay as they were."""
 
 from __future__ import annotations
 
@@ -14,35 +14,42 @@ from dovetail.plan.joins import as_entry, refuse_corrected
 from dovetail.plan.nodes import Describe, Node, Rows
 
 Missing: TypeAlias = Literal["fail", "null"]
-"""What becomes of a value that was not sent where there is no former row."""
+"""Treatment of an omitted value of a key without a former row: ``"fail"`` stops the query,
+``"null"`` makes it null.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Filled(Rows):
-    """The rows of a table, in which the values that ``unsent`` names are those of the key's former
-    row.
-    """
+    """The rows of a table, with omitted values taken from the key's former row."""
 
     unsent: str
+    """A column with an array of the names of the omitted columns."""
     missing: Missing
 
     @property
     def summary(self) -> str:
-        """What ``explain`` calls it."""
+        """The node's line in ``explain``."""
         return f"keeps what {self.unsent} names"
 
     @property
     def values(self) -> StructType:
-        """The table's, but for the names."""
+        """The table's values without the column of names."""
         return StructType([field for field in self.node.values if field.name != self.unsent])
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """The table, all of whose columns are kept, and the column of names."""
+        """Return, as JSON data, the table and the column of names. State keeps all columns of the
+        table.
+        """
         return {"filled": describe(self.node, whole=True), "unsent": self.unsent}
 
 
 def filled(node: Node, unsent: str, missing: Missing) -> Filled:
-    """A table with what its records leave out."""
+    """Return the table with omitted values filled in. ``unsent``: an ``array<string>`` of their
+    names.
+
+    Raises ``PlanError`` for a column of another type and for a versioned table.
+    """
     name = f"keep_former of {node.name}"
     refuse_corrected(name, node)
     found = known_field(name, "unsent=", unsent, node.values)

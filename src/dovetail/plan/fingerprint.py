@@ -1,7 +1,8 @@
-"""The part of a plan that gives stored state its meaning, and its hash.
+"""The part of a plan that gives stored state its meaning, and a hash of it.
 
-What is stored depends on all that rows go through before: how inputs are read, joins with their
-options, the selections between stages. The last selection comes after all state.
+Stored state depends on all that rows pass before: how inputs are read, the joins with their
+options, and the selections between stages. It does not depend on the last selection, which comes
+after all state.
 """
 
 from __future__ import annotations
@@ -26,16 +27,19 @@ if TYPE_CHECKING:
 
 
 def fingerprint(*nodes: Node) -> str:
-    """A short hash of what ``describe`` says."""
+    """Return a hash of the topology's description: 16 hexadecimal digits."""
     return _hash(describe(*nodes))
 
 
 def describe(*nodes: Node) -> dict[str, Any]:
-    """All of a topology's results that stored state depends on, as JSON's own data: its inputs with
-    their names and how each is read, and what is made of them, expressions by their text.
+    """Return, as JSON data, all parts of a topology that stored state depends on.
 
-    Not part of it: the selection that comes last, the names of joins, how results are emitted, how
-    long ``align=`` waits, look-up sources and caches, and what the inputs' frames do themselves.
+    These are the inputs with their names and how each is read, and all that is computed from them,
+    with expressions as text. Several results are in the order given, under ``"results"``.
+
+    Not part of it are the last selection, the names of joins, and the way in which results are
+    emitted. Nor are the length of ``align=``, look-up sources, caches, and the steps within an
+    input's frame.
     """
     description = _Description(origins_of(nodes))
     described = [description(at_rest(node)[0]) for node in nodes]
@@ -44,15 +48,17 @@ def describe(*nodes: Node) -> dict[str, Any]:
 
 
 def describe_input(nodes: Sequence[Node], entry: Node) -> dict[str, Any]:
-    """An input of a stage of their topology, as JSON's own data; another stage's result by its
-    fingerprint.
+    """Return an input of a stage as JSON data, with another stage's result as its fingerprint.
+
+    ``nodes``: the results of the input's topology.
     """
     return _with_hashes(_Description(origins_of(nodes))(entry))
 
 
 def identity(described: Mapping[str, Any]) -> dict[str, Any]:
-    """By what a described input is known from one topology to another: a source by its name and the
-    names of its key, however it is read and whatever else it has.
+    """Return the part of an input's description by which another topology recognizes that input.
+
+    A source is recognized by its name and the names of its key columns, however it is read.
     """
     if "view" in described:
         return {**described, "view": identity(described["view"])}
@@ -63,7 +69,7 @@ def identity(described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sources_in(described: Any) -> Iterator[Mapping[str, Any]]:
-    """The sources in what ``describe`` has said."""
+    """Yield the sources within a description that ``describe`` returned."""
     if isinstance(described, dict):
         if "input" in described:
             yield described
@@ -75,19 +81,26 @@ def sources_in(described: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def origins_of(nodes: Sequence[Node]) -> list[Source]:
-    """The sources of a topology with these results, in the order of first use."""
+    """Return the sources of a topology with these results, each once, in the order of first use."""
     return list(dict.fromkeys(source for node in nodes for source in node.origins))
 
 
 def in_one_order(nodes: Sequence[Node]) -> list[Node]:
-    """Several results in the order that a checkpoint knows them by, whatever theirs is."""
+    """Return several results in the order that a checkpoint knows them by, whatever
+    their order is.
+    """
     return sorted(nodes, key=fingerprint)
 
 
 def refuse_other(
     nodes: Sequence[Node], title: str, fingerprint_then: str, then: Mapping[str, Any]
 ) -> None:
-    """Refuse to go on with what another topology stored, whose description is ``then``."""
+    """Refuse a checkpoint that belongs to another topology, by ``CheckpointError`` with the
+    differences.
+
+    ``fingerprint_then``, ``then``: fingerprint and description of the checkpoint's topology.
+    ``title``: the subject of the error.
+    """
     if fingerprint(*nodes) == fingerprint_then:
         return
     now = describe(*nodes)
@@ -113,7 +126,10 @@ def refuse_other(
 
 
 def refuse_none_of(node: Node, fingerprint_then: str, then: Mapping[str, Any]) -> None:
-    """Refuse a result that is none of those of the query that stored something."""
+    """Refuse a result that is none of the checkpoint's results, by ``CheckpointError``.
+
+    ``fingerprint_then``, ``then``: fingerprint and description of the checkpoint's topology.
+    """
     results = then.get("results")
     if results is None:
         refuse_other([node], node.name, fingerprint_then, then)
@@ -128,7 +144,9 @@ def refuse_none_of(node: Node, fingerprint_then: str, then: Mapping[str, Any]) -
 
 
 def _numbered_anew(described: Mapping[str, Any]) -> Any:
-    """A description of one result, its inputs numbered in the order in which it names them."""
+    """Return a result's description with its inputs numbered in the order in which
+    it names them.
+    """
     numbers: dict[int, int] = {}
 
     def anew(part: Any) -> Any:
@@ -142,8 +160,9 @@ def _numbered_anew(described: Mapping[str, Any]) -> Any:
 
 
 def refuse_alike(*nodes: Node) -> None:
-    """Refuse inputs that differ in nothing that a checkpoint knows them by: exchanged, each would
-    go on with the state of the other.
+    """Refuse inputs that a checkpoint could not tell apart, by ``PlanError``.
+
+    If two such inputs were exchanged, each would continue with the state of the other.
     """
     sources = origins_of(nodes)
     description = _Description(sources)
@@ -159,18 +178,22 @@ def refuse_alike(*nodes: Node) -> None:
 
 
 def _with_hashes(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a description in which the result of another stage is its hash."""
     if "view" in described:
         return {**described, "view": _with_hashes(described["view"])}
     return {"result": _hash(described)} if "result" in described else dict(described)
 
 
 def _hash(described: Mapping[str, Any]) -> str:
+    """Return the first 16 hexadecimal digits of a description's SHA-256 hash."""
     text = json.dumps(described, separators=(",", ":"), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class _Description:
-    """``inputs``: all inputs of the whole plan; which of a node's inputs are one is part of it."""
+    """Callback that describes the nodes of a plan. ``inputs``: all sources of the whole plan, which
+    number them.
+    """
 
     def __init__(self, inputs: Sequence[Source]) -> None:
         self._inputs = inputs
@@ -178,8 +201,10 @@ class _Description:
     def __call__(
         self, node: Node, *, whole: bool = False, needed: Collection[str] | None = None
     ) -> Mapping[str, Any]:
-        """``whole``: with the columns that the node's selections make; ``needed``: of a view or a
-        source the columns that the view above it reads, None where there is none.
+        """Return the description of a node and of all nodes below it.
+
+        ``whole``: True to include the columns that the node's selections make. ``needed``: for a
+        view or a source, the columns that the view above it reads; None if there is no such view.
         """
         if isinstance(node, Source):
             return self._source(node, needed)
@@ -193,6 +218,9 @@ class _Description:
         )
 
     def _source(self, source: Source, needed: Collection[str] | None) -> dict[str, Any]:
+        """Return the description of a source; its values are limited to ``needed``, unless that is
+        None.
+        """
         values = source.values
         if needed is not None:
             names = sorted(name for name in values.names if name in needed)
@@ -213,6 +241,7 @@ class _Description:
         return described
 
     def _join(self, node: Join, whole: bool) -> dict[str, Any]:
+        """Return the description of a join. ``whole``: True to include its selection."""
         described: dict[str, Any] = {
             "join": node.how,
             "of": node.kind,
@@ -230,10 +259,11 @@ class _Description:
         return described
 
     def text(self, node: Node, item: str | Column, row: StructType) -> str:
-        """A name, or the text of an expression over a row."""
+        """Return the text of a column name, or of an expression over a row of schema ``row``."""
         return text_of(node, item, lambda: self._empty(row))
 
     def _empty(self, row: StructType) -> DataFrame:
+        """Return an empty frame with the columns ``row``. It needs a Spark session."""
         frame = self._inputs[0].frame
         session = SparkSession.getActiveSession() if frame is None else frame.sparkSession
         assert session is not None, "an expression without a session"
@@ -246,11 +276,12 @@ def _frame(source: Source) -> DataFrame:
 
 
 def _columns(fields: StructType) -> list[list[str]]:
+    """Return columns as pairs of a name and a type."""
     return [[f.name, f.dataType.simpleString()] for f in fields]
 
 
 def _differences(then: Any, now: Any, where: str = "plan") -> Iterator[str]:
-    """The places where two plans differ, each with what was and what is."""
+    """Yield the places where two descriptions differ, each with the former and the present part."""
     if isinstance(then, dict) and isinstance(now, dict) and then.keys() == now.keys():
         for part in then:
             yield from _differences(then[part], now[part], f"{where}.{part}")
@@ -263,7 +294,7 @@ _MADE["expired"] = "{} with rows that expire"
 
 
 def _short(part: Any) -> str:
-    """A part of a plan in a few words."""
+    """Return a part of a description in a few words."""
     if not isinstance(part, dict):
         return json.dumps(part)
     if "join" in part:

@@ -1,4 +1,4 @@
-"""Two tables joined by what the left one's rows say of the right one's key."""
+"""The join of two tables by a foreign key."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dovetail.plan.nodes import Entry, Join, Text, with_right_key
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ForeignKeyJoin(Join):
-    """Rows of the left table, each with the right row whose key is the left row's foreign key:
-    ``on``, columns of the left row or expressions over it.
+    """A join of two tables: each left row with the right row whose key is the left row's foreign
+    key.
 
-    A right row that no left row refers to has a result of its own where the right side is
-    preserved. Then the key is the pair of both keys, and of each result one of them is null.
+    If the right side is preserved, a right row without left rows has a result of its own. The
+    result's key is the pair of both keys then. One of the two is null in each result.
     """
 
     kind: ClassVar[str] = "tables by foreign key"
@@ -30,37 +30,43 @@ class ForeignKeyJoin(Join):
     left: Entry
     right: Entry
     on: tuple[str | Column, ...]
+    """The foreign key: columns of the left row or expressions over it."""
 
     @property
     def manner(self) -> str:
-        """How the sides meet, in words."""
+        """A few words on how the sides match, for ``explain``."""
         on = (item if isinstance(item, str) else "an expression" for item in self.on)
         return f"by foreign key {', '.join(on)}"
 
     @property
     def fallible(self) -> bool:
-        """Whether the foreign key may fail on a row: an expression can, a column cannot."""
+        """Say whether the foreign key may fail on a row. An expression may, a column cannot."""
         return any(not isinstance(item, str) for item in self.on)
 
     @property
     def key(self) -> StructType:
-        """The left side's key and, where right rows appear alone, theirs."""
+        """The left key, followed by the right key if right rows may appear alone."""
         if not preserved(self.how)[1]:
             return self.left.key
         return with_right_key(self.left.key, self.right.key)
 
     @property
     def null_keys(self) -> bool:
-        """Where right rows appear alone, or the left side's keys have nulls."""
+        """Say whether a row's key may contain nulls: if right rows may appear alone, or if left
+        keys may.
+        """
         return preserved(self.how)[1] or self.left.null_keys
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """The foreign key."""
+        """Return the foreign key as JSON data."""
         return {"on": [text(item, self.left.row) for item in self.on]}
 
 
 def foreign_key_join(call: Call, on: tuple[str | Column, ...]) -> ForeignKeyJoin:
-    """Two tables joined by what the left one's rows say of the right one's key."""
+    """Join two tables by the foreign key ``on``, left columns or expressions over the left row.
+
+    Raises ``PlanError`` for tables that correct the past, and for columns that occur twice.
+    """
     for side in (call.left, call.right):
         refuse_corrected(call.name, side)
     left, right = as_entry(call.name, call.left), as_entry(call.name, call.right, exact=True)

@@ -1,5 +1,5 @@
-"""What the builders of all joins share: the arguments of a call, and its sides; and a table with
-its rows kept, as which some read it.
+"""Parts that the builders of all joins share: a call's arguments, its sides, and
+``materialize``.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dovetail.plan.select import Selection, resolve, select_all
 from dovetail.plan.spans import Span, microseconds
 
 TWICE = "Leave it out or give it another name with select="
-"""What to do about a column that a join's result has twice."""
+"""Advice on a column that a join's result has twice."""
 
 
 class Chosen(TypedDict):
-    """What of a join's node its arguments and sides give."""
+    """The fields of a join node that follow from a call's arguments."""
 
     how: How
     select: tuple[Selected, ...]
@@ -34,12 +34,12 @@ class Chosen(TypedDict):
 
 @dataclass(frozen=True, eq=False)
 class Materialized(Rows):
-    """A table with its rows kept in a stage of its own: only what changes a row passes."""
+    """A table with its rows stored in a stage of its own, which passes on only changes of rows."""
 
     summary = "materialized"
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """What is kept."""
+        """Return the description of the stored table."""
         return {"materialized": describe(self.node)}
 
 
@@ -48,20 +48,31 @@ class Call:
     """The arguments that all joins take."""
 
     left: Node
+    """The left side."""
     right: Node
+    """The right side."""
     on: OnComputed | None
+    """The columns that are equal; None for the keys of both sides."""
     how: How
+    """The kind of join, such as ``"left"``."""
     select: Selection | None
+    """The selected value columns; None for all."""
     align: Span | None = None
+    """The time that a side waits for the other side to catch up; None for no wait."""
     label: str | None = None
+    """The user's name for the join, or None."""
 
     @property
     def name(self) -> str:
-        """What errors call the join."""
+        """The name of the join in errors."""
         return self.label or join_name(self.how, self.left, self.right)
 
     def chosen(self, left: Node, right: Node, *, one_key: bool = True) -> Chosen:
-        """The join of these sides as it is asked for, with all value columns by default."""
+        """Return the fields of the join's node. By default all value columns are selected.
+
+        ``one_key``: as in ``select.resolve``. Raises ``PlanError`` for columns that cannot be
+        selected.
+        """
         if self.select is None:
             selected = select_all(self.name, left, right)
             values = StructType([*left.values.fields, *right.values.fields])
@@ -80,13 +91,15 @@ class Call:
     def refuse(
         self, given: Mapping[str, object], problem: str, remedy: str = "Leave it out"
     ) -> None:
-        """Refuse arguments that do not go with these sides: all but those that are None."""
+        """Refuse each argument in ``given`` that is not None."""
         refuse_given(self.label or "join", problem, remedy, **given)
 
 
 def as_entry(name: str, side: Node, *, exact: bool = False) -> Entry:
-    """A side as an input of the join's own stage; ``exact``: without tombstones of keys that had no
-    row, which a stage of its own leaves out.
+    """Return a side as an input of the join's own stage.
+
+    ``exact``: True to exclude tombstones of keys that had no row, by a stage of its own. Raises
+    ``PlanError`` for a stream that takes records back.
     """
     if isinstance(side, Entry) and not (exact and side.loose):
         return side
@@ -100,8 +113,10 @@ def as_entry(name: str, side: Node, *, exact: bool = False) -> Entry:
 
 
 def as_changes(name: str, side: Node) -> Entry:
-    """A side as an input of what keeps no rows, and passes each change as it comes: of a versioned
-    table a stage of its own leaves out the late ones, which change no row.
+    """Return a side as an input of a node that stores no rows and passes on each change.
+
+    A versioned table gets a stage of its own, which drops late changes, as these change no current
+    row.
     """
     if isinstance(side, Entry) and side.versioned_us is not None:
         return Derived(Materialized(side))
@@ -109,18 +124,20 @@ def as_changes(name: str, side: Node) -> Entry:
 
 
 def materialized(node: Node) -> Materialized:
-    """A table with its rows kept."""
+    """Return the table with its rows stored. Raises ``PlanError`` for a table that corrects the
+    past.
+    """
     refuse_corrected(node.name, node)
     return Materialized(as_entry(node.name, node))
 
 
 def table_side(side: Node) -> Node:
-    """A table as one side of a join by key: joins by the same key run in one stage."""
+    """Return a table as a side of a join by key. Joins by the same key share one stage."""
     return side if side.by_key else Derived(side)
 
 
 def refuse_how(name: str, how: str, known: Sequence[str], what: str) -> None:
-    """Refuse what is not among the ``known`` ways to join these sides."""
+    """Refuse a kind of join that is not among ``known``. ``what``: the sides, in words."""
     if how not in known:
         options = f"{', '.join(map(repr, known[:-1]))} or {known[-1]!r}"
         swap = (
@@ -132,7 +149,9 @@ def refuse_how(name: str, how: str, known: Sequence[str], what: str) -> None:
 
 
 def refuse_corrected(name: str, side: Node) -> None:
-    """The result of a join of histories is a history, not a table's current rows."""
+    """Refuse a join of histories as an input. Its result is a history, not a
+    table's current rows.
+    """
     if side.corrects:
         raise PlanError(
             name,

@@ -1,4 +1,4 @@
-"""Spark's own sources, of which a streaming frame is made: what they read, and by which options."""
+"""The Spark sources that a streaming frame reads: their formats and options."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ _NO_FILES = frozenset({"delta", "kafka", "rate", "socket", "rate-micro-batch"})
 
 @dataclass(frozen=True)
 class Leaf:
-    """One source of Spark's, equal to another where Spark takes both for one."""
+    """One source of a Spark plan. Two leaves are equal if Spark takes both for one source."""
 
     relation: Any
     """The relation in the frame's plan."""
     format: str = field(compare=False)
-    """Such as ``json``, ``delta`` or ``kafka``."""
+    """The short name of the format, such as ``json``, ``delta`` or ``kafka``."""
     options: Mapping[str, str] = field(compare=False)
-    """Its options, their names in lower case."""
+    """The options, with names in lower case."""
 
     @property
     def folder(self) -> str | None:
-        """The path that is read, which may be a pattern; None for what is no file system's."""
+        """The path that is read, which may be a pattern; None without a path."""
         return self.options.get("path")
 
     @property
     def of_files(self) -> bool:
-        """Whether it reads each file of a folder once."""
+        """Say whether the source reads each file of a folder once."""
         return self.folder is not None and self.format not in _NO_FILES
 
 
 def leaves_of(frame: DataFrame) -> list[Leaf]:
-    """The streaming sources of a frame, in the order of its plan."""
+    """Return the streaming sources of a frame, in the order of its plan."""
     given: Any = frame
     if is_remote(frame.sparkSession):
         return [*_of_remote(given._plan)]  # noqa: SLF001 -- no public face
@@ -49,7 +49,7 @@ def leaves_of(frame: DataFrame) -> list[Leaf]:
 
 
 def all_leaves(sources: Iterable[Source]) -> Iterator[tuple[Source, Leaf]]:
-    """Each streaming source of some inputs, with the input that it is of."""
+    """Yield each streaming source of the inputs, with its input. Static inputs are skipped."""
     for source in sources:
         if source.frame is not None and not source.static:
             for leaf in leaves_of(source.frame):
@@ -57,7 +57,7 @@ def all_leaves(sources: Iterable[Source]) -> Iterator[tuple[Source, Leaf]]:
 
 
 def is_limited(frame: DataFrame) -> bool:
-    """Whether a micro-batch of a frame may leave some of what is there unread."""
+    """Say whether a micro-batch of a frame may leave available rows unread."""
     if not frame.isStreaming:
         return False
     limits = ("maxoffsetspertrigger", "maxfilespertrigger", "maxbytespertrigger")
@@ -65,8 +65,9 @@ def is_limited(frame: DataFrame) -> bool:
 
 
 def numbered(reads: Sequence[Sequence[Leaf]]) -> list[list[int]]:
-    """The numbers of the folders in which Spark keeps what leaves have read, in the order of a
-    plan's reads. Equal leaves share one.
+    """Return the numbers of the folders in which Spark keeps what each leaf has read.
+
+    ``reads``: the leaves of each read, in the order of a plan's reads. Equal leaves share a number.
 
     >>> a, b = Leaf("a", "json", {}), Leaf("b", "json", {})
     >>> numbered([[a, b], [a], [b]])
@@ -77,6 +78,7 @@ def numbered(reads: Sequence[Sequence[Leaf]]) -> list[list[int]]:
 
 
 def _of_classic(relation: Any) -> Leaf:
+    """Return the leaf of a relation in the plan of a classic session."""
     if relation.getClass().getName().endswith(_V1):
         source = relation.dataSource()
         options, name = source.options(), str(source.className())
@@ -91,12 +93,12 @@ def _of_classic(relation: Any) -> Leaf:
 
 
 def _short(name: str) -> str:
-    """A format's name, of a class its last part."""
+    """Return a format's name in lower case; for a class, the last part of its name."""
     return name.rpartition(".")[2].lower()
 
 
 def _of_remote(plan: Any) -> Iterator[Leaf]:
-    """The streaming sources in a plan of Spark Connect."""
+    """Yield the streaming sources in a plan of Spark Connect."""
     if getattr(plan, "_is_streaming", False) and hasattr(plan, "_format"):
         options = {name.lower(): str(value) for name, value in (plan._options or {}).items()}  # noqa: SLF001
         for path in plan._paths or ():  # noqa: SLF001

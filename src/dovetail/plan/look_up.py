@@ -1,4 +1,4 @@
-"""A stream whose records are looked up in a store that has no changelog."""
+"""A stream joined by look-ups in a store that has no changelog."""
 
 from __future__ import annotations
 
@@ -22,15 +22,19 @@ from dovetail.plan.spans import Span, microseconds
 from dovetail.plan.views import Errors, View, of_joined_row
 
 Ref: TypeAlias = tuple[str, str | None]
-"""A column of a side, ``"left"`` or ``"right"``; the whole side as a struct, with None."""
+"""The side of a value, ``"left"`` or ``"right"``, and its column. None for the whole side as a
+struct.
+"""
 
 
 @dataclass(frozen=True)
 class LookupCache:
-    """What is kept of a store's answers; made by ``cache``."""
+    """A cache of a store's answers; made by ``cache``."""
 
     rows: int
+    """The number of rows that are kept."""
     max_age_us: int
+    """The age in microseconds, by the clock, at which an answer is dropped."""
 
 
 ACache: TypeAlias = Annotated[LookupCache, Rule('options such as dt.cache(max_age="10 min")')]
@@ -38,9 +42,11 @@ ACache: TypeAlias = Annotated[LookupCache, Rule('options such as dt.cache(max_ag
 
 @validated
 def cache(*, max_age: Span, rows: Positive = 10_000) -> LookupCache:
-    """That each worker process keeps what a store has said of keys, also that it has none of their
-    rows, for at most ``max_age`` by the clock: ``rows`` rows, those last used; a key without rows
-    counts as one. So a record may be answered by what the store had up to ``max_age`` ago.
+    """Cache a store's answers in each worker process, answers without rows included.
+
+    ``max_age``: the time by the clock for which an answer is kept. A record may be answered by rows
+    that the store had up to ``max_age`` ago. ``rows``: the number of rows that are kept, the last
+    used ones. A key without rows counts as one row.
 
     Raises ``PlanError`` for a span that is not above zero. Source: Flink, "Lookup Cache", PARTIAL.
     """
@@ -52,31 +58,37 @@ def cache(*, max_age: Span, rows: Positive = 10_000) -> LookupCache:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LookUp(View):
-    """A stream's records, each beside the rows that a store has of it. ``on``: the record's and the
-    store's column of each part of the look-up key; ``store``: the columns of the store; ``refs``:
-    what is behind each value.
-    """
+    """A stream's records, each with the rows of a store that match it."""
 
     lookup: LookupSource
+    """The store."""
     on: tuple[tuple[str, str], ...]
+    """The look-up key: the record's column and the store's column for each part."""
     how: HowAnswered
+    """The kind of join: it decides on records without a match."""
     store: StructType
+    """The columns of the store."""
     refs: tuple[Ref, ...]
+    """The origin of each value column."""
     cache: LookupCache | None
+    """The cache of answers, or None for none."""
     label: str | None
+    """The user's name for the look-up, or None."""
 
     asks: ClassVar[bool] = True
 
     @property
     def summary(self) -> str:
-        """What ``explain`` calls it."""
+        """The node's line in ``explain``."""
         on = (a if a == b else f"{a} = {b}" for a, b in self.on)
         return f"{self.how} look-up in {self.lookup.title} on {', '.join(on)}"
 
     def described(
         self, describe: Describe, *, whole: bool, needed: Collection[str] | None = None
     ) -> Mapping[str, Any]:
-        """What is looked up, and what is made of it; not where."""
+        """Return, as JSON data, the look-up key and the value columns. The store's address is not
+        part of it.
+        """
         return {
             "view": describe(self.node, whole=True),
             "look_up": self.how,
@@ -99,14 +111,18 @@ def look_up(
     cached: LookupCache | None,
     label: str | None,
 ) -> View:
-    """A stream's records looked up in a store; a view of them where the selection computes."""
+    """Look up a stream's records in a store.
+
+    ``columns``: the store's columns. Returns a view of the joined row if the selection has
+    expressions. Raises ``PlanError`` if no index of the store covers the columns in ``on``.
+    """
     name = label or f"look_up of {node.name}"
     source, row = as_entry(name, node), _row(name, lookup, columns)
     pairs = pairs_of(name, source, _store(name, lookup, row, lookup.key), on, whole=False)
     own = tuple((str(a), b) for a, b in pairs)
     by = [b for _, b in own]
     _refuse_unindexed(name, lookup, by)
-    # The right side of a join by these columns, whose values all others are.
+    # The right side of the join: the look-up columns are its key, all others its values.
     store = _store(name, lookup, row, by)
     if select is None:
         selected = select_all(name, source, store)
@@ -138,7 +154,7 @@ def look_up(
 
 
 def _row(name: str, lookup: LookupSource, columns: Columns) -> StructType:
-    """The store's columns."""
+    """Return the store's columns. Raises ``PlanError`` if they lack a column of the store's key."""
     row = schema_of(name, "columns=", columns)
     refuse_names(name, row.names, "Give the store a view that has it under another name")
     refuse_duplicates(name, row.names, "Name it once in columns=")
@@ -153,12 +169,13 @@ def _row(name: str, lookup: LookupSource, columns: Columns) -> StructType:
 
 
 def _store(name: str, lookup: LookupSource, row: StructType, key: Sequence[str]) -> Source:
-    """The store as a side of a join, under a key."""
+    """Return the store as a side of a join, with the columns ``key`` as its key."""
     own, values = keyed(name, key, row)
     return Source(name=lookup.title, key=own, values=values)
 
 
 def _refuse_unindexed(name: str, lookup: LookupSource, by: Sequence[str]) -> None:
+    """Refuse a look-up by columns that no index of the store covers."""
     refuse_duplicates(name, by, "Name each of the store's columns once in on=")
     if covering(lookup, by) is None:
         columns = ", ".join(map(repr, by))

@@ -1,4 +1,4 @@
-"""What a view's columns are made of: columns of the node, expressions, constants, fields."""
+"""The origins of a view's columns: columns of the node, expressions, constants, fields."""
 
 from __future__ import annotations
 
@@ -20,49 +20,51 @@ class Constant:
     value: str
 
     def column(self) -> Column:
-        """It as Spark computes it."""
+        """Return the text as a Spark expression."""
         return F.lit(self.value)
 
     def array(self, rows: pa.Table) -> pa.Array:
-        """It of some rows."""
+        """Return an array that repeats the text for each row."""
         return pa.array([self.value] * len(rows), pa.string())
 
 
 @dataclass(frozen=True)
 class FieldOf:
-    """A field of a column that is a struct."""
+    """A field of a struct column."""
 
     struct: str
     field: str
 
     def column(self) -> Column:
-        """It as Spark computes it."""
+        """Return the field as a Spark expression."""
         return F.col(quoted(self.struct)).getField(self.field)
 
     def array(self, rows: pa.Table) -> pa.Array:
-        """It of some rows."""
+        """Return the field's values, one for each row."""
         return pc.struct_field(rows.column(self.struct).combine_chunks(), [self.field])
 
 
 Made: TypeAlias = str | Column | Constant | FieldOf
-"""What a column of a view is: a column by its name, an expression over the row, or what needs no
-Spark session.
+"""The origin of a view's column: a column by name, an expression over the row, or an object that
+needs no Spark session.
 """
 
 
 def column_of(item: Made) -> Column:
-    """A column as Spark computes it."""
+    """Return an origin as a Spark expression."""
     if isinstance(item, str):
         return F.col(quoted(item))
     return item if isinstance(item, Column) else item.column()
 
 
 def array_of(rows: pa.Table, item: Made) -> pa.ChunkedArray | pa.Array:
-    """A column that needs no Spark session, of some rows."""
+    """Return the values of an origin that is no expression, one for each row. It needs no Spark
+    session.
+    """
     assert not isinstance(item, Column), "an expression"
     return rows.column(item) if isinstance(item, str) else item.array(rows)
 
 
 def said(item: Made) -> str:
-    """A column or an expression in words."""
+    """Return an origin in words."""
     return item if isinstance(item, str) else str(column_of(item))[len("Column<'") : -len("'>")]

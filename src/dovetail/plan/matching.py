@@ -1,7 +1,8 @@
-"""``on=``: which columns of both sides of a join are equal. One rule for all joins.
+"""``on=``: the columns of both sides of a join that are equal. All joins share these rules.
 
-A name or a list of names: columns of the left side that equal the right side's key, in the order of
-that key. A mapping: its pairs are equal. Left out: both keys, which must have the same names.
+- A name or a list of names: left columns that equal the right side's key, in the key's order.
+- A mapping: each left column equals the right column that it maps to.
+- Left out: the keys of both sides are equal, and must have the same names.
 """
 
 from __future__ import annotations
@@ -30,13 +31,16 @@ OnComputed: TypeAlias = Annotated[
     ),
 ]
 Pairs: TypeAlias = tuple[tuple[str | Column, str], ...]
+"""Equal columns: a left column or expression, and a right column."""
 
 
 def pairs_of(
     name: str, left: Keyed, right: Keyed, on: OnComputed | None, *, whole: bool = True
 ) -> Pairs:
-    """What of the left side equals which column of the right one, checked, in the order of the
-    right side's key. ``whole``: whether a mapping has to name that key, no more and no less.
+    """Return the equal columns of both sides, in the order of the right side's key.
+
+    ``whole``: True if a mapping must name exactly the columns of that key. Raises ``PlanError`` for
+    unknown columns, different types and a wrong number of columns.
     """
     key = right.key.names
     if on is None:
@@ -87,8 +91,8 @@ def pairs_of(
 
 
 def refuse_other_keys(name: str, left: Keyed, right: Keyed, on: OnComputed | None) -> None:
-    """Sides that are joined where both are partitioned by key: ``on`` must pair the keys, in their
-    order.
+    """Refuse sides whose keys are not paired by ``on`` in the same order. The join partitions both
+    by key.
     """
     alike = len(left.key) == len(right.key)
     pairs = pairs_of(name, left, right, on) if alike else ()
@@ -101,7 +105,10 @@ def refuse_other_keys(name: str, left: Keyed, right: Keyed, on: OnComputed | Non
 
 
 def expression_type(name: str, argument: str, left: Keyed, column: Column) -> DataType:
-    """The type of an argument that is an expression over a side's row."""
+    """Return the type of an argument that is an expression over a side's row.
+
+    Raises ``PlanError`` if it does not resolve or is random.
+    """
     row = _row(left)
     remedy = f"Its columns are those of {left.name}: {', '.join(row.names)}"
     field = computed_field(name, argument, row, column, remedy)
@@ -110,16 +117,19 @@ def expression_type(name: str, argument: str, left: Keyed, column: Column) -> Da
 
 
 def _row(side: Keyed) -> StructType:
+    """Return the key and value columns of a side."""
     return StructType([*side.key.fields, *side.values.fields])
 
 
 def _keys(left: Keyed, right: Keyed) -> str:
+    """Return the keys of both sides in words."""
     return (
         f"the key of {left.name} is {signature(left.key)}, of {right.name} {signature(right.key)}"
     )
 
 
 def _to_write(left: Keyed, right: Keyed) -> str:
+    """Return advice on what to write in ``on=``."""
     own, key = left.key, right.key
     names = key.names if {*own.names} == {*key.names} else own.names
     pairs = dict(zip(names, key.names, strict=False))

@@ -1,5 +1,6 @@
-"""The names of what a query counts: rows that have no use, and look-ups. docs/operations.md lists
-them all.
+"""The names of the metrics that a query counts: rows without use, and look-ups.
+
+docs/operations.md explains all of them.
 """
 
 from __future__ import annotations
@@ -24,5 +25,5 @@ Kind: TypeAlias = Literal[
 
 
 def metric(name: str, kind: Kind) -> str:
-    """The name of a metric of a table, a stream or a join."""
+    """Return the name of a metric of a table, a stream or a join: ``<name>.<kind>``."""
     return f"{name}.{kind}"

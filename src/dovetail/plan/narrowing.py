@@ -1,8 +1,8 @@
-"""A topology whose sources have got columns since its checkpoint began, as it was then.
+"""A topology as its checkpoint began, without the columns that its sources gained since.
 
-The columns of records in a registry are those of its latest schema, so they may be more each time
-that a program runs. A checkpoint keeps the columns that it began with. Nothing names the others in
-a program that has not changed: they are there where a join, a view or a result has all columns.
+The columns of records in a registry are those of the latest schema, so a later start of a program
+may see more. A checkpoint keeps the columns that it began with. An unchanged program names no new
+column. A new column therefore appears only where a join, a view or a result has all columns.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from dovetail.plan.views import View, seen_by
 def as_began(
     nodes: Sequence[Node], topology: str, then: Mapping[str, Any]
 ) -> tuple[dict[Node, Node], list[str]]:
-    """By result the same without the columns that a checkpoint did not begin with, and the names of
-    these; the results themselves where that does not make them what it began with. ``topology``,
-    ``then``: the fingerprint and the description of that.
+    """Return for each result the same result without new columns, and the names of these columns.
+
+    ``topology``, ``then``: fingerprint and description of the checkpoint's topology. If removing
+    columns does not yield that topology, the results are returned unchanged, with no names.
     """
     same = {node: node for node in nodes}
     if fingerprint(*nodes) == topology:
@@ -58,12 +59,16 @@ def as_began(
 
 
 def _ordered(nodes: Any) -> str:
-    """The fingerprint of results in the order that a checkpoint knows them by."""
+    """Return the fingerprint of results in the order that a checkpoint knows them by."""
     return fingerprint(*sorted(nodes, key=fingerprint))
 
 
 def _former(now: StructType, then: Sequence[Sequence[str]]) -> StructType | None:
-    """Columns as they were, None where what they are is not that and more."""
+    """Return the columns as they were. None if the present columns are not the former ones and
+    more.
+
+    ``then``: names and types of the former columns.
+    """
     found = []
     for name, text in then:
         if name not in now.names:
@@ -82,7 +87,7 @@ def _former(now: StructType, then: Sequence[Sequence[str]]) -> StructType | None
 
 
 def _has_more(now: DataType, then: DataType) -> bool:
-    """Whether a type is another one with further fields."""
+    """Say whether a type equals a former one, apart from additional fields at any depth."""
     if isinstance(now, StructType) and isinstance(then, StructType):
         return all(
             f.name in now.names and _has_more(now[f.name].dataType, f.dataType) for f in then
@@ -95,11 +100,13 @@ def _has_more(now: DataType, then: DataType) -> bool:
 
 
 def _added(now: StructType, then: StructType) -> list[str]:
-    """The columns that are new, or have new fields."""
+    """Return the names of columns that are new or have new fields."""
     return [f.name for f in now if f.name not in then.names or then[f.name].dataType != f.dataType]
 
 
 def _source(source: Source, values: StructType) -> Source:
+    """Return a source with only the columns ``values``, and with their former types."""
+
     def narrowed(frame: DataFrame | None) -> DataFrame | None:
         if frame is None:
             return None
@@ -119,7 +126,7 @@ def _source(source: Source, values: StructType) -> Source:
 
 
 def _narrowed(own: Column, now: DataType, then: DataType) -> Column:
-    """A value without the fields that are new."""
+    """Return a value without the fields that its former type lacks."""
     if isinstance(now, StructType) and isinstance(then, StructType):
         made = (_narrowed(own[f.name], now[f.name].dataType, f.dataType) for f in then)
         named = (field.alias(name) for field, name in zip(made, then.names, strict=True))
@@ -134,7 +141,10 @@ def _narrowed(own: Column, now: DataType, then: DataType) -> Column:
 
 
 class _Narrowing:
-    """Nodes over narrowed sources, each made once. ``PlanError`` where one names what is gone."""
+    """Callback that rebuilds nodes over narrowed sources, each once.
+
+    Raises ``PlanError`` if a node names a column that is gone.
+    """
 
     def __init__(self, narrowed: Mapping[Node, Node]) -> None:
         self._made = {id(node): made for node, made in narrowed.items()}
@@ -165,7 +175,7 @@ class _Narrowing:
         return over
 
     def _part(self, value: Any) -> Any:
-        """What a field of a node is over narrowed sources."""
+        """Return a field of a node, with nodes in it rebuilt over narrowed sources."""
         if isinstance(value, Node):
             return self(value)
         if isinstance(value, tuple) and any(isinstance(one, Node) for one in value):
@@ -174,6 +184,7 @@ class _Narrowing:
 
 
 def _refuse_changed(before: Node, over: Aggregation) -> None:
+    """Refuse an aggregation that reads a new column, or one with new fields."""
     names, was = [*over.by, *over.used], before.inputs[0].fields
     _refuse_missing(over, names)
     if any(over.input.fields[name].dataType != was[name].dataType for name in names):
@@ -181,6 +192,7 @@ def _refuse_changed(before: Node, over: Aggregation) -> None:
 
 
 def _refuse_missing(node: Node, names: Sequence[str]) -> None:
+    """Refuse names that the node's input no longer has."""
     row = node.inputs[0].row.names
     for name in names:
         if name not in row:
@@ -188,7 +200,9 @@ def _refuse_missing(node: Node, names: Sequence[str]) -> None:
 
 
 def _columns(before: Node, over: Any) -> Node:
-    """A view without the columns that are gone: those that it has as they are."""
+    """Return a view without the columns that are gone. Only columns passed on unchanged may be
+    gone.
+    """
     source, was = over.inputs[0], before.inputs[0].row
     keys = len(over.key)
     chosen = isinstance(over, View) and over.chosen
@@ -222,6 +236,7 @@ def _columns(before: Node, over: Any) -> Node:
 
 
 def _look_up(over: LookUp) -> LookUp:
+    """Return a look-up without the columns of the stream that are gone."""
     kept = [
         (StructField(field.name, _side_type(over, field, ref)), ref)
         for field, ref in zip(over.values, over.refs, strict=True)
@@ -236,13 +251,17 @@ def _look_up(over: LookUp) -> LookUp:
 
 
 def _side_type(over: LookUp, field: StructField, ref: tuple[str, str | None]) -> DataType:
+    """Return the present type of a look-up's value column."""
     if ref[0] != SIDES[0]:
         return field.dataType
     return over.node.row if ref[1] is None else over.node.fields[ref[1]].dataType
 
 
 def _join(before: Any, over: Any) -> Node:
-    """A join without the columns that are gone, where it has all."""
+    """Return a join without the columns that are gone.
+
+    Columns may only be gone if the join selects all value columns. Raises ``PlanError`` otherwise.
+    """
     sides = dict(zip(SIDES, (over.left, over.right), strict=True))
     every = [*before.left.values.names, *before.right.values.names]
     whole = [one.name for one in before.select if one.ref is not None] == every

@@ -1,8 +1,12 @@
 """The plan: frozen nodes that say what a topology means, not how it runs.
 
-A node knows its key columns and its value columns with their types, so every mistake in names and
-types is found when the node is built. This file has what all nodes answer, the inputs, and what
-joins share; each kind of node has a file of its own. ``physical.planner`` says how they are run.
+A node knows the names and types of its key and value columns. Mistakes in names and types are
+therefore found when the node is built. This module has the base class of all nodes, the inputs, and
+the base class of joins. Each other kind of node has a module of its own. ``physical.planner``
+decides how nodes run.
+
+Terms: an *upsert* sets a key's row, and a *tombstone* deletes it. *Stream time* is the highest
+event time seen so far. The nodes that run as one step form a *stage*.
 """
 
 from __future__ import annotations
@@ -32,277 +36,317 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 Late: TypeAlias = Literal["ignore", "history"]
+"""Treatment of late records by a join of tables: ``"ignore"`` leaves past results as they are,
+``"history"`` corrects them.
+"""
 ChangeKinds: TypeAlias = Literal["insert", "upsert", "all"]
-"""Which changes a table may have: ``"insert"``, each key's row comes once and stays; ``"upsert"``,
-rows are replaced, too; ``"all"``, they are deleted, too."""
+"""The changes a table may have. ``"insert"``: each key's row comes once and stays. ``"upsert"``:
+rows are also replaced. ``"all"``: rows are also deleted.
+"""
 Text: TypeAlias = Callable[["str | Column", StructType], str]
-"""The text of a column's name, or of an expression over a row of this schema."""
+"""A function from a column name or an expression, and the schema of its row, to its text."""
 
 WINDOW_FIELDS = (
     StructField(WINDOW_START, TimestampType(), False),
     StructField(WINDOW_END, TimestampType(), False),
 )
+"""The two key columns of a windowed table: start and end of the window."""
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """What all nodes answer. A kind of node overrides what is otherwise with it; by default it is a
-    table of which each key's last change is its row.
+    """Base class of all nodes. The defaults describe a table whose current row is each key's last
+    change.
     """
 
     if TYPE_CHECKING:
 
         @property
         def name(self) -> str:
-            """What errors call it."""
+            """The name of the node in errors."""
 
         @property
         def key(self) -> StructType:
-            """The key columns."""
+            """The key columns, in order."""
 
         @property
         def values(self) -> StructType:
-            """The value columns."""
+            """The value columns, in order."""
 
     by_key: ClassVar[bool] = False
-    """Whether a join by the same key runs it in its own stage."""
+    """True if a join by the same key runs this node in the join's own stage."""
     corrects: ClassVar[bool] = False
-    """Whether its changes correct a history, so that a key's last one is not its row."""
+    """True if changes may correct the past. A key's last change need not be its
+    current row then.
+    """
     eventual: ClassVar[bool] = False
-    """Whether its results may be ahead of the records that caused them."""
+    """True if results may be ahead of the records that caused them."""
     expires: ClassVar[bool] = False
-    """Whether its rows leave it as stream time passes."""
+    """True if rows leave the table as stream time passes."""
     has_own_key: ClassVar[bool] = False
-    """Whether its stage puts its key out as such, not as its first input's."""
+    """True if the stage emits this node's own key, not the key of its first input."""
 
     @property
     def loose(self) -> bool:
-        """Whether it is a table with tombstones of keys that may have had no row."""
+        """Say whether this is a table that may emit tombstones of keys that had no row."""
         return False
 
     @property
     def title(self) -> str:
-        """The name, after ``stream`` or ``table``."""
+        """The name after the word ``stream`` or ``table``, for errors."""
         return f"{'stream' if self.stream else 'table'} {self.name}"
 
     @property
     def summary(self) -> str:
-        """What ``explain`` calls it."""
+        """The node's line in ``explain``."""
         return self.name
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """What it is made of, from left to right."""
+        """The nodes that this node is computed from, from left to right; empty for a source."""
         return ()
 
     @property
     def fields(self) -> dict[str, StructField]:
-        """The columns, by name."""
+        """The key and value columns, by name."""
         return {f.name: f for f in (*self.key, *self.values)}
 
     @property
     def row(self) -> StructType:
-        """The columns of key and values."""
+        """The key columns, then the value columns."""
         return StructType([*self.key.fields, *self.values.fields])
 
     @property
     def stream(self) -> bool:
-        """Whether its records stand for themselves."""
+        """Say whether this is a stream: each record stands for itself and replaces none."""
         return False
 
     @property
     def current(self) -> bool:
-        """Whether it is a table of which each key's last change is its row."""
+        """Say whether this is a table in which each key's last change is its current row."""
         return not self.stream and not self.corrects
 
     @property
     def withdraws(self) -> bool:
-        """Whether it is a stream that takes records back."""
+        """Say whether this is a stream that takes emitted records back (retractions)."""
         return False
 
     @property
     def versioned_us(self) -> int | None:
-        """How far behind stream time it has a history, None for what has none."""
+        """The length of the node's history in microseconds behind stream time, or
+        None without one.
+        """
         return None
 
     @property
     def in_order(self) -> bool:
-        """Whether it has a history in which times never go back."""
+        """Say whether the node has a history whose times never go back."""
         return False
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """Where a delta join was tried, how it stands to each of its limitations."""
+        """The verdict on each limitation of a delta join; empty if no delta join was tried."""
         return ()
 
     @property
     def windows(self) -> Windows | None:
-        """A windowed table's windows, None for what has none."""
+        """The windows of a windowed table, or None without windows."""
         return None
 
     @property
     def base_key(self) -> StructType:
-        """The key without its window: what a windowed table's rows are partitioned by."""
+        """The key without its window columns. Rows are partitioned by this key."""
         return StructType(self.key.fields[: -len(WINDOW_FIELDS)]) if self.windows else self.key
 
     @property
     def null_keys(self) -> bool:
-        """Whether a row's key may have nulls."""
+        """Say whether a row's key may contain nulls."""
         return any(node.null_keys for node in self.inputs)
 
     @property
     def timed(self) -> bool:
-        """Whether anything in it, through all stages, depends on stream time."""
+        """Say whether this node, or any node below it, depends on stream time."""
         return self.windows is not None or any(node.timed for node in self.inputs)
 
     @property
     def begins(self) -> bool:
-        """Whether static tables may give it rows though nothing else comes."""
+        """Say whether static tables alone may give the node rows, before any other
+        input arrives.
+        """
         return any(node.begins for node in self.inputs)
 
     @property
     def longest_align_us(self) -> int | None:
-        """How long the inputs of its stage wait for each other: the longest that any join says."""
+        """The longest ``align=`` in the node's stage, in microseconds, or None. Inputs wait that
+        long for each other.
+        """
         return None
 
     @property
     def computes(self) -> bool:
-        """Whether a selection of its own stage has expressions, which see which sides are there."""
+        """Say whether a selection in the node's own stage has expressions. Expressions see which
+        sides of a join are present.
+        """
         return False
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """What its own stage reads, from left to right; what is used twice comes twice."""
+        """The inputs of the node's own stage, from left to right. An input used
+        twice comes twice.
+        """
         return tuple(entry for node in self.inputs for entry in node.entries)
 
     @property
     def origins(self) -> list[Source]:
-        """The sources from which it is computed through all stages, in the order of first use."""
+        """The sources below this node, through all stages, each once, in the order of first use."""
         return list(dict.fromkeys(node for node in self.walk() if isinstance(node, Source)))
 
     def walk(self) -> Iterator[Node]:
-        """All nodes from which it is computed, through all stages, itself the last."""
+        """Yield all nodes below this one, through all stages, inputs first and this node last. A
+        node used twice comes twice.
+        """
         for node in self.inputs:
             yield from node.walk()
         yield self
 
     def read_by(self, entry: Entry) -> tuple[str, ...]:
-        """The columns by which its stage reads an entry."""
+        """Return the names of the columns by which the node's stage partitions the rows of
+        ``entry``.
+        """
         return tuple(entry.key.names)
 
     def keeps(self, entry: Entry) -> bool:
-        """Whether an entry's records come out where nothing matches them."""
+        """Say whether records of ``entry`` appear in the result even if nothing matches them."""
         return True
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """What stored state depends on, as JSON's data; ``whole``: with the columns it makes."""
+        """Return, as JSON data, the properties that stored state depends on. With ``whole``,
+        include the columns that the node makes.
+        """
         raise NotImplementedError
 
 
 class Describe(Protocol):
-    """``plan.fingerprint`` at work on one plan."""
+    """Callback that describes the nodes of one plan. ``plan.fingerprint`` implements it."""
 
     def __call__(
         self, node: Node, *, whole: bool = False, needed: Collection[str] | None = None
     ) -> Mapping[str, Any]:
-        """What a node is made of, described; ``needed``: as in ``View.described``."""
+        """Return the description of ``node`` and of all nodes below it. ``needed``: as in
+        ``View.described``.
+        """
 
     def text(self, node: Node, item: str | Column, row: StructType) -> str:
-        """A name, or the text of an expression over a row."""
+        """Return the text of a column name, or of an expression over a row of schema ``row``."""
 
 
 @dataclass(frozen=True, eq=False)
 class Entry(Node):
-    """What a stage reads: a source, another stage's result, or a view of one of them."""
+    """An input of a stage: a source, another stage's result, or a view of either."""
 
     by_key = True
 
     @property
     def base(self) -> Source | Derived:
-        """The source or the result whose rows it has."""
+        """The source, or the result of another stage, below all views."""
         raise NotImplementedError
 
     @property
     def ordered(self) -> bool:
-        """Whether its rows have a place in a log that all inputs share."""
+        """Say whether each row has a position in one log that all inputs share."""
         raise NotImplementedError
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """Itself."""
+        """The entry itself, as the only element."""
         return (self,)
 
 
 @dataclass(frozen=True, eq=False)
 class Source(Entry):
-    """A table read from a changelog, where one row of ``frame`` is one upsert or tombstone of a
-    key; or a ``stream``, where it is one record.
+    """A table read from a changelog, or a stream.
 
-    ``key`` and ``values``: the columns, in order. ``timestamp``: the event time. ``deleted``: null
-    or false for an upsert. ``sequence`` with ``log_partition``: the row's place in its log;
-    ``sequence`` alone: its place in one log that all sources share. ``frame`` is None for a table
-    that only the test driver feeds; ``static``: whether it is one whose rows are there when a query
-    begins, and never change. ``lookup``: a store of the same rows, for delta joins;
-    ``changes``: which changes the table is said to have, None where nothing is said;
-    ``by_commit``: whether its rows come in the order in which they hold, whatever their times;
-    ``time_text``: what ``timestamp`` is by, where the frame has computed it; ``files``:
-    whether its rows are read from files, by which they are ordered where nothing else says how;
-    ``with_unread``: where it keeps the records that cannot be read, ``frame`` with them as rows,
-    whose dead letter is in the column ``_unread``; ``partitioned``: whether it says in which of
-    several logs a row lies; ``limited``: whether a micro-batch may leave rows of a log unread;
-    ``grows``: whether its columns are those of a registry's latest schema, and may be more when the
-    program runs again.
+    One row of ``frame`` is one upsert or tombstone of a key, or one record of a stream.
     """
 
     name: str
     key: StructType
+    """The key columns, in order."""
     values: StructType
+    """The value columns, in order."""
     frame: DataFrame | None = None
+    """The rows, or None for a table that only the test driver feeds."""
     timestamp: Column | None = None
+    """The event time of a row."""
     deleted: Column | None = None
+    """True for a tombstone; null or false for an upsert."""
     sequence: Column | None = None
+    """The position of a row in its log. Without ``log_partition``, it is the position in one log
+    that all sources share.
+    """
     log_partition: Column | None = None
+    """The log in which ``sequence`` is a position."""
     stream: bool = False
+    """True for a stream, False for a table."""
     static: bool = False
+    """True if all rows are present when a query begins and never change."""
     versioned_us: int | None = None
+    """The length of the table's history in microseconds, or None without a history."""
     lookup: LookupSource | None = None
+    """A store that has the same rows, for delta joins."""
     changes: ChangeKinds | None = None
+    """The changes that the user declared the table to have, or None if undeclared."""
     by_commit: bool = False
+    """True if rows take effect in the order in which they arrive, whatever their event times."""
     time_text: str | None = None
+    """The text that stands for ``timestamp`` in fingerprints, if the reader
+    computed that column.
+    """
     files: bool = False
+    """True if rows are read from files and nothing else orders them. File and offset order them
+    then.
+    """
     with_unread: DataFrame | None = None
+    """The rows of ``frame``, and also the records that cannot be read. Column ``_unread`` has the
+    dead letter of such a record. None if unreadable records are not kept.
+    """
     partitioned: bool = False
+    """True if the user named the column of the log partition."""
     limited: bool = False
+    """True if a micro-batch may leave available rows of a log unread."""
     grows: bool = False
+    """True if the columns come from the latest schema of a registry. A later start of the program
+    may then see more columns.
+    """
 
     @property
     def base(self) -> Source:
-        """Itself."""
+        """The source itself."""
         return self
 
     @property
     def summary(self) -> str:
-        """What ``explain`` calls it."""
+        """The node's line in ``explain``."""
         return f"{self.name}, static" if self.static else self.name
 
     @property
     def begins(self) -> bool:
-        """Whether it is static."""
+        """Say whether the source is static."""
         return self.static
 
     @property
     def ordered(self) -> bool:
-        """Whether its rows have a place in a log that all inputs share."""
+        """Say whether each row has a position in one log that all inputs share."""
         return self.sequence is not None and self.log_partition is None
 
     @property
     def in_order(self) -> bool:
-        """Whether it has a history in which times never go back."""
+        """Say whether the source has a history whose times never go back."""
         return self.versioned_us is not None and self.by_commit
 
     @property
     def timed(self) -> bool:
-        """Whether it has a history, which ends where stream time says."""
+        """Say whether the source has a history. Stream time determines where a history ends."""
         return self.versioned_us is not None
 
     def __post_init__(self) -> None:
@@ -320,163 +364,178 @@ class Source(Entry):
 
 @dataclass(frozen=True, eq=False)
 class Rows(Node):
-    """What has the rows of another ``node``."""
+    """Base class of nodes that have the columns of another node, ``node``, unless overridden."""
 
     node: Node
 
     @property
     def name(self) -> str:
-        """The name of the node."""
+        """The name of ``node``."""
         return self.node.name
 
     @property
     def key(self) -> StructType:
-        """The key columns."""
+        """The key columns of ``node``."""
         return self.node.key
 
     @property
     def values(self) -> StructType:
-        """The value columns."""
+        """The value columns of ``node``."""
         return self.node.values
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """The node."""
+        """``node``, as the only element."""
         return (self.node,)
 
 
 @dataclass(frozen=True)
 class Derived(Rows, Entry):
-    """A node's result as another stage reads it: the input that a join has in place of a node which
-    does not run in its own stage. It has no history.
+    """The result of a stage, as another stage reads it.
+
+    A join has this input in place of a node that does not run in the join's own stage. A derived
+    table has no history.
     """
 
     @property
     def base(self) -> Derived:
-        """Itself."""
+        """The node itself."""
         return self
 
     @property
     def stream(self) -> bool:
-        """Whether its records stand for themselves."""
+        """Say whether the result is a stream."""
         return self.node.stream
 
     @property
     def windows(self) -> Windows | None:
-        """The node's."""
+        """The windows of ``node``, or None without windows."""
         return self.node.windows
 
     @property
     def ordered(self) -> bool:
-        """Whether its rows have a place in a log that all inputs share."""
+        """Say whether each row has a position in one log that all inputs share."""
         nodes = list(self.walk())
         return not any(n.eventual for n in nodes) and all(n.ordered for n in self.origins)
 
 
 @dataclass(frozen=True)
 class Selected:
-    """One value column of a join's result: ``ref`` names a column of a side as ``left.x``, or
-    ``column`` is a Spark expression over the joined row.
-    """
+    """One value column of a join's result: a column of a side, or an expression."""
 
     name: str
     ref: tuple[str, str] | None
+    """The side, ``"left"`` or ``"right"``, and the name of its column. None for an expression."""
     column: Column | None = field(default=None, compare=False)
+    """A Spark expression over the joined row, or None for a plain column."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Join(Node):
-    """What all joins have: two sides, the value columns that are selected from the joined row, and
-    ``align_us``, how long a side waits for the other that is behind it. ``verdicts``: where a delta
-    join was tried, how the join stands to each of its limitations.
-    """
+    """Base class of joins: two sides, and the value columns selected from the joined row."""
 
     kind: ClassVar[str]
-    """What it joins, for fingerprints."""
+    """A description of the two sides, for fingerprints."""
 
     left: Node
     right: Node
     how: How
     select: tuple[Selected, ...]
+    """The value columns of the result, in order."""
     values: StructType
     align_us: int | None = None
+    """The time in microseconds that a side waits for the other side to catch up, or None for no
+    wait.
+    """
     label: str | None = None
+    """The user's name for the join, or None."""
     verdicts: tuple[Verdict, ...] = ()
+    """The verdict on each limitation of a delta join; empty if no delta join was tried."""
 
     @property
     def name(self) -> str:
-        """Its label, or what it joins."""
+        """The label, or a description of the join by its sides."""
         return self.label or join_name(self.how, self.left, self.right)
 
     @property
     def summary(self) -> str:
-        """What ``explain`` calls it."""
+        """The node's line in ``explain``."""
         align = "" if self.align_us is None else f", aligned up to {written(self.align_us)}"
         return f"{self.how} join {self.manner}{align}"
 
     @property
     def manner(self) -> str:
-        """How the sides meet, in words."""
+        """A few words on how the sides match, for ``explain``."""
         raise NotImplementedError
 
     @property
     def key(self) -> StructType:
-        """The key columns: the left side's."""
+        """The key columns, by default those of the left side."""
         return self.left.key
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """Both sides."""
+        """The left and the right side."""
         return (self.left, self.right)
 
     @property
     def begins(self) -> bool:
-        """Whether static tables may give it rows though nothing else comes."""
+        """Say whether static tables alone may give the join rows, before any other
+        input arrives.
+        """
         begin = [node.begins for node in self.inputs]
         return all(begin) or any(map(and_, preserved(self.how), begin))
 
     @property
     def longest_align_us(self) -> int | None:
-        """How long the inputs of its stage wait for each other: the longest that any join says."""
+        """The longest ``align=`` of this join and of its sides, in microseconds, or None."""
         spans = (self.align_us, *(node.longest_align_us for node in self.inputs))
         return max((span for span in spans if span is not None), default=None)
 
     @property
     def computes(self) -> bool:
-        """Whether a selection of its own stage has expressions, which see which sides are there."""
+        """Say whether a selection in the join's own stage has expressions. Expressions see which
+        sides are present.
+        """
         own = any(s.column is not None for s in self.select)
         return own or any(node.computes for node in self.inputs)
 
     def keeps(self, entry: Entry) -> bool:
-        """Whether an entry's records come out where nothing matches them."""
+        """Say whether records of ``entry`` appear in the result even if nothing matches them."""
         return any(
             kept and entry in side.entries and side.keeps(entry)
             for kept, side in zip(preserved(self.how), self.inputs, strict=True)
         )
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """What stored state depends on besides the sides, as JSON's data."""
+        """Return, as JSON data, what stored state depends on besides the sides. ``text`` turns
+        columns and expressions into text.
+        """
         raise NotImplementedError
 
 
 def join_name(how: How, left: Node, right: Node) -> str:
-    """What errors call a join without a label."""
+    """Return the name that errors give a join without a label."""
     return f"{how} join of {left.name} and {right.name}"
 
 
 def right_key(name: str) -> str:
-    """The name that a right key column has in the key of a join's result."""
+    """Return the name of a right key column within the key of a join's result."""
     return f"right_{name}"
 
 
 def with_right_key(left: StructType, right: StructType) -> StructType:
-    """The key of both: the left one's columns, then the right one's under names of their own."""
+    """Return a key of both sides: the left columns, then the right columns renamed by
+    ``right_key``. The right columns are nullable.
+    """
     theirs = (StructField(right_key(f.name), f.dataType, True) for f in right)
     return StructType([*left.fields, *theirs])
 
 
 def changelog_schema(node: Node) -> StructType:
-    """The columns of a changelog: key, values, ``_change``, ``_timestamp``, ``_position``."""
+    """Return the columns of a node's changelog: key, values, ``_change``, ``_timestamp``,
+    ``_position``.
+    """
     return StructType(
         [
             *node.key.fields,

@@ -1,4 +1,6 @@
-"""A frame's columns and their roles, checked: from the arguments of a reader to a ``Source``."""
+"""From a reader's arguments to a ``Source``: find and check the columns of a frame
+by their roles.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ from dovetail.plan.spans import Span, microseconds
 from dovetail.sessions import is_stopped
 
 Given: TypeAlias = Annotated[str | Column, Rule("the name of a column or a Spark expression")]
-"""How a role of a row is named."""
+"""A column that has a role in a row, such as the event time."""
 
 Session: TypeAlias = Annotated[
     SparkSession, Rule("a SparkSession that was not stopped", lambda given: not is_stopped(given))
@@ -53,10 +55,12 @@ def source_of(
     static: bool = False,
     with_unread: DataFrame | None = None,
 ) -> Source:
-    """The source that reads ``frame`` so; ``PlanError`` for what cannot serve.
+    """Return the source that reads ``frame``. Raises ``PlanError`` for unsuitable arguments.
 
-    ``roles``: what timestamp, deleted, sequence and log_partition are. Columns named there are used
-    up; the rest are values. ``static``, ``with_unread``: as in ``Source``.
+    ``roles``: the columns of the arguments ``timestamp=``, ``deleted=``, ``sequence=`` and
+    ``log_partition=``, or None. Columns named there are used up; the remaining columns are values.
+    ``shared_log``: True if ``sequence=`` is a position in one log that all inputs share.
+    ``versioned``: the length of a table's history. ``static``, ``with_unread``: as in ``Source``.
     """
     keys = [key] if isinstance(key, str) else list(key)
     kind = "stream" if stream else "table"
@@ -123,14 +127,17 @@ def source_of(
 def expression_of(
     operator: str, frame: DataFrame, given: str | Column, argument: str, *types: type[DataType]
 ) -> Column:
-    """The column of a frame that a reader's argument means, of one of these types."""
+    """Return the column of a frame that a reader's argument names or computes.
+
+    Raises ``PlanError`` if the column is unknown, random, or of none of ``types``.
+    """
     found = _Columns(operator, frame).expression(given, argument, *types)
     assert found is not None
     return found
 
 
 def _is_of_files(frame: DataFrame) -> bool:
-    """Whether Spark can say from which file, and from where in it, each row was read."""
+    """Say whether Spark knows the file and the offset that each row was read from."""
     places = ("file_modification_time", "file_path", "file_block_start")
     try:
         types = [f.dataType for f in frame.select(*(f"{FILE_METADATA}.{p}" for p in places)).schema]
@@ -140,7 +147,7 @@ def _is_of_files(frame: DataFrame) -> bool:
 
 
 class _Columns:
-    """A frame's columns, asked for by a reader's arguments."""
+    """The columns of a frame, as a reader's arguments name them."""
 
     def __init__(self, operator: str, frame: DataFrame) -> None:
         self._operator = operator
@@ -157,7 +164,10 @@ class _Columns:
     def expression(
         self, given: str | Column | None, argument: str, *types: type[DataType]
     ) -> Column | None:
-        """The column an argument means, of one of these types."""
+        """Return the column that an argument means, or None if the argument is None.
+
+        Raises ``PlanError`` if the column is unknown, random, or of none of ``types``.
+        """
         if given is None:
             return None
         if isinstance(given, str):

@@ -1,4 +1,4 @@
-"""A table under another key: its rows by that key, of which one is there."""
+"""A table under another key, with one row for each new key."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from dovetail.plan.nodes import Node
 from dovetail.plan.views import Errors, View, fields_of, keyed_by, with_columns
 
 Duplicates: TypeAlias = Literal["error", "last"]
+"""Treatment of several rows with one new key: ``"error"`` fails the query, ``"last"`` keeps the
+last one that arrived.
+"""
 
 
 def rekeyed(
@@ -22,8 +25,10 @@ def rekeyed(
     duplicates: Duplicates,
     errors: Errors = "fail",
 ) -> View:
-    """The rows of a table under other columns. Where several have one key, the last one that came
-    stands for them, or the query fails: where a micro-batch leaves several, whatever there was in
+    """Return the rows of a table under other key columns.
+
+    ``columns``, ``named``: the new key, as in ``views.keyed_by``. ``duplicates``: treatment of
+    several rows with one new key. It is applied to the rows at the end of each micro-batch, not in
     between.
     """
     name = f"rekey of {node.name}"

@@ -1,5 +1,7 @@
-"""Micro-batches that are run again, after a failure between a sink's commit and Spark's: they must
-make the same rows of the same rows, in state and in the keys of sinks.
+"""Checks for micro-batches that run again after a failure between a sink's commit and Spark's
+commit.
+
+A repeated micro-batch must make the same rows, in state and in the keys of sinks.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ from dovetail.plan.views import at_rest, views_of
 
 
 def refuse_random_state(result: Node) -> None:
-    """Refuse values that are others each time, such as ``rand()``, where what is computed of them
-    is stored. Those that come after all state, and are no key, are written anew with their row.
+    """Refuse random values such as ``rand()`` that are stored, or that are keys of the result.
+
+    Values computed after all state may be random, since each emission of a row writes them anew.
+    Raises ``PlanError``.
     """
     computed, views = at_rest(result)
     last = set(_after_state(computed))
@@ -26,8 +30,10 @@ def refuse_random_state(result: Node) -> None:
 
 
 def _after_state(node: Node) -> Iterator[Node]:
-    """The nodes whose values are computed once all state has been kept: those of the last stage,
-    but for what it reads, and views of a stream that no stage keeps.
+    """Yield the nodes whose values are computed after all state.
+
+    These are the nodes of the last stage without its inputs, and views of a stream that no stage
+    stores.
     """
     if not isinstance(node, Entry):
         yield node

@@ -1,8 +1,9 @@
-"""Rows that a feed's latest whole snapshot does not have leave: ``retire``.
+"""``retire``: rows that a feed's latest complete snapshot lacks leave the table.
 
-It is made of other nodes. The rows that mark a snapshot's begin and end are aggregated to the
-moments at which they were read. Each row refers, by a foreign key, to one of a few copies of that
-aggregate, and is shown while it was read no earlier than the latest whole snapshot began.
+The node is composed of other nodes. Rows that mark the begin and the end of a snapshot are
+aggregated to the moments at which they were read. Each row refers, by a foreign key, to one of a
+few copies of that aggregate. It is shown if it was read no earlier than the latest complete
+snapshot began.
 """
 
 from __future__ import annotations
@@ -26,13 +27,18 @@ from dovetail.plan.nodes import Node
 _FIRST: Final = ("first", "first_in_data_collection")
 _LAST: Final = ("last", "last_in_data_collection")
 _COPIES: Final = 16
-"""The number of copies: the rows that refer to one are in one bucket."""
+"""The number of copies of the aggregate. All rows that refer to one copy are in one bucket."""
 
 _COPY, _MOMENTS = "snapshot_copy", "snapshot_moments"
 
 
 def retired(node: Node, snapshot: str, at: str) -> Node:
-    """The table's rows that were read since its latest whole snapshot began."""
+    """Return the table's rows that were read since its latest complete snapshot began.
+
+    ``snapshot``: a text column that marks a snapshot's first and last rows. ``at``: a long column
+    with the moment at which a row was read. Without a complete snapshot all rows are shown. Raises
+    ``PlanError`` for columns of other types.
+    """
     operator = f"retire of {node.name}"
     for argument, name, wanted in (("snapshot", snapshot, StringType()), ("at", at, LongType())):
         found = known_field(operator, f"{argument}=", name, node.values).dataType
@@ -46,7 +52,7 @@ def retired(node: Node, snapshot: str, at: str) -> Node:
     mark, moment = F.col(quoted(snapshot)), F.col(quoted(at))
     marks = views.where(views.as_records(node), mark.isin(*_FIRST, *_LAST), "fail")
     copies = F.sequence(F.lit(0), F.lit(_COPIES - 1))
-    # Twice the moment, and one more of a last row, which so sorts behind a first one.
+    # Twice the moment, plus 1 for a last row, so that it sorts after a first row.
     coded = moment * 2 + F.when(mark.isin(*_LAST), F.lit(1)).otherwise(F.lit(0))
     marks = views.selected(marks, (), {_COPY: copies, _MOMENTS: coded}, "fail")
     snapshots = aggregation(
@@ -62,7 +68,10 @@ def retired(node: Node, snapshot: str, at: str) -> Node:
 
 
 def _begun(moments: Column) -> Column:
-    """The moment at which the latest whole snapshot began; null where there is none."""
+    """Return the moment at which the latest complete snapshot began, or null if there is none.
+
+    ``moments``: an array of moments, each doubled, plus 1 for the end of a snapshot.
+    """
     none = F.lit(None).cast("long")
     start = F.struct(none.alias("open"), none.alias("whole"))
 

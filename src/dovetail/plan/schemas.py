@@ -1,4 +1,4 @@
-"""Columns and their types, in whichever form users give them."""
+"""Columns and their types, in any of the forms in which users write them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ Columns: TypeAlias = Annotated[
 
 
 def schema_of(operator: str, argument: str, given: Columns) -> StructType:
-    """The columns as a ``StructType``, nullable at every depth."""
+    """Return a user's columns as a ``StructType``, nullable at every depth.
+
+    Raises ``PlanError`` for anything that is no list of columns.
+    """
     if isinstance(given, str):
         return parsed(operator, argument, given).toNullable()
     if isinstance(given, StructType):
@@ -35,7 +38,10 @@ def schema_of(operator: str, argument: str, given: Columns) -> StructType:
 
 
 def parsed(operator: str, argument: str, text: str) -> StructType:
-    """The columns of a text as in SQL; needs a Spark session."""
+    """Return the columns of a text such as ``'id long, name string'``. It needs a Spark session.
+
+    Raises ``PlanError`` for a text that does not parse, or that is a single type.
+    """
     try:
         found = DataType.fromDDL(text)
     except PySparkException as error:
@@ -54,6 +60,9 @@ def parsed(operator: str, argument: str, text: str) -> StructType:
 
 
 def _field(operator: str, argument: str, name: str, type_: pa.DataType | DataType) -> StructField:
+    """Return a column of a Spark type or an Arrow type. Raises ``PlanError`` if Spark has no such
+    type.
+    """
     if isinstance(type_, DataType):
         return StructField(name, type_)
     try:

@@ -1,8 +1,8 @@
-"""What a join's result holds: the default columns, or those a user selects from the joined row.
+"""The value columns of a join's result: the default ones, or those selected from the joined row.
 
-The joined row has the key, ``left`` and ``right``. A selection names columns of it
-(``"left.amount"``, or ``"amount"`` where only one side has one) or computes with them (Spark
-expressions, in the JVM).
+The joined row has the key and the structs ``left`` and ``right``. A selection names columns of it,
+such as ``"left.amount"``, or ``"amount"`` if only one side has such a column. It may also compute
+with them, by Spark expressions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ SIDES = ("left", "right")
 
 
 def select_all(operator: str, left: Node, right: Node) -> tuple[Selected, ...]:
-    """All value columns of the left, then of the right."""
+    """Return all value columns of the left side, then all of the right side.
+
+    Raises ``PlanError`` if a name is on both sides, or is a name of a key column.
+    """
     both = {name.lower() for name in left.values.names} & {n.lower() for n in right.values.names}
     if both:
         name = next(n for n in left.values.names if n.lower() in both)
@@ -60,10 +63,12 @@ def resolve(
     one_key: bool = True,
     repeatable: bool = False,
 ) -> tuple[tuple[Selected, ...], StructType]:
-    """A selection checked against the joined row, with the value columns it makes.
+    """Check a selection against the joined row. Return the selected columns and their fields.
 
-    ``one_key``: both sides have the same key, so that of a side that may be missing is an
-    expression: null where it is. ``repeatable``: expressions must make the same of a row each time.
+    ``one_key``: True if both sides have the same key. A key column of a side that may be missing is
+    then an expression, null if the side is missing. ``repeatable``: True if expressions must make
+    the same value of a row each time. Raises ``PlanError`` for unknown, ambiguous and duplicate
+    names.
     """
     items: Iterable[tuple[str | None, str | Column]] = (
         selection.items()
@@ -93,7 +98,7 @@ def resolve(
 
 
 def _is_key(selected: Selected, left: Node, right: Node, *, one_key: bool) -> bool:
-    """Whether a selection names a key column, which the result has anyway."""
+    """Say whether a selected column is a key column, which the result has anyway."""
     if selected.ref is None or selected.name not in left.key.names:
         return False
     side, column = selected.ref
@@ -104,7 +109,10 @@ def _is_key(selected: Selected, left: Node, right: Node, *, one_key: bool) -> bo
 
 
 def row_columns(left: Node, right: Node) -> tuple[StructType, dict[str, tuple[str, str]]]:
-    """The joined row as expressions see it, and which of its plain names stand for which column."""
+    """Return the schema of the joined row, and the side and column behind each of its plain names.
+
+    A plain name is a value column that only one side has, and that no key column has.
+    """
     plain: dict[str, tuple[str, str]] = {}
     taken = {name.lower() for name in (*left.key.names, *SIDES)}
     names = [n.lower() for node in (left, right) for n in node.values.names]
@@ -122,6 +130,9 @@ def row_columns(left: Node, right: Node) -> tuple[StructType, dict[str, tuple[st
 def _named(
     operator: str, left: Node, right: Node, how: How, name: str | None, text: str
 ) -> Selected:
+    """Resolve a name such as ``"left.x"`` or ``"x"``. ``name``: the result column, or None for the
+    same.
+    """
     side, dot, column = text.partition(".")
     nodes = dict(zip(SIDES, (left, right), strict=True))
     if dot and side in nodes:
@@ -155,8 +166,10 @@ def _analysed(
     *,
     repeatable: bool,
 ) -> tuple[tuple[Selected, ...], dict[str, StructField]]:
-    """Let Spark resolve the expressions on an empty joined row: names and types, or its
-    complaint.
+    """Resolve the expressions of a selection. Return the named columns, and the fields of the
+    computed ones.
+
+    Spark resolves expressions on an empty joined row. Raises ``PlanError`` with Spark's complaint.
     """
     row, _ = row_columns(left, right)
     remedy = "Columns of the joined row are the key, left.<column> and right.<column>"
@@ -181,14 +194,19 @@ def computed_field(
     *,
     repeatable: bool = False,
 ) -> StructField:
-    """What an expression over a row makes, as Spark resolves it, or its complaint."""
+    """Return the field of an expression over a row, as Spark resolves it.
+
+    Raises ``PlanError`` with Spark's complaint, and if there is no Spark session.
+    """
     empty = session_for(operator, argument).createDataFrame([], row)
     which = f"an expression in {argument}"
     return field_of(operator, which, empty, column, remedy, repeatable=repeatable)
 
 
 def session_for(operator: str, argument: str) -> SparkSession:
-    """The session that resolves an argument's expressions."""
+    """Return the active Spark session. Raises ``PlanError`` if there is none to resolve
+    expressions.
+    """
     spark = SparkSession.getActiveSession()
     if spark is None:
         raise PlanError(
@@ -201,6 +219,7 @@ def session_for(operator: str, argument: str) -> SparkSession:
 
 
 def _field(left: Node, right: Node, selected: Selected) -> StructField:
+    """Return the field of a selected plain column, nullable."""
     assert selected.ref is not None
     side, name = selected.ref
     node = left if side == "left" else right

@@ -1,4 +1,4 @@
-"""Spans of time as users write them."""
+"""Spans of time as users write them, such as ``"5 min"``."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ _LONGEST_US = 1000 * 366 * 86_400_000_000
 
 
 def microseconds(operator: str, argument: str, span: Span, *, negative: bool = False) -> int:
-    """A span in microseconds: a ``timedelta`` or a text such as ``"5 min"`` or ``"7 days"``.
+    """Return a span in microseconds. A span is a ``timedelta`` or a text such as ``"7 days"``.
 
-    ``negative``: whether it may be below zero. Raises ``PlanError`` for what is not a span.
+    ``negative``: True if it may be below zero. Raises ``PlanError`` for anything that is no span,
+    and for more than 1000 years.
 
     >>> microseconds("join", "grace=", "1 min")
     60000000
@@ -61,7 +62,7 @@ def microseconds(operator: str, argument: str, span: Span, *, negative: bool = F
 
 
 def written(span_us: int) -> str:
-    """A span as people read it.
+    """Return a span as people read it, in the largest unit that divides it.
 
     >>> written(90_000_000), written(7 * 86_400_000_000), written(0)
     ('90 s', '7 days', '0 s')

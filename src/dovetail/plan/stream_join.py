@@ -1,4 +1,4 @@
-"""Two streams, or one with itself, joined within a window of time."""
+"""The join of two streams, or of one with itself, within a window of time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ from dovetail.plan.spans import Span, microseconds, written
 @validated_fields
 @dataclass(frozen=True)
 class Within:
-    """The window of a stream-stream join, in microseconds; made by ``within``."""
+    """The window of a stream-stream join; made by ``within``."""
 
     before_us: int
+    """The time in microseconds that a right record may be earlier than its left record."""
     after_us: int
+    """The time in microseconds that a right record may be later than its left record."""
     grace_us: int
+    """The grace period: microseconds of stream time that a record may arrive after its window."""
 
 
 AWithin: TypeAlias = Annotated[Within, Rule('a window such as dt.within(before="5 min")')]
@@ -30,16 +33,18 @@ AWithin: TypeAlias = Annotated[Within, Rule('a window such as dt.within(before="
 
 @validated
 def within(*, before: Span | None = None, after: Span | None = None, grace: Span = "0 s") -> Within:
-    """The window of a stream-stream join: R joins L when L.ts - before <= R.ts <= L.ts + after,
-    both ends included.
+    """Return the window of a stream-stream join.
 
-    Spans are texts such as ``"5 min"`` or ``datetime.timedelta``. At least one bound is given; the
-    other is ``"0 s"`` then. Equal times alone are ``before="0 s"``. ``before`` or ``after`` may be
-    negative as long as the window is not empty: ``within(before="-1 min", after="5 min")`` joins
-    what comes one to five minutes later. ``grace``: how much later than its window, in stream time,
-    a record may still arrive.
+    A right record R joins a left record L if L.ts - before <= R.ts <= L.ts + after, both ends
+    included.
 
-    Raises ``PlanError`` for what is not a span, for no bound and for an empty window.
+    Spans are texts such as ``"5 min"`` or ``datetime.timedelta``. Give at least one of ``before``
+    and ``after``; the other is ``"0 s"`` then. ``before="0 s"`` alone joins equal times. Either may
+    be negative if the window is not empty: ``within(before="-1 min", after="5 min")`` joins records
+    one to five minutes later. ``grace``: the stream time after its window for which a record may
+    still arrive.
+
+    Raises ``PlanError`` for anything that is no span, for no bound, and for an empty window.
     Source: Kafka Streams join design, "windowed join"; KIP-77.
     """
     if before is None and after is None:
@@ -64,34 +69,42 @@ def within(*, before: Span | None = None, after: Span | None = None, grace: Span
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StreamJoin(Join):
-    """Two streams, or one with itself, joined where L.ts - before <= R.ts <= L.ts + after."""
+    """A join of two streams, or of one with itself, where L.ts - before <= R.ts <= L.ts + after."""
 
     kind: ClassVar[str] = "streams"
     stream = True
     timed = True
 
     within: Within
+    """The window in which records match."""
     unmatched: Unmatched
+    """The time at which a record without a match is emitted, in left and outer joins."""
 
     @property
     def manner(self) -> str:
-        """How the sides meet, in words."""
+        """A few words on how the sides match, for ``explain``."""
         before, after, grace = map(written, asdict(self.within).values())
         alone = "" if self.how == "inner" else f", unmatched {self.unmatched}"
         return f"of streams, before {before}, after {after}, grace {grace}{alone}"
 
     @property
     def withdraws(self) -> bool:
-        """Whether a record that came without a match is taken back when one comes."""
+        """Say whether a record emitted without a match is taken back when a match arrives (a
+        retraction).
+        """
         return self.how != "inner" and self.unmatched == "retract"
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """The window, and when a record without a match comes out."""
+        """Return, as JSON data, the window and the treatment of records without a match."""
         return {**asdict(self.within), "unmatched": self.unmatched}
 
 
 def stream_join(call: Call, within: Within | None, unmatched: Unmatched) -> StreamJoin:
-    """Two streams, or one with itself, joined within a window of time."""
+    """Join two streams, or one with itself, within a window of time.
+
+    Raises ``PlanError`` without a window, for other keys, and for joins other than inner, left and
+    outer.
+    """
     name = call.name
     refuse_how(name, call.how, ("inner", "left", "outer"), "streams")
     if within is None:

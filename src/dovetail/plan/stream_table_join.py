@@ -1,4 +1,4 @@
-"""A stream joined with a table."""
+"""The join of a stream with a table."""
 
 from __future__ import annotations
 
@@ -15,38 +15,44 @@ from dovetail.plan.spans import Span, microseconds, written
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StreamTableJoin(Join):
-    """A stream, the left side, joined with a table. ``on``: the left columns that are looked up;
-    the result keeps the left side's key. ``grace_us``: how long, in stream time, a record waits.
-    """
+    """A stream, the left side, joined with a table. The result keeps the stream's key."""
 
     kind: ClassVar[str] = "a stream with a table"
     stream = True
 
     on: tuple[str, ...]
+    """The left columns that are looked up in the table's key."""
     grace_us: int | None = None
+    """The stream time in microseconds for which a record waits for the table, or
+    None for no wait.
+    """
 
     @property
     def manner(self) -> str:
-        """How the sides meet, in words."""
+        """A few words on how the sides match, for ``explain``."""
         grace = "" if self.grace_us is None else f", grace {written(self.grace_us)}"
         return f"of a stream with a table on {', '.join(self.on)}{grace}"
 
     @property
     def timed(self) -> bool:
-        """Whether records wait, or a side depends on stream time."""
+        """Say whether records wait, or a side depends on stream time."""
         return self.grace_us is not None or super().timed
 
     def read_by(self, entry: Entry) -> tuple[str, ...]:
-        """The stream by what is looked up, tables by their keys."""
+        """Return the look-up columns for the stream, and the key columns for a table."""
         return self.on if entry.stream else super().read_by(entry)
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """What is looked up, and when."""
+        """Return, as JSON data, the look-up columns and the grace period."""
         return {"on": list(self.on), "grace_us": self.grace_us}
 
 
 def stream_table_join(call: Call, grace: Span | None) -> StreamTableJoin:
-    """A stream joined with a table."""
+    """Join a stream with a table. ``grace``: the stream time for which a record waits, or None.
+
+    Raises ``PlanError`` for outer joins, for other keys, and if the table's history is shorter than
+    ``grace``.
+    """
     name, left, right = call.name, call.left, call.right
     refuse_how(name, call.how, ("inner", "left"), "a stream with a table")
     refuse_corrected(name, right)
@@ -63,8 +69,10 @@ def stream_table_join(call: Call, grace: Span | None) -> StreamTableJoin:
 
 
 def _same_look_up(left: Node, columns: tuple[str, ...]) -> bool:
-    """Whether these columns of a join's result are those by which it looked its own table up, at
-    once.
+    """Say whether the left side is a join that looked up its own table by the same columns, without
+    a wait.
+
+    Both joins can share one stage then.
     """
     if not isinstance(left, StreamTableJoin) or left.grace_us is not None:
         return False
@@ -75,6 +83,7 @@ def _same_look_up(left: Node, columns: tuple[str, ...]) -> bool:
 
 
 def _refuse_short_history(name: str, right: Node, grace: Span, grace_us: int) -> None:
+    """Refuse a table without a history, or with one shorter than the grace period."""
     for source in right.entries:
         if source.versioned_us is None:
             raise PlanError(

@@ -1,4 +1,4 @@
-"""Two tables joined by key, as they are or over all of their history."""
+"""The join of two tables by key: of their current rows, or of all of their history."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from dovetail.plan.nodes import Join, Late, Node, Text
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TableJoin(Join):
-    """A primary-key join of two tables."""
+    """A join of two tables by primary key."""
 
     kind: ClassVar[str] = "tables by key"
     manner = "by key"
     by_key = True
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """None."""
+        """Return an empty mapping: there are no options."""
         return {}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class HistoryJoin(TableJoin):
-    """A primary-key join of two versioned tables over all of their history."""
+    """A join of two versioned tables by primary key, over all of their history. Late records
+    correct it.
+    """
 
     kind: ClassVar[str] = "histories by key"
     manner = "by key, late records correct the history"
@@ -35,7 +37,10 @@ class HistoryJoin(TableJoin):
 
 
 def table_join(call: Call, late: Late) -> TableJoin:
-    """Two tables joined by key."""
+    """Join two tables by key. ``late``: ``"history"`` joins all of their history.
+
+    Raises ``PlanError`` for unknown kinds of joins and, with ``"history"``, for tables without one.
+    """
     left, right = table_side(call.left), table_side(call.right)
     refuse_how(call.name, call.how, ("inner", "left", "outer"), "tables by key")
     for side in (left, right):
@@ -47,6 +52,7 @@ def table_join(call: Call, late: Late) -> TableJoin:
 
 
 def _refuse_without_histories(name: str, left: Node, right: Node) -> None:
+    """Refuse sides without a history, and a table joined with itself."""
     for side in (left, right):
         if side.versioned_us is None:
             raise PlanError(

@@ -1,4 +1,4 @@
-"""A table's changes, each with the row before it and the row after it, as a stream."""
+"""A table's changes as a stream: the row before each change and the row after it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dovetail.plan.nodes import Describe, Node, Rows
 
 _FOUR = 4
 KINDS = ("insert", "update_before", "update_after", "delete")
+"""The default kinds of rows: inserted, replaced, replacing, deleted."""
 ChangeNames: TypeAlias = Annotated[
     Sequence[str],
     Rule(
@@ -27,27 +28,27 @@ ChangeNames: TypeAlias = Annotated[
 
 @dataclass(frozen=True, eq=False)
 class ToChanges(Rows):
-    """The rows before and after each change of a table; ``column``, a value column more, says which
-    it is, by the words of ``kinds``.
-    """
+    """A stream of the rows before and after each change of a table."""
 
     column: str
+    """The name of a new value column with the kind of row."""
     kinds: tuple[str, ...]
+    """The words for a row that comes, one that is replaced, its replacement, and one that goes."""
 
     stream = True
 
     @property
     def summary(self) -> str:
-        """What ``explain`` calls it."""
+        """The node's line in ``explain``."""
         return f"changes, as {', '.join(self.kinds)}"
 
     @property
     def values(self) -> StructType:
-        """The table's, and which row it is."""
+        """The table's values, then the kind of row."""
         return StructType([*self.node.values, StructField(self.column, StringType(), True)])
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """The table, all of whose columns show changes, and what these are called."""
+        """Return, as JSON data, the table, the new column and the kinds."""
         return {
             "changes": describe(self.node, whole=True),
             "column": self.column,
@@ -56,7 +57,11 @@ class ToChanges(Rows):
 
 
 def to_changes(node: Node, column: str, kinds: Sequence[str]) -> ToChanges:
-    """The changes of a table."""
+    """Return the changes of a table as a stream.
+
+    Raises ``PlanError`` for a column name in use, for a word that occurs twice, and for a table
+    that corrects the past.
+    """
     name = f"to_changes of {node.name}"
     refuse_corrected(name, node)
     refuse_names(name, [column], "Give column= another name")

@@ -1,4 +1,4 @@
-"""Streams or tables read as one."""
+"""The union of streams, or of tables."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from dovetail.plan.views import labelled, selected
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Union(Node):
-    """The records of several streams, or the rows of several tables of which no two have a key in
-    common, in the order in which they arrive. All ``parts`` have the same columns.
+    """The records of several streams, or the rows of several tables, in the order of arrival.
+
+    All ``parts`` have the same columns. No two tables have a key in common.
     """
 
     parts: tuple[Entry, ...]
@@ -27,27 +28,27 @@ class Union(Node):
 
     @property
     def name(self) -> str:
-        """Its label, or what it is made of."""
+        """The label, or a description of the union by its parts."""
         return self.label or f"union of {', '.join(part.name for part in self.parts)}"
 
     @property
     def summary(self) -> str:
-        """What ``explain`` calls it."""
+        """The node's line in ``explain``."""
         return "union"
 
     @property
     def key(self) -> StructType:
-        """The key columns, of all parts the same."""
+        """The key columns, the same in all parts."""
         return self.parts[0].key
 
     @property
     def values(self) -> StructType:
-        """The value columns, of all parts the same."""
+        """The value columns, the same in all parts."""
         return self.parts[0].values
 
     @property
     def stream(self) -> bool:
-        """Whether its records stand for themselves."""
+        """Say whether the parts are streams."""
         return self.parts[0].stream
 
     @property
@@ -56,13 +57,15 @@ class Union(Node):
         return self.parts
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """The parts."""
+        """Return the parts' descriptions as JSON data."""
         return {"union": [describe(part, whole=True) for part in self.parts]}
 
 
 def union(nodes: Sequence[Node], label: str | None, source: str | None = None) -> Union:
-    """Streams read as one; or tables, with a column of the key, ``source``, that has the name of
-    the one from which a row is.
+    """Return the union of at least two streams, or of at least two tables.
+
+    ``source``: for tables, the name of a new key column with the name of each row's table. Raises
+    ``PlanError`` if the columns differ, or if a part or a name occurs twice.
     """
     name = label or f"union of {', '.join(node.name for node in nodes)}"
     first = nodes[0]
@@ -100,10 +103,11 @@ def union(nodes: Sequence[Node], label: str | None, source: str | None = None) -
 
 
 def _columns(node: Node) -> tuple[Any, ...]:
-    """The key's columns in their order, and the values' in any."""
+    """Return the key's columns in their order, and the values' columns sorted by name."""
     key, values = ([(f.name, f.dataType) for f in part] for part in (node.key, node.values))
     return key, sorted(values, key=lambda column: column[0])
 
 
 def _said(node: Node) -> str:
+    """Return a node's key and values in words."""
     return f"key {signature(node.key)} and values {signature(node.values)}"

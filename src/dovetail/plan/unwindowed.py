@@ -1,4 +1,4 @@
-"""What a windowed table is read as: a table, or a stream of its changes."""
+"""A windowed table read as a plain table, or as a stream of its changes."""
 
 from __future__ import annotations
 
@@ -22,19 +22,22 @@ WindowMode: TypeAlias = Annotated[
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Unwindowed(Node):
-    """What a windowed table is read as: its changes, or with ``final`` each window's last row once
-    it is closed, under the columns ``key`` and ``values``, each made of the columns that
-    ``columns`` names or computes.
-    """
+    """The rows of a windowed table under other columns, as a table or a stream."""
 
     null_keys = False
 
     input: Derived
+    """The windowed table."""
     key: StructType
+    """The key columns of the result."""
     values: StructType
+    """The value columns of the result."""
     columns: tuple[str | Column, ...]
+    """The origin of each key column and then of each value column."""
     stream: bool = False
+    """True for a stream, False for a table."""
     final: bool
+    """True for only the last row of each window, once it is closed. False for each change."""
 
     @property
     def name(self) -> str:
@@ -43,17 +46,19 @@ class Unwindowed(Node):
 
     @property
     def summary(self) -> str:
-        """What ``explain`` calls it."""
+        """The node's line in ``explain``."""
         final = ", each window once, when it is closed" if self.final else ""
         return f"windows as a {'stream' if self.stream else 'table'}{final}"
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """The windowed table."""
+        """The windowed table, as the only element."""
         return (self.input,)
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """The windowed table, when its windows come, and the columns made of them."""
+        """Return, as JSON data, the windowed table, when its windows are emitted, and the result's
+        columns.
+        """
         described: dict[str, Any] = {
             "windows": describe(self.input.node, whole=whole or self.final),
             "as": "a stream" if self.stream else "a table",
@@ -66,7 +71,7 @@ class Unwindowed(Node):
 
 
 def as_table(node: Node, windows: WindowMode) -> Unwindowed:
-    """A windowed table as a table by key and window."""
+    """Return a windowed table as a table whose key includes the window."""
     names = (*node.key.names, *node.values.names)
     return Unwindowed(
         input=Derived(node),
@@ -83,7 +88,11 @@ def as_stream(
     key: str | Sequence[str] | None,
     select: Sequence[str | Column] | Mapping[str, str | Column] | None,
 ) -> Unwindowed:
-    """A windowed table's changes as a stream, by its key without the window or another one."""
+    """Return the changes of a windowed table as a stream.
+
+    ``key``: the new key; by default the table's key without its window. ``select``: names or
+    expressions; by default all columns. Raises ``PlanError`` for unknown and duplicate names.
+    """
     name = f"to_stream of {node.name}"
     columns = node.row
     made: dict[str, str | Column] = {f.name: f.name for f in columns}
@@ -123,12 +132,14 @@ def as_stream(
 
 
 def _name_of(operator: str, columns: StructType, item: str | Column) -> str:
+    """Return the name of a selected column."""
     if isinstance(item, str):
         return item
     return _resolved(operator, columns, item).name
 
 
 def _field(operator: str, columns: StructType, name: str, item: object) -> StructField:
+    """Return the field of a selected column, nullable, under the name ``name``."""
     if isinstance(item, Column):
         found = _resolved(operator, columns, item)
         return StructField(name, found.dataType, True, found.metadata)
@@ -136,5 +147,6 @@ def _field(operator: str, columns: StructType, name: str, item: object) -> Struc
 
 
 def _resolved(operator: str, columns: StructType, item: Column) -> StructField:
+    """Return the field of an expression over the row, as Spark resolves it."""
     remedy = f"Its columns are {', '.join(columns.names)}"
     return computed_field(operator, "select=", columns, item, remedy)

@@ -1,4 +1,4 @@
-"""Views: the rows of a table or a stream, each by itself: chosen, computed, under another key."""
+"""Views: nodes that filter, compute or rekey the rows of a table or a stream, row by row."""
 
 from __future__ import annotations
 
@@ -34,54 +34,63 @@ Condition: TypeAlias = Annotated[
 ]
 
 Errors: TypeAlias = Literal["fail", "dead_letter"]
-"""What a row does on which an expression fails: ``"fail"`` stops the query; ``"dead_letter"``
-leaves the row out, counts it in the observed metric ``<name>.failed``, and makes it a dead letter.
+"""Treatment of a row on which an expression fails. ``"fail"`` stops the query. ``"dead_letter"``
+leaves the row out, counts it in the metric ``<name>.failed``, and makes it a dead letter.
 """
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class View(Entry):
-    """The rows of ``node``, each by itself. ``columns``: what its key and its values are made of,
-    names or expressions over the row; ``condition``: likewise, which rows it has, None for all;
-    ``exploded``: the number of the column that is an array, of which each element makes a row of
-    its own; ``letters``: what dead letters call it, where the rows on which an expression fails are
-    left out, None where they fail the query; ``chosen``: whether its values are named one by one.
+    """The rows of ``node``, each mapped by itself, without state.
 
-    A table's row that does not meet the condition is a tombstone. Whether there was a row before is
-    not known here, so the view is ``loose``; so it is of another stage's rows where it leaves some
-    out, whose deletion comes all the same.
+    A table's row that does not meet the condition becomes a tombstone. The view does not know
+    whether the key had a row before, so it is ``loose``. A view that leaves out failing rows of
+    another stage is loose, too: the deletions of these rows still come.
     """
 
     node: Entry
     key: StructType
+    """The key columns."""
     values: StructType
+    """The value columns."""
     columns: tuple[Made, ...]
+    """The origin of each key column and then of each value column."""
     stream: bool = False
+    """True for a stream, False for a table."""
     condition: str | Column | None = None
+    """A column or an expression that is true for the rows of the view. None for all rows."""
     exploded: int | None = None
+    """The position in ``columns`` of an array to explode: each element makes a row. None for no
+    array.
+    """
     letters: str | None = None
+    """The operator's name in dead letters, if failing rows are left out. None if they fail the
+    query.
+    """
     chosen: bool = False
+    """True if the values were named one by one by the user."""
 
     asks: ClassVar[bool] = False
-    """Whether it asks a store, as a stage reads it."""
+    """True if the view queries a store whenever a stage reads it."""
 
     @property
     def row_by_row(self) -> bool:
-        """Whether it makes of each row one at most, by expressions."""
+        """Say whether the view makes at most one row of each row, by expressions alone."""
         return self.exploded is None and not self.asks
 
     @property
     def name(self) -> str:
-        """The name of the node that it is a view of."""
+        """The name of the viewed node."""
         return self.node.name
 
     @property
     def summary(self) -> str:
-        """What ``explain`` calls it."""
+        """The node's line in ``explain``."""
         return self._made + ("" if self.letters is None else ", dead letters where it fails")
 
     @property
     def _made(self) -> str:
+        """The view's operation in words."""
         if self.condition is not None:
             return f"where {said(self.condition)}"
         if self.exploded is not None:
@@ -96,55 +105,59 @@ class View(Entry):
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """What it is a view of."""
+        """The viewed node, as the only element."""
         return (self.node,)
 
     @property
     def base(self) -> Source | Derived:
-        """The source or the result whose rows it has."""
+        """The source, or the result of another stage, below all views."""
         return self.node.base
 
     @property
     def ordered(self) -> bool:
-        """Whether its rows have a place in a log that all inputs share."""
+        """Say whether each row has a position in one log that all inputs share."""
         return self.node.ordered
 
     @property
     def null_keys(self) -> bool:
-        """Whether a row's key may have nulls; the last record of a stream's key has none."""
+        """Say whether a row's key may contain nulls. A stream read as a table has no null keys."""
         return self.node.null_keys and (self.stream or not self.node.stream)
 
     @property
     def versioned_us(self) -> int | None:
-        """The table's history, row by row."""
+        """The length of the table's history in microseconds; None for a stream and without a
+        history.
+        """
         return None if self.stream else self.node.versioned_us
 
     @property
     def in_order(self) -> bool:
-        """Whether it has a history in which times never go back."""
+        """Say whether the view has a history whose times never go back."""
         return not self.stream and self.node.in_order
 
     @property
     def loose(self) -> bool:
-        """Whether it is a table with tombstones of keys that may have had no row."""
+        """Say whether this is a table that may emit tombstones of keys that had no row."""
         own = self.letters is not None and isinstance(self.base, Derived)
         return not self.stream and (self.condition is not None or own or self.node.loose)
 
     @property
     def seen(self) -> StructType:
-        """The row that expressions see: key, values and ``_timestamp``."""
+        """The schema of the row that expressions see: key, values and ``_timestamp``."""
         return seen_by(self.node)
 
     @property
     def computed(self) -> bool:
-        """Whether it has expressions, which Spark evaluates."""
+        """Say whether the view has expressions. Spark evaluates these."""
         return any(isinstance(item, Column) for item in (self.condition, *self.columns))
 
     def described(
         self, describe: Describe, *, whole: bool, needed: Collection[str] | None = None
     ) -> Mapping[str, Any]:
-        """Which rows, and what is made of them. ``needed``: the columns that are read, None for
-        all; those of the node that none of them is made of are left out.
+        """Return, as JSON data, the condition and the origin of each column.
+
+        ``needed``: the columns that are read, or None for all. Unread columns are left out, and so
+        are the columns of the node that only they use.
         """
         where = None if self.condition is None else describe.text(self, self.condition, self.seen)
         columns = [
@@ -170,6 +183,7 @@ class View(Entry):
 
 
 def _text(describe: Describe, view: View, item: Made) -> str:
+    """Return the text of one column of a view, for fingerprints."""
     if isinstance(item, Constant):
         return f"text {item.value}"
     if isinstance(item, FieldOf):
@@ -178,7 +192,11 @@ def _text(describe: Describe, view: View, item: Made) -> str:
 
 
 def where(node: Node, condition: str | Column, errors: Errors = "fail") -> View:
-    """The rows that meet a condition."""
+    """Return the rows that meet a condition.
+
+    ``condition``: a boolean column, an expression, or SQL. Raises ``PlanError`` if the condition is
+    random or not boolean.
+    """
     name = f"where of {node.name}"
     source = _viewed(name, node)
     column = condition
@@ -205,7 +223,11 @@ def selected(
     named: Mapping[str, str | Column],
     errors: Errors = "fail",
 ) -> View:
-    """Some columns, by their names or computed; the key stays."""
+    """Return a view with the key and the given value columns.
+
+    ``columns``: names or expressions. ``named``: new names and their columns or expressions. Key
+    columns named as such are not repeated.
+    """
     name = f"select of {node.name}"
     source = _viewed(name, node)
     values = [_named(name, "one of columns", source, None, item) for item in columns]
@@ -222,7 +244,10 @@ def with_columns(
     *,
     call: str = "with_columns",
 ) -> View:
-    """All columns, and others that are computed, or replaced. ``call``: what is asked for it."""
+    """Return all columns, with those in ``named`` added or replaced.
+
+    ``call``: the method named in errors. Raises ``PlanError`` if a key column would be replaced.
+    """
     name = f"{call} of {node.name}"
     source = _viewed(name, node)
     for new in named:
@@ -235,7 +260,7 @@ def with_columns(
 
 
 def dropped(node: Node, names: Sequence[str]) -> View:
-    """All columns but these."""
+    """Return all columns but ``names``. Raises ``PlanError`` for key columns and unknown names."""
     name = f"drop of {node.name}"
     source = _viewed(name, node)
     for column in names:
@@ -248,7 +273,7 @@ def dropped(node: Node, names: Sequence[str]) -> View:
 
 
 def renamed(node: Node, names: Mapping[str, str]) -> View:
-    """Columns under new names, those of the key, too."""
+    """Return all columns, key columns included, with old names mapped to new ones by ``names``."""
     name = f"rename of {node.name}"
     source = _viewed(name, node)
     for column in names:
@@ -266,8 +291,10 @@ def keyed_by(
     *,
     call: str = "key_by",
 ) -> View:
-    """A stream under another key; the former key's columns are values. ``call``: what is asked for
-    it.
+    """Return a stream under another key; unused columns of the former key become values.
+
+    ``columns``: existing columns of the new key. ``named``: new key columns, computed or renamed.
+    ``call``: the method named in errors. Raises ``PlanError`` if no column is named, or one twice.
     """
     name = f"{call} of {node.name}"
     source = _viewed(name, node)
@@ -284,19 +311,23 @@ def keyed_by(
 
 
 def as_records(node: Node) -> View:
-    """A table's changes as a stream."""
+    """Return the changes of a table as a stream."""
     name = f"to_stream of {node.name}"
     refuse_corrected(name, node)
     return _same(as_changes(name, node), stream=True)
 
 
 def as_rows(node: Node) -> View:
-    """The last record of each key as a table."""
+    """Return the last record of each key of a stream as a table."""
     return _same(_viewed(f"to_table of {node.name}", node), stream=False)
 
 
 def exploded(node: Node, column: str) -> View:
-    """A record for each element of an array."""
+    """Return a record for each element of the array ``column``, with the element in place of the
+    array.
+
+    Raises ``PlanError`` if the column is unknown, a key, or no array.
+    """
     name = f"explode of {node.name}"
     source = _viewed(name, node)
     found = known_field(name, "column=", column, source.values)
@@ -320,12 +351,19 @@ _Fields: TypeAlias = Sequence[tuple[StructField, Made]]
 
 
 def _viewed(name: str, node: Node) -> Entry:
+    """Return a node as the input of a view. Raises ``PlanError`` for a node that
+    corrects the past.
+    """
     refuse_corrected(name, node)
     return as_entry(name, node)
 
 
 def of_join(join: Join, errors: Errors) -> Node:
-    """A join; with ``"dead_letter"`` a view of its joined row, if its selection computes."""
+    """Return the join, with failing rows left out if ``errors`` is ``"dead_letter"``.
+
+    The join returns its whole joined row then, and a view of it computes the selection. A join that
+    selects by names only cannot fail and is returned unchanged.
+    """
     if errors == "fail" or all(one.column is None for one in join.select):
         return join
     row, plain = row_columns(join.left, join.right)
@@ -346,8 +384,11 @@ def of_joined_row(
     select: Sequence[Selected],
     values: StructType,
 ) -> View:
-    """What a selection makes of a joined row, in which there are both sides and, by names of their
-    own, the ``plain`` columns.
+    """Return the view that computes a selection from a joined row.
+
+    ``joined``: the joined row, with a struct for each side. ``plain``: columns of the joined row,
+    each with the side and the column that it equals. ``values``: the result's value columns, one
+    for each of ``select``.
     """
     names = {ref: column for column, ref in plain.items()}
     made = [names.get(one.ref or ("", "")) or _computed(one) for one in select]
@@ -355,7 +396,7 @@ def of_joined_row(
 
 
 def _computed(selected: Selected) -> Column:
-    """A value column of a join, over its joined row."""
+    """Return a value column of a join as an expression over the joined row."""
     if selected.column is not None:
         return selected.column
     assert selected.ref is not None
@@ -364,7 +405,7 @@ def _computed(selected: Selected) -> Column:
 
 
 def labelled(node: Node, column: str) -> View:
-    """A table with its name in one more column of its key."""
+    """Return a table with its own name in a new last key column, ``column``."""
     name = f"union of {node.name}"
     source = _viewed(name, node)
     label = (StructField(column, StringType(), True), Constant(node.name))
@@ -373,7 +414,7 @@ def labelled(node: Node, column: str) -> View:
 
 
 def fields_of(name: str, node: Node, struct: str) -> View:
-    """The key, and in place of a column that is a struct its fields."""
+    """Return the key and, as values, the fields of the struct column ``struct``."""
     source = _viewed(name, node)
     row = source.values[struct].dataType
     assert isinstance(row, StructType)
@@ -382,7 +423,9 @@ def fields_of(name: str, node: Node, struct: str) -> View:
 
 
 def _in_text(name: str, text: str) -> bool:
-    """Whether a column may be read by an expression of this text: the name is a word in it."""
+    """Say whether a column's name occurs as a word in an expression's text, ignoring case. The
+    expression may read the column then.
+    """
     shown = re.escape(name.replace("`", "``"))
     return re.search(rf"(?<!\w){shown}(?!\w)", text, re.IGNORECASE) is not None
 
@@ -390,6 +433,7 @@ def _in_text(name: str, text: str) -> bool:
 def _same(
     source: Entry, *, stream: bool | None = None, condition: str | Column | None = None
 ) -> View:
+    """Return a view with all columns unchanged."""
     return View(
         node=source,
         key=source.key,
@@ -403,6 +447,9 @@ def _same(
 def _view(
     name: str, source: Entry, key: _Fields, values: _Fields, *, exploded: int | None = None
 ) -> View:
+    """Return a view with the given key and values. Raises ``PlanError`` for unusable names and key
+    types.
+    """
     names = [field.name for field, _ in (*key, *values)]
     refuse_names(name, names, "Give it another name")
     refuse_duplicates(name, names, "Give each of the columns its own name")
@@ -420,24 +467,31 @@ def _view(
 
 
 def _lenient(name: str, view: View, errors: Errors) -> View:
-    """The view; with ``"dead_letter"`` one that leaves out the rows on which it fails, if any."""
+    """Return the view so that it leaves out failing rows, if ``errors`` is ``"dead_letter"`` and it
+    has expressions. Otherwise return it unchanged.
+    """
     lenient = errors == "dead_letter" and view.computed
     return replace(view, letters=name) if lenient else view
 
 
 def _key_of(source: Entry) -> list[tuple[StructField, Made]]:
+    """Return the key columns of an entry, each made of itself."""
     return [(field, field.name) for field in source.key]
 
 
 def _is_key(source: Entry, field: StructField, item: str | Column) -> bool:
-    """Whether it is a key column by its own name, which stays anyway."""
+    """Say whether an item is a key column under its own name. Such a column is in the result
+    anyway.
+    """
     return isinstance(item, str) and item in source.key.names and item == field.name
 
 
 def _named(
     name: str, argument: str, source: Entry, new: str | None, item: str | Column
 ) -> tuple[StructField, str | Column]:
-    """A column of a view, with its type, and what it is made of."""
+    """Return a column's field and its origin. ``new``: the column's name, or None for its present
+    one.
+    """
     if isinstance(item, str):
         known = known_field(name, argument, item, source.row)
         return _called(known, new or item), item
@@ -445,44 +499,49 @@ def _named(
 
 
 def _called(field: StructField, name: str) -> StructField:
-    """A field under another name."""
+    """Return a field under another name, nullable."""
     return StructField(name, field.dataType, True, field.metadata)
 
 
 def _resolved(name: str, argument: str, source: Entry, column: Column) -> StructField:
+    """Return the field of an expression over the rows of an entry, as Spark resolves it."""
     seen = seen_by(source)
     return computed_field(name, argument, seen, column, f"Known are {', '.join(seen.names)}")
 
 
 def at_rest(node: Node) -> tuple[Node, tuple[View, ...]]:
-    """What a topology's last stage computes, and the views of its result that need no state, one
-    after the other. One that leaves rows out or asks a store does so where a stage reads it.
+    """Return the node that the last stage computes, and the views of its result, innermost first.
+
+    The views need no state and apply to what the stage emits. A view that leaves rows out or asks a
+    store needs a stage that reads it: the result is ``(node, ())`` then.
     """
     if not isinstance(node, Entry) or isinstance(node.base, Source) or node.loose:
         return node, ()
     if leaves_out(node) or any(view.asks for view in views_of(node)):
         return node, ()
-    # A stream's records become a table's rows in a stage, which leaves out null keys.
+    # A stage turns a stream's records into a table's rows, and drops null keys.
     if node.base.stream and not node.stream:
         return node, ()
     return node.base.node, views_of(node)
 
 
 def views_of(node: Node) -> tuple[View, ...]:
-    """The views that a node is, from the innermost to itself."""
+    """Return the views that a node consists of, from the innermost to the node itself. Empty for a
+    node that is no view.
+    """
     return (*views_of(node.node), node) if isinstance(node, View) else ()
 
 
 def leaves_out(node: Node) -> bool:
-    """Whether a view that a node is leaves out the rows on which it fails."""
+    """Say whether the node has a view that leaves out failing rows."""
     return any(view.letters is not None for view in views_of(node))
 
 
 def parts_of(entry: Entry) -> tuple[Entry, ...]:
-    """An input, and all that it is a view of, down to what it is based on."""
+    """Return an entry, all views below it from the outermost, and its base last."""
     return (*reversed(views_of(entry)), entry.base)
 
 
 def seen_by(node: Node) -> StructType:
-    """The row that expressions see: key, values and ``_timestamp``."""
+    """Return the schema of the row that expressions see: key, values and ``_timestamp``."""
     return StructType([*node.row.fields, StructField(TIMESTAMP, TimestampType())])

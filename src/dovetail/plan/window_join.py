@@ -1,4 +1,4 @@
-"""Joins in which at least one side has windows."""
+"""Joins with at least one windowed side."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from dovetail.plan.windows import Windows
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class WindowJoin(Join):
-    """A join in which at least one side has windows, in the stage of the key alone.
+    """A join with at least one windowed side, run by the key without its window.
 
-    Both have: rows of the same window meet, the right one's begins ``shift_us`` later. One has: a
-    windowed left side's rows meet the row of their key; a left side without windows says with
-    ``window_of`` where the window begins in which it looks.
+    If both sides have windows, rows of the same window match, or of windows ``shift_us`` apart. If
+    only the left side has windows, its rows match the right row of their key. If only the right
+    side has windows, ``window_of`` gives the start of the window that a left row looks in.
     """
 
     kind: ClassVar[str] = "windowed tables"
@@ -34,11 +34,19 @@ class WindowJoin(Join):
     left: Entry
     right: Entry
     shift_us: int = 0
+    """The time from a left window's start to the right window's start, in microseconds; may be
+    negative.
+    """
     window_of: str | Column | None = None
+    """A column of the left side, or an expression over its row; None if the left
+    side has windows.
+    """
 
     @property
     def windows(self) -> Windows | None:
-        """The result's windows: closed when those of both sides are."""
+        """The windows of the result, or None if the left side has none. They are closed when the
+        windows of both sides are.
+        """
         left, right = self.left.windows, self.right.windows
         if left is None or right is None:
             return left
@@ -50,19 +58,21 @@ class WindowJoin(Join):
 
     @property
     def stream(self) -> bool:
-        """Where its left side is one."""
+        """Say whether the left side is a stream; the result is one then."""
         return self.left.stream
 
     @property
     def meets_by_key(self) -> bool:
-        """Whether the sides meet by the key of both: on the same window, or as a stream comes."""
+        """Say whether rows of both sides with the same key match, in the same window or as a
+        stream's records arrive.
+        """
         if self.right.windows is None:
             return False
         return self.left.stream if self.left.windows is None else self.shift_us == 0
 
     @property
     def manner(self) -> str:
-        """How the sides meet, in words."""
+        """A few words on how the sides match, for ``explain``."""
         if self.left.windows is None:
             looks = self.window_of if isinstance(self.window_of, str) else "an expression"
             return f"of the window that begins at {looks}"
@@ -74,14 +84,16 @@ class WindowJoin(Join):
         return "of the same windows"
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """Which windows meet."""
+        """Return, as JSON data, the shift and the column or the expression of the
+        window's start.
+        """
         looks = self.window_of
         of = None if looks is None else text(looks, self.left.row)
         return {"shift_us": self.shift_us, "window_of": of}
 
 
 class _Partitioned:
-    """A side under the key that its rows are partitioned by, without a window."""
+    """A side with the key that its rows are partitioned by, without a window."""
 
     def __init__(self, side: Node) -> None:
         self.name, self.key, self.values = side.name, side.base_key, side.values
@@ -94,8 +106,10 @@ def window_join(
     window_of: str | Column | None = None,
     others: Mapping[str, object] | None = None,
 ) -> WindowJoin:
-    """A join in which at least one side has windows; ``others``: arguments that it does not take,
-    None where they are not given.
+    """Join two sides of which at least one has windows.
+
+    ``others``: arguments that do not apply, None if they were not given. Raises ``PlanError`` for
+    such arguments, for other keys, and for windows that do not fit together.
     """
     others = {"align": call.align, **(others or {})}
     call.refuse(others, "does not apply to a windowed table")
@@ -130,6 +144,9 @@ def window_join(
 
 
 def _refuse_how(name: str, how: How, *, both: bool) -> None:
+    """Refuse a kind of join that these sides do not have. ``both``: True for the same window on
+    both sides.
+    """
     known = ("inner", "left", "outer") if both else ("left",)
     if how not in known:
         what = "windowed tables on the same window" if both else "these"
@@ -142,6 +159,9 @@ def _refuse_how(name: str, how: How, *, both: bool) -> None:
 
 
 def _refuse_other_windows(name: str, left: Windows, right: Windows, shift_us: int) -> None:
+    """Refuse windows of different kinds or sizes, shifts between windows, and too
+    short retentions.
+    """
     if (left.kind, left.size_us, left.advance_us) != (right.kind, right.size_us, right.advance_us):
         raise PlanError(
             name,
@@ -159,7 +179,7 @@ def _refuse_other_windows(name: str, left: Windows, right: Windows, shift_us: in
             f"{written(left.advance_us)}",
             "Shift by a multiple of that",
         )
-    # A window that changes must find the other side's, however far behind that begins.
+    # A window that changes must find the other side's window, so that must be retained as long.
     for what, own, other, away_us in (
         ("right", left, right, -shift_us),
         ("left", right, left, shift_us),
@@ -177,7 +197,7 @@ def _refuse_other_windows(name: str, left: Windows, right: Windows, shift_us: in
 def _refuse_no_window(
     name: str, left: Node, windows: Windows, window_of: str | Column | None
 ) -> None:
-    """The left side must say in which of the right side's windows it looks."""
+    """Refuse a left side that does not name the start of a fixed window of the right side."""
     if not windows.fixed:
         raise PlanError(
             name,

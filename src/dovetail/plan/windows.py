@@ -1,4 +1,8 @@
-"""Windows of time over which a stream is aggregated, as users write them."""
+"""Windows of time over which a stream is aggregated, as users write them.
+
+*Stream time* is the highest event time seen so far. The *grace period* is the time after a window's
+end for which its records are still accepted.
+"""
 
 from __future__ import annotations
 
@@ -16,36 +20,38 @@ Kind: TypeAlias = Literal["tumbling", "hopping", "sliding", "session"]
 @validated_fields
 @dataclass(frozen=True)
 class Windows:
-    """A kind of windows, in microseconds; made by ``tumbling``, ``hopping``, ``sliding`` and
-    ``session``.
-
-    ``size_us``: from a window's start to its end; of a session the gap that ends it.
-    ``advance_us``: from one window's start to the next one's, 0 where records give the windows.
-    ``retention_us``: how far behind stream time a window may begin, a session end, and still be
-    found.
-    """
+    """A kind of windows; made by ``tumbling``, ``hopping``, ``sliding`` and ``session``."""
 
     kind: Kind
     size_us: int
+    """The length of a window in microseconds; for a session, the gap that ends it."""
     advance_us: int
+    """The time from one window's start to the next, in microseconds; 0 if records determine the
+    windows.
+    """
     grace_us: int
+    """The grace period in microseconds."""
     retention_us: int
+    """The time behind stream time, in microseconds, for which a window is found. It counts from the
+    window's start; for a session, from its end.
+    """
 
     @property
     def fixed(self) -> bool:
-        """Whether the clock gives the windows, not the records."""
+        """Say whether the clock determines the windows, not the records."""
         return self.kind in ("tumbling", "hopping")
 
     @property
     def kept_by(self) -> str:
-        """The column that says how far behind stream time a window is: a session may have begun
-        long ago.
+        """The column that retention counts from: the window's end for sessions, else its start.
+
+        A session that still changes may have begun long ago.
         """
         return WINDOW_END if self.kind == "session" else WINDOW_START
 
     @property
     def wait_us(self) -> int:
-        """How long after a window's end stream time must be past it so that it is closed."""
+        """The stream time from a window's end until the window is closed, in microseconds."""
         return self.grace_us + (self.size_us if self.kind == "session" else 0)
 
     def __str__(self) -> str:
@@ -59,15 +65,15 @@ SomeWindows: TypeAlias = Annotated[Windows, Rule('windows, such as dt.tumbling("
 
 @validated
 def tumbling(size: Span, *, grace: Span = "0 s", retention: Span | None = None) -> Windows:
-    """Windows side by side: ``[n * size, (n + 1) * size)``, counted from 1970-01-01 UTC.
+    """Return windows side by side: ``[n * size, (n + 1) * size)``, counted from 1970-01-01 UTC.
 
-    Spans are texts such as ``"1 hour"`` or ``datetime.timedelta``. ``grace``: how much later than a
-    window's end, in stream time, its records may still come: a window is closed, and what comes for
-    it is dropped and counted, once stream time has reached end + grace. ``retention``: how far
-    behind stream time a window may begin and still be joined; size + grace by default.
+    Spans are texts such as ``"1 hour"`` or ``datetime.timedelta``. ``grace``: the stream time after
+    a window's end for which its records are still accepted. A window is closed once stream time has
+    reached end + grace. Later records of it are dropped and counted. ``retention``: the time behind
+    stream time at which a window may begin and still be joined; size + grace by default.
 
-    Raises ``PlanError`` for a size of zero and for a retention shorter than size + grace.
-    Source: Kafka Streams join design, "Windowed Aggregate"; spec/windowed.
+    Raises ``PlanError`` for a size of zero and for a retention shorter than size + grace. Source:
+    Kafka Streams join design, "Windowed Aggregate"; spec/windowed.
     """
     return _made("tumbling", size, size, grace, retention)
 
@@ -76,38 +82,40 @@ def tumbling(size: Span, *, grace: Span = "0 s", retention: Span | None = None) 
 def hopping(
     size: Span, *, advance: Span, grace: Span = "0 s", retention: Span | None = None
 ) -> Windows:
-    """Windows of one size that begin every ``advance``, so that each record is in several; the rest
-    as in ``tumbling``. None begins before 1970 but for records before it.
+    """Return windows of one size that begin every ``advance``. They overlap: a record may be in
+    several.
 
-    Raises ``PlanError`` for an advance of zero or one longer than the size, too.
+    No window begins before 1970, except for records before 1970. Other arguments and errors are
+    those of ``tumbling``. Raises ``PlanError`` also for an advance of zero or longer than the size.
     """
     return _made("hopping", size, advance, grace, retention)
 
 
 @validated
 def sliding(size: Span, *, grace: Span = "0 s", retention: Span | None = None) -> Windows:
-    """A window for every set of records at most ``size`` apart: each record's ``[t - size, t]``
-    and, where there are records in it, ``[t + 1 us, t + 1 us + size]``, both ends included.
+    """Return a window for every set of records at most ``size`` apart, both ends included.
 
-    As the end is included, a window is closed once stream time has passed it by more than the
-    grace period. The rest as in ``tumbling``. Source: as there; Kafka Streams' SlidingWindows.
+    Each record at time t has a window ``[t - size, t]``. It also has ``[t + 1 us, t + 1 us +
+    size]`` if there are records in it. Since the end is included, a window is closed once stream
+    time is past it by more than the grace period. Other arguments and errors are those of
+    ``tumbling``. Source: as there; Kafka Streams' SlidingWindows.
     """
     return _made("sliding", size, "0 s", grace, retention)
 
 
 @validated
 def session(gap: Span, *, grace: Span = "0 s", retention: Span | None = None) -> Windows:
-    """Windows from a first record to a last one between which no two neighbours are more than
-    ``gap`` apart. A record between two sessions makes them one: they are deleted, the new one is
-    added.
+    """Return windows from a first record to a last one, with neighbours at most ``gap`` apart.
 
-    A session is closed once stream time has passed its end by gap + grace; ``retention`` counts
-    from its end. The rest as in ``tumbling``.
+    A record between two sessions merges them: both are deleted, and the new one is added. A session
+    is closed once stream time has passed its end by gap + grace. ``retention`` counts from its end.
+    Other arguments and errors are those of ``tumbling``.
     """
     return _made("session", gap, "0 s", grace, retention)
 
 
 def _made(kind: Kind, size: Span, advance: Span, grace: Span, retention: Span | None) -> Windows:
+    """Return windows of a kind, with all spans checked."""
     size_us = microseconds(kind, "gap=" if kind == "session" else "size=", size)
     advance_us = microseconds(kind, "advance=", advance)
     grace_us = microseconds(kind, "grace=", grace)

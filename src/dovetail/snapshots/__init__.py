@@ -1,1 +1,1 @@
-"""Joins of Delta tables kept in a Delta table that is exact at every commit."""
+"""Joins of Delta tables, kept in a Delta table that is exact at every commit."""

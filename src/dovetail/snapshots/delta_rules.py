@@ -1,20 +1,23 @@
-"""The law of a join over snapshots: how it changes when its inputs do. Frames in, frames out.
+"""The law of a join over snapshots: how it changes when its inputs change. Frames in, frames out.
 
-A *delta* is the difference of two snapshots of a node: its columns and ``_sign``, -1 for a row that
-was there and is no longer so, +1 for one that has come; an update is both. With Δ for deltas, the
+A *delta* is the difference of two snapshots of a node. It has the node's columns and ``_sign``: -1
+for a row that is gone, +1 for a row that has come. An update is one of each. With Δ for deltas, the
 join of A and B changes by
 
     Δ(A ⋈ B) = ΔA ⋈ B_new  ∪  A_old ⋈ ΔB
 
-and where rows appear without a match, by what these terms leave out: a changed row of a preserved
-side that finds no match gives its row with nulls, and a row of a preserved side that gains its
-first match, or loses its last, loses or gains the row with nulls. Each term is one function of the
-side that changes and the other, which stands; the sides are numbers, 0 the left, 1 the right.
+A side is *preserved* if its rows appear without a match, with nulls. Two more changes follow then.
+A changed row of a preserved side without a match gives its row with nulls. If a row of a preserved
+side gains its first match, its row with nulls goes; if it loses its last match, that row comes.
 
-The terms may name rows of neither snapshot, an old row of A beside a new one of B: once with +1 and
-once with -1. A row's *image* is named by its key and its age: ``o``, in the old snapshot only,
-``n``, in the new one only, ``u``, in both. Signs are added up by the ages of both sides, so what
-cancels is found by keys and never by comparing values, and selections see only rows that are.
+Each term is a function of the side that changes and the other side, which stands still. Sides are
+numbers: 0 the left, 1 the right.
+
+A term may have rows that are in neither snapshot, such as an old row of A beside a new one of B.
+Such rows occur once with +1 and once with -1. An *image* of a row is known by its key and its
+*age*: ``o`` for the old snapshot only, ``n`` for the new one only, ``u`` for both. Signs are summed
+by the ages of both sides. Cancelling rows are therefore found by keys, without comparing values,
+and selections see only rows that exist.
 
 Source: FLIP-486, "What is Delta Join" and "Future Work" (strong consistency, cascading joins).
 """
@@ -49,13 +52,25 @@ BEFORE, AFTER, APART = "_old", "_new", "_apart"
 
 
 def images(feed: DataFrame, key: Sequence[str]) -> DataFrame:
-    """What a change feed does to each key: its row before and after.
+    """Return the row of each key before and after the changes of a change feed.
 
     ``feed``: the key, values, ``_sign`` (-1 a row that goes, +1 one that comes) and ``_version``.
-    Result, a row per key: the key, ``_old`` and ``_new`` (structs of all columns, null where there
-    was or is no row), ``_apart`` (they differ), ``_fresh`` (the first change brings a row, so there
-    must be none before) and ``_faulty`` (two rows of the key at once). The changes of a key,
-    ordered by version with what goes before what comes, take turns: otherwise two rows had one key.
+    The result has a row per key, with these columns:
+
+    - the key
+    - ``_old`` and ``_new``: structs of all columns, null if there was or is no row
+    - ``_apart``: true if both differ
+    - ``_fresh``: true if the first change brings a row, so the key must have had none before
+    - ``_faulty``: true if the key had two rows at once
+
+    The changes of a key, ordered by version with -1 before +1, must alternate. Otherwise two rows
+    had one key.
+
+        changes of a key (version: signs)    _old        _new        flags
+        1: +1                                null        of v. 1     _fresh, _apart
+        1: -1, +1    2: -1, +1               before 1    of v. 2     _apart if they differ
+        1: +1        2: -1                   null        null        _fresh
+        1: +1        2: +1                   null        of v. 2     _fresh, _apart, _faulty
     """
     columns = [name for name in feed.columns if name not in (SIGN, FEED_VERSION)]
     row = F.struct(*(F.col(quoted(name)) for name in columns))
@@ -84,7 +99,7 @@ def images(feed: DataFrame, key: Sequence[str]) -> DataFrame:
 
 
 def signed(changed: DataFrame) -> DataFrame:
-    """The delta of ``images``: without keys whose row is as it was."""
+    """Return the delta of the result of ``images``, without keys whose row is unchanged."""
     row = changed.schema[BEFORE].dataType
     assert isinstance(row, StructType)
     fields = [f.name for f in row]
@@ -106,7 +121,7 @@ def signed(changed: DataFrame) -> DataFrame:
 
 
 def pair(delta: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Of a delta, a row for each key whose row differs: the key, ``_old`` and ``_new``."""
+    """Return a row for each key whose row differs in a delta: the key, ``_old`` and ``_new``."""
     columns = [name for name in delta.columns if name != SIGN]
     row = F.struct(*(F.col(quoted(name)) for name in columns))
     grouped = delta.groupBy(*(F.col(quoted(name)).alias(name) for name in key)).agg(
@@ -117,7 +132,9 @@ def pair(delta: DataFrame, key: Sequence[str]) -> DataFrame:
 
 
 def keys_of(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """The distinct values of the columns, as ``_f0`` and so on; none with a null in it."""
+    """Return the distinct values of the columns as ``_f0``, ``_f1`` …, without those that contain
+    nulls.
+    """
     named = frame.select(
         *(F.col(quoted(name)).alias(foreign_name(i)) for i, name in enumerate(columns))
     )
@@ -127,14 +144,20 @@ def keys_of(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
 def at_keys(
     frame: DataFrame, columns: Sequence[str], keys: DataFrame, *, nulls: bool = False
 ) -> DataFrame:
-    """The rows whose columns are among the keys (``keys_of``). ``nulls``: a null equals a null."""
+    """Return the rows whose columns are among the keys, a result of ``keys_of``.
+
+    ``nulls``: True if a null equals a null.
+    """
     pairs = [(F.col(quoted(name)), F.col(foreign_name(i))) for i, name in enumerate(columns)]
     equal = [a.eqNullSafe(b) if nulls else a == b for a, b in pairs]
     return frame.join(keys, all_of(equal), "left_semi")
 
 
 def aged(rows: DataFrame, delta: DataFrame, key: Sequence[str], *, new: bool) -> DataFrame:
-    """Rows of the old or the new snapshot with ``_age``, known by the node's delta."""
+    """Return rows of the old or the new snapshot with ``_age``, which the node's delta determines.
+
+    ``new``: True for rows of the new snapshot.
+    """
     sign, age = (1, NEW) if new else (-1, OLD)
     changed = delta.where(F.col(SIGN) == sign).select(
         *(F.col(quoted(name)).alias(foreign_name(i)) for i, name in enumerate(key)),
@@ -148,11 +171,11 @@ def aged(rows: DataFrame, delta: DataFrame, key: Sequence[str], *, new: bool) ->
 
 
 def moves(delta: DataFrame, columns: Sequence[str], now: DataFrame | None) -> DataFrame:
-    """For which values of the columns a node gains its first row or loses its last: ``_f0`` and so
-    on, and ``_sign`` of the other side's rows with nulls: -1 where it gains, +1 where it loses.
+    """Return the values of the columns for which a node gains its first row or loses its last one.
 
-    ``now``: the node's new rows of these values; None where a value is at most one row's, so that
-    the delta says it all.
+    The values are named ``_f0``, ``_f1`` …. ``_sign`` is the sign of the other side's rows with
+    nulls: -1 if the node gains its first row, +1 if it loses its last one. ``now``: the node's new
+    rows with these values. None if a value has at most one row, since the delta suffices then.
     """
     keys = [foreign_name(i) for i in range(len(columns))]
 
@@ -181,11 +204,11 @@ def moves(delta: DataFrame, columns: Sequence[str], now: DataFrame | None) -> Da
 def term(
     node: SnapshotJoin, side: int, delta: DataFrame, others: DataFrame, moved: DataFrame | None
 ) -> DataFrame:
-    """What the change of one side does to the join while the other stands.
+    """Return the effect of one side's change on the join while the other side stands still.
 
-    ``delta``: of the side; ``others``: the other side's rows with their ages, at least those that
-    match; ``moved``: ``moves`` of the side, given where the other side is preserved. Result: the
-    columns of both sides by number, ``_sign``, ``_left_age``, ``_right_age``.
+    ``delta``: the delta of the side. ``others``: the other side's rows with their ages, at least
+    those that match. ``moved``: ``moves`` of the side; None unless the other side is preserved. The
+    result has the columns of both sides by number, ``_sign``, ``_left_age`` and ``_right_age``.
     """
     other = 1 - side
     age = F.when(F.col(SIGN) > 0, NEW).otherwise(OLD)
@@ -203,7 +226,7 @@ def term(
 
 
 def netted(node: SnapshotJoin, terms: DataFrame) -> DataFrame:
-    """The join's delta from its terms: images whose signs add up to nothing are none."""
+    """Return the join's delta from its terms, without images whose signs cancel out."""
     keys = _key_columns(node)
     rest = [F.col(name) for name in terms.columns if name not in (SIGN, *AGES)]
     summed = (
@@ -215,7 +238,7 @@ def netted(node: SnapshotJoin, terms: DataFrame) -> DataFrame:
 
 
 def joined(node: SnapshotJoin, left: DataFrame, right: DataFrame, kind: str) -> DataFrame:
-    """The join itself, of snapshots. ``kind``: as Spark's ``how``."""
+    """Return the join of two snapshots. ``kind``: Spark's ``how``."""
     numbered = [
         _numbered(node, side, frame.withColumn("_age", F.lit(UNCHANGED)))
         for side, frame in enumerate((left, right))
@@ -224,7 +247,10 @@ def joined(node: SnapshotJoin, left: DataFrame, right: DataFrame, kind: str) -> 
 
 
 def projected(node: SnapshotJoin, rows: DataFrame, also: list[Column]) -> DataFrame:
-    """The node's columns, selections computed, from the columns of both sides by number."""
+    """Return the join's columns, with computed selections, from both sides' columns by number.
+
+    ``also``: columns to pass on.
+    """
     places = [
         dict(zip(side.columns, _positions(node, number, side.columns), strict=True))
         for number, side in enumerate(node.sides)
@@ -262,7 +288,7 @@ def projected(node: SnapshotJoin, rows: DataFrame, also: list[Column]) -> DataFr
 
 
 def _numbered(node: SnapshotJoin, side: int, frame: DataFrame) -> DataFrame:
-    """A side's frame with its columns by number, so that no two sides share a name."""
+    """Return a side's frame with its columns by number, so that the sides share no name."""
     names = node.sides[side].columns
     places = _positions(node, side, names)
     columns = [
@@ -271,7 +297,7 @@ def _numbered(node: SnapshotJoin, side: int, frame: DataFrame) -> DataFrame:
         if name in frame.columns
     ]
     types = {f.name: f.dataType for f in (*node.sides[side].key, *node.sides[side].values)}
-    # A column that nothing uses is not read; its place is held by nulls.
+    # A column that nothing uses is not read, and nulls take its place.
     unread = [
         F.lit(None).cast(types[name]).alias(place)
         for name, place in zip(names, places, strict=True)
@@ -282,16 +308,21 @@ def _numbered(node: SnapshotJoin, side: int, frame: DataFrame) -> DataFrame:
 
 
 def _positions(node: SnapshotJoin, side: int, columns: Sequence[str]) -> list[str]:
+    """Return the numbered names of some columns of a side."""
     known = {name: i for i, name in enumerate(node.sides[side].columns)}
     return [value_name(side, known[name]) for name in columns]
 
 
 def _matches(node: SnapshotJoin) -> Column:
+    """Return the condition that rows of both sides match."""
     sides = [_positions(node, side, node.on_columns(side)) for side in (0, 1)]
     return all_of(F.col(a) == F.col(b) for a, b in zip(*sides, strict=True))
 
 
 def _key_columns(node: SnapshotJoin) -> list[Column]:
+    """Return the key columns of the join. A key of both sides has the value of the side that is
+    present.
+    """
     columns = []
     for column in node.key_columns:
         held = [
@@ -304,12 +335,13 @@ def _key_columns(node: SnapshotJoin) -> list[Column]:
 
 
 def all_of(conditions: Iterable[Column]) -> Column:
-    """All conditions at once."""
+    """Return the condition that all conditions hold. There must be at least one."""
     return reduce(and_, conditions)
 
 
 def _differ(changed: DataFrame) -> Column:
-    """Whether the images of a key differ, as far as Spark can tell; where it cannot, they do.
+    """Return the condition that the images of a key differ; always true if Spark cannot compare
+    them.
 
     Spark takes -0.0 for 0.0, and letters that a collation does not tell apart for the same.
     """
@@ -327,7 +359,7 @@ def _differ(changed: DataFrame) -> Column:
 
 
 def _is_coarse(type_: DataType) -> bool:
-    """Whether values may differ that Spark's equality takes for the same, or that it refuses."""
+    """Say whether Spark's equality ignores differences of a type's values, or refuses the type."""
     if isinstance(type_, StringType):
         return not type_.isUTF8BinaryCollation()
     if isinstance(type_, ArrayType):

@@ -1,4 +1,7 @@
-"""The deltas of a plan's nodes between the versions that a target covers and later ones."""
+"""The deltas of a plan's nodes, from the versions that a target covers to later ones.
+
+A *delta* is the difference of two snapshots of a node (see ``snapshots.delta_rules``).
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,16 @@ from dovetail.snapshots.reading import Keys, Reader, Versions, counted, keys_of,
 
 @dataclass(frozen=True)
 class Delta:
-    """A node's delta (``snapshots.delta_rules``) and how many rows it has; no frame for none."""
+    """The delta of a node, and the number of its rows."""
 
     frame: DataFrame | None
+    """The rows with their signs, or None if there are none."""
     rows: int
+    """The number of rows."""
 
 
 class Deltas:
-    """Each node's delta, computed once; a node whose inputs stand still reads nothing."""
+    """The delta of each node, computed once. A node whose inputs did not change reads nothing."""
 
     def __init__(self, reader: Reader, old: Versions, new: Versions) -> None:
         self._reader = reader
@@ -32,7 +37,9 @@ class Deltas:
         self._known: dict[SnapshotNode, Delta] = {}
 
     def of(self, node: SnapshotNode) -> Delta:
-        """The node's delta. Raises ``DataError`` where a source has rows of one key."""
+        """Return the delta of a node. Raises ``DataError`` if a source has several
+        rows of one key.
+        """
         if node not in self._known:
             if isinstance(node, SnapshotSource):
                 self._known[node] = self._source(node)
@@ -41,13 +48,16 @@ class Deltas:
         return self._known[node]
 
     def changes(self, root: SnapshotNode) -> Delta:
-        """The root's keys whose rows differ, each with its row before and after."""
+        """Return the root's keys whose rows differ, each with its row before and after."""
         delta = self.of(root)
         if delta.frame is None:
             return delta
         return self._counted(delta_rules.pair(delta.frame, root.key.names))
 
     def _source(self, source: SnapshotSource) -> Delta:
+        """Return the delta of a table, from its change feed. Raises ``DataError`` for keys that are
+        not unique.
+        """
         old, new = (versions[source.table_id] for versions in (self._old, self._new))
         if old == new:
             return Delta(None, 0)
@@ -72,13 +82,16 @@ class Deltas:
         return Delta(delta_rules.signed(images) if row["rows"] else None, row["rows"])
 
     def _refuse_known(self, source: SnapshotSource, fresh: DataFrame) -> None:
-        """Keys that come as new ones had no row in the old snapshot."""
+        """Refuse keys that the change feed reports as new but that had a row in the
+        old snapshot.
+        """
         names = [F.col(quoted(n)).alias(foreign_name(i)) for i, n in enumerate(source.key.names)]
         keys = counted(self._reader.scratch.keep(fresh.select(*names)))
         known = self._reader.having_keys(source, self._old, keys)
         refuse_keys(source, self._new, known.count(), 0)
 
     def _join(self, node: SnapshotJoin) -> Delta:
+        """Return the delta of a join: the sum of both sides' terms."""
         terms = [
             self._term(node, side, delta.frame)
             for side, delta in enumerate([self.of(side) for side in node.sides])
@@ -90,8 +103,10 @@ class Deltas:
         return self._counted(delta_rules.netted(node, both))
 
     def _term(self, node: SnapshotJoin, side: int, delta: DataFrame) -> DataFrame:
-        """One side's changes against the other: the left's against the new, the right's against
-        the old.
+        """Return the effect of one side's changes on the join.
+
+        Changes of the left side meet the right side's new rows. Changes of the right side meet the
+        left side's old rows.
         """
         reader, other = self._reader, 1 - side
         standing = self._new if side == 0 else self._old
@@ -108,6 +123,7 @@ class Deltas:
     def _aged(
         self, node: SnapshotNode, standing: Versions, columns: list[str], keys: Keys
     ) -> DataFrame:
+        """Return a node's rows of some keys, each with its age: old, new or unchanged."""
         rows = self._reader.rows(node, standing, columns, keys)
         delta = self.of(node)
         if delta.frame is None:
@@ -116,6 +132,7 @@ class Deltas:
         return delta_rules.aged(rows, changed, node.key.names, new=standing is self._new)
 
     def _counted(self, frame: DataFrame) -> Delta:
+        """Return a frame as a delta, computed once and counted."""
         kept = self._reader.scratch.keep(frame)
         rows = kept.count()
         return Delta(kept if rows else None, rows)

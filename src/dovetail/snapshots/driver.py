@@ -1,4 +1,4 @@
-"""Keeping a target, one step after another."""
+"""Refreshing a target table, one step after another."""
 
 from __future__ import annotations
 
@@ -38,12 +38,14 @@ from dovetail.snapshots.target import Commit, Target
 ANY_SCHEMA = (
     "spark.databricks.delta.changeDataFeed.unsafeBatchReadOnIncompatibleSchemaChanges.enabled"
 )
-"""Delta reads a change feed across versions of which one has other columns, too."""
+"""A setting of Delta: read a change feed across versions of which one has other columns."""
 
 
 class Keeper:
-    """Keeps one target of one plan, in a session of its own, with the settings of the given one but
-    for those under which rows would be missed. ``call``: what errors say was called.
+    """The refresher of one target of one plan, with a Spark session of its own.
+
+    The session has the settings of the given one, except those under which rows would be missed.
+    ``call``: the method named in errors.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class Keeper:
         self._session = apart(session)
         strict(self._session)
         tune(self._session)
-        # The reader compares the columns that are used; changes of others are no concern of theirs.
+        # The reader compares the used columns itself. Changes of other columns do not matter.
         self._session.conf.set(ANY_SCHEMA, "true")
         self._root = root
         if path is not None:
@@ -69,7 +71,11 @@ class Keeper:
         self._target = Target(self._session, self._operator, named, root)
 
     def refresh(self, *, max_versions: int | None, rebuild: bool) -> list[Commit]:
-        """Bring the target to the sources' present versions, step by step; the commits made."""
+        """Bring the target to the sources' present versions, step by step. Return the commits made.
+
+        ``max_versions``: the number of versions of each source that a commit covers at most; None
+        for no limit. ``rebuild``: True to compute the whole target anew.
+        """
         with self._reading() as reader:
             latest = {
                 key: fit_version(reader, source) for key, source in tables(self._root).items()
@@ -87,7 +93,11 @@ class Keeper:
                 return commits
 
     def _make(self, versions: Versions) -> Commit:
-        """The whole join at these versions, written in one commit."""
+        """Write the whole join at these versions in one commit.
+
+        Raises ``TargetError`` if the target is a table of another kind, ``DataError`` for keys that
+        are not unique.
+        """
         replace = self._target.exists()
         if replace and not self._target.belongs():
             raise TargetError(
@@ -102,7 +112,10 @@ class Keeper:
             return self._target.create(rows, versions, replace=replace)
 
     def _follow(self, old: Versions, new: Versions, base: int) -> Commit:
-        """The changes from the old versions to the new ones, merged in one commit."""
+        """Merge the changes from the old to the new versions in one commit.
+
+        ``base``: the target's version that the commit continues from.
+        """
         with self._reading() as reader:
             deltas = Deltas(reader, old, new)
             changed = sum(deltas.of(source).rows for source in tables(self._root).values())
@@ -118,7 +131,7 @@ class Keeper:
 
     @property
     def _for_few(self) -> dict[str, str]:
-        """Settings for few changes: what their steps have to do is known, and small."""
+        """The Spark settings for a small number of changes, whose work is known to be small."""
         return {
             "spark.sql.adaptive.enabled": "false",
             "spark.sql.shuffle.partitions": str(cores(self._session)),
@@ -126,7 +139,10 @@ class Keeper:
 
     @contextmanager
     def _reading(self) -> Iterator[Reader]:
-        """A reader whose frames are released at the end, and whose errors say what to do."""
+        """Yield a reader whose frames are released at the end of the block.
+
+        Raises ``TargetError`` if a source no longer has its rows or its changes.
+        """
         scratch = Scratch()
         try:
             yield Reader(self._session, self._root, scratch)
@@ -144,7 +160,7 @@ class Keeper:
 
 
 def _next(covered: Versions, latest: Versions, max_versions: int | None) -> Versions:
-    """The versions to which the next step goes."""
+    """Return the versions that the next step covers. No version goes back."""
     if max_versions is None:
         return {key: max(latest[key], covered[key]) for key in latest}
     return {

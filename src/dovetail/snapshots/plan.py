@@ -1,8 +1,9 @@
 """The plan of a join over snapshots: frozen nodes with their keys, checked when they are built.
 
-A row of a node is known by its key, and every key is unique. A source's key is declared. A join's
-is the left row's key where no left row has more than one result, and otherwise the keys of both
-rows, the right's columns named ``right_<column>``, null where a side is missing.
+A row of a node is known by its key, and every key is unique. The key of a source is declared. The
+key of a join is the left row's key if no left row has more than one result. Otherwise it is the
+keys of both rows. The right columns are named ``right_<column>`` then, and the columns of a missing
+side are null.
 """
 
 from __future__ import annotations
@@ -25,50 +26,62 @@ from dovetail.plan.select import Selection, resolve, select_all
 
 SIGN, LEFT_AGE, RIGHT_AGE = "_sign", "_left_age", "_right_age"
 OWN = (SIGN, LEFT_AGE, RIGHT_AGE, "_change_type", "_commit_version", "_commit_timestamp")
+"""Column names that sources must not have."""
 
 
 @dataclass(frozen=True, eq=False)
 class SnapshotSource:
-    """A Delta table: at every version, one row per key. ``table_id`` is Delta's own id of it."""
+    """A Delta table with one row per key at every version."""
 
     name: str
+    """The name in errors and commits."""
     path: str
+    """The table's folder."""
     table_id: str
+    """Delta's own id of the table."""
     key: StructType
+    """The key columns."""
     values: StructType
+    """The value columns."""
 
     @property
     def columns(self) -> list[str]:
-        """All columns, the key's first."""
+        """The names of all columns, key columns first."""
         return [*self.key.names, *self.values.names]
 
 
 @dataclass(frozen=True)
 class KeyColumn:
-    """A key column of a join's result and the columns that it holds: the left's, the right's, or
-    where both are named the one that is there.
+    """A key column of a join's result. With both a left and a right column, it has the value of the
+    side that is present.
     """
 
     name: str
     left: str | None
+    """The left column, or None."""
     right: str | None
+    """The right column, or None."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SnapshotJoin:
-    """Two nodes joined where the columns of ``on``, pairs of a left and a right one, are equal."""
+    """A join of two nodes by equal columns."""
 
     left: SnapshotNode
     right: SnapshotNode
     on: tuple[tuple[str, str], ...]
+    """Pairs of a left and a right column that are equal."""
     how: How
     select: tuple[Selected, ...]
+    """The selected value columns."""
     values: StructType
+    """The fields of the value columns."""
     name: str
+    """The name in errors."""
 
     @cached_property
     def key_columns(self) -> tuple[KeyColumn, ...]:
-        """Where the result's key comes from."""
+        """The key columns of the result, with their origins."""
         left, right = self.left.key.names, self.right.key.names
         if self.by_key:
             return tuple(KeyColumn(a, a, b) for a, b in zip(left, right, strict=True))
@@ -85,7 +98,7 @@ class SnapshotJoin:
 
     @cached_property
     def key(self) -> StructType:
-        """The key columns with their types."""
+        """The key columns of the result, with their types."""
         fields = []
         for column in self.key_columns:
             side, name = (
@@ -97,36 +110,40 @@ class SnapshotJoin:
 
     @property
     def columns(self) -> list[str]:
-        """All columns, the key's first."""
+        """The names of all columns, key columns first."""
         return [*self.key.names, *self.values.names]
 
     @property
     def sides(self) -> tuple[SnapshotNode, SnapshotNode]:
-        """Left and right, by their numbers."""
+        """The left and the right node; the index is the side's number."""
         return self.left, self.right
 
     @property
     def by_key(self) -> bool:
-        """Whether both keys are joined, column by column: each row has at most one other."""
+        """Say whether both keys are joined, column by column. Each row has at most
+        one match then.
+        """
         keys = zip(self.left.key.names, self.right.key.names, strict=False)
         return len(self.left.key) == len(self.right.key) and set(self.on) == set(keys)
 
     def on_columns(self, side: int) -> list[str]:
-        """The columns of a side that are compared."""
+        """Return the compared columns of a side, 0 for the left and 1 for the right."""
         return [pair[side] for pair in self.on]
 
     def one_each(self, side: int) -> bool:
-        """Whether a value of a side's compared columns is at most one row's."""
+        """Say whether each value of a side's compared columns has at most one row."""
         return set(self.sides[side].key.names) <= set(self.on_columns(side))
 
     def preserves(self, side: int) -> bool:
-        """Whether a side's rows appear without a match."""
+        """Say whether rows of a side appear without a match."""
         return preserved(self.how)[side]
 
     @cached_property
     def origins(self) -> Mapping[str, tuple[str | None, str | None]]:
-        """For each plain column of the result, the left or right column whose value it holds, or
-        both where it holds the one that is there; (None, None) for an expression.
+        """The left and the right column behind each column of the result, None for none.
+
+        A column with both has the value of the side that is present. An expression has ``(None,
+        None)``.
         """
         found: dict[str, tuple[str | None, str | None]] = {
             column.name: (column.left, column.right) for column in self.key_columns
@@ -146,7 +163,10 @@ SnapshotNode: TypeAlias = SnapshotSource | SnapshotJoin
 def source(
     *, path: str, table_id: str, schema: StructType, key: str | Sequence[str], name: str
 ) -> SnapshotSource:
-    """A Delta table with its key, checked."""
+    """Return a Delta table with its key.
+
+    Raises ``PlanError`` for unknown or reserved column names, and for types that cannot be keys.
+    """
     operator = f"snapshot {name}"
     own, values = keyed(operator, key, schema)
     if not own:
@@ -172,7 +192,10 @@ def join(
     select: Selection | None,
     name: str | None,
 ) -> SnapshotJoin:
-    """Two nodes joined: everything a user can get wrong is found here."""
+    """Return the join of two nodes. All mistakes of a user are found here.
+
+    Raises ``PlanError`` for unknown, ambiguous and duplicate names, and for different types.
+    """
     label = name or f"{how} join of {left.name} and {right.name}"
     pairs = tuple((str(a), b) for a, b in pairs_of(label, left, right, on, whole=False))
     shells = shell(left), shell(right)
@@ -192,7 +215,7 @@ def join(
 
 
 def sources(node: SnapshotNode) -> Iterator[SnapshotSource]:
-    """The tables from which a node is computed, from left to right; one used twice comes twice."""
+    """Yield the tables below a node, from left to right. A table used twice comes twice."""
     if isinstance(node, SnapshotSource):
         yield node
     else:
@@ -201,24 +224,28 @@ def sources(node: SnapshotNode) -> Iterator[SnapshotSource]:
 
 
 def tables(node: SnapshotNode) -> dict[str, SnapshotSource]:
-    """Each table that a node reads by its id: all uses of one table share one version of it."""
+    """Return each table below a node by its id. All uses of one table share one version of it."""
     return {one.table_id: one for one in sources(node)}
 
 
 def used_columns(node: SnapshotNode) -> dict[SnapshotSource, frozenset[str]]:
-    """The columns that a node needs of each source; changes to others do not concern it."""
+    """Return the columns of each source that a node needs. Changes of other columns
+    do not matter.
+    """
     used: dict[SnapshotSource, frozenset[str]] = {}
     _use(node, frozenset(node.columns), used)
     return used
 
 
 def describe(node: SnapshotNode) -> Any:
-    """What a target depends on, as plain data: tables, the columns used, joins, selections."""
+    """Return, as plain data, all that a target depends on: tables, used columns,
+    joins, selections.
+    """
     return _describe(node, used_columns(node))
 
 
 def differences(then: Any, now: Any, where: str = "") -> Iterator[str]:
-    """The places where two descriptions differ, each with what was and what is."""
+    """Yield the places where two descriptions differ, each with the former and the present part."""
     if isinstance(then, dict) and isinstance(now, dict):
         for part in [*then, *(part for part in now if part not in then)]:
             inner = f"{where}.{part}" if where else part
@@ -228,6 +255,7 @@ def differences(then: Any, now: Any, where: str = "") -> Iterator[str]:
 
 
 def _describe(node: SnapshotNode, used: Mapping[SnapshotSource, frozenset[str]]) -> Any:
+    """Return the description of a node. ``used``: the columns of each source that matter."""
     if isinstance(node, SnapshotSource):
         return {
             "table": node.table_id,
@@ -251,6 +279,7 @@ def _describe(node: SnapshotNode, used: Mapping[SnapshotSource, frozenset[str]])
 
 
 def _refuse_same_names(label: str, node: SnapshotJoin) -> None:
+    """Refuse two tables with one name. Commits record versions by name."""
     ids: dict[str, str] = {}
     for one in sources(node):
         if ids.setdefault(one.name, one.table_id) != one.table_id:
@@ -262,8 +291,9 @@ def _refuse_same_names(label: str, node: SnapshotJoin) -> None:
 
 
 def _text(column: str) -> str:
-    """An expression's text without what differs from one process to the next: addresses of Java
-    objects, and the numbers of a lambda's variables.
+    """Return an expression's text without parts that differ between processes.
+
+    These are addresses of Java objects and the numbers of lambda variables.
     """
     column = re.sub(r"\[L[\w.$]+;@[0-9a-f]+", "", column)
     bound = re.findall(r"([xyz]_\d+)(?=(?:, [xyz]_\d+)*\)? ->)", column)
@@ -275,6 +305,7 @@ def _text(column: str) -> str:
 def _use(
     node: SnapshotNode, wanted: frozenset[str], used: dict[SnapshotSource, frozenset[str]]
 ) -> None:
+    """Add to ``used`` the source columns that the columns ``wanted`` of a node need."""
     if isinstance(node, SnapshotSource):
         used[node] = used.get(node, frozenset()) | wanted | frozenset(node.key.names)
         return
@@ -290,11 +321,12 @@ def _use(
 
 
 def _short(part: Any) -> str:
+    """Return a part of a description in a few words."""
     if isinstance(part, dict):
         return f"a {part['how']} join" if "how" in part else "a table"
     return "missing" if part is None else repr(part)
 
 
 def shell(node: SnapshotNode) -> Source:
-    """The node's columns as selections know them."""
+    """Return a source with the node's columns, as selections expect it."""
     return Source(node.name, node.key, node.values)

@@ -1,8 +1,8 @@
 """Reading Delta tables: their versions, their change feeds, and a snapshot's rows of some keys.
 
-A join's rows of some keys are found without computing the join: the keys restrict the side whose
-columns they are, and that side's rows restrict the other. Keys are never null, so a side without
-which a compared column would be null is there.
+A join's rows of some keys are found without computing the whole join. The keys restrict the side
+that has their columns, and that side's rows restrict the other side. Keys are never null. A side is
+therefore present if a compared column would be null without it.
 """
 
 from __future__ import annotations
@@ -23,54 +23,60 @@ from dovetail.snapshots import delta_rules
 from dovetail.snapshots.plan import SIGN, SnapshotJoin, SnapshotNode, SnapshotSource, used_columns
 
 BROADCAST_ROWS_MAX = 500_000
-"""Up to so many keys or changed rows are sent to all executors, so that no table is shuffled."""
+"""The number of keys or changed rows up to which they are sent to all executors. No table is
+shuffled then.
+"""
 
 Versions = Mapping[str, int]
 """The version of each table, by its id."""
 
 REBUILD = "Let it be made anew with rebuild=True"
+"""Advice on a target that must be computed anew."""
 
 
 @dataclass
 class Scratch:
-    """Frames that are kept while a step runs."""
+    """The frames that are stored while a step runs."""
 
     frames: list[DataFrame] = field(default_factory=list)
 
     def keep(self, frame: DataFrame) -> DataFrame:
-        """The frame, computed once, by the first job that reads all of it.
+        """Return the frame, computed once, by the first job that reads all of it.
 
-        Nothing remains of the plan that made it. Each delta is used in several places, so plans
-        would grow by a factor with every join of a cascade, and with them the time for planning.
+        The plan that made the frame is dropped. Each delta is used several times, so plans would
+        otherwise grow by a factor with every join of a cascade.
         """
         self.frames.append(keep(frame))
         return self.frames[-1]
 
     def release(self) -> None:
-        """Forget all of them."""
+        """Release all frames."""
         while self.frames:
             release(self.frames.pop())
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Distinct values of some columns (``delta_rules.keys_of``), counted, with the range of each
-    column that has no nulls and by which files can be skipped.
-    """
+    """The distinct values of some columns, a result of ``delta_rules.keys_of``."""
 
     frame: DataFrame
+    """The keys, as columns ``_f0``, ``_f1`` …."""
     count: int
+    """The number of keys."""
     ranges: tuple[lake.Range | None, ...]
+    """The range of each column, by which files can be skipped; None for columns without a usable
+    range.
+    """
 
 
 def keys_of(scratch: Scratch, frame: DataFrame, columns: Sequence[str]) -> Keys:
-    """The keys of a frame; runs a job."""
+    """Return the distinct values of a frame's columns. It runs a job."""
     keys = scratch.keep(delta_rules.keys_of(frame, columns))
     return counted(keys)
 
 
 def counted(keys: DataFrame) -> Keys:
-    """Kept keys, counted; runs a job."""
+    """Return stored keys with their number and ranges. It runs a job."""
     parts = [part for f in keys.schema for part in lake.bounds(f.name, f.dataType)]
     row = keys.agg(F.count("*").alias("count"), *parts).first()
     assert row is not None
@@ -79,13 +85,13 @@ def counted(keys: DataFrame) -> Keys:
 
 
 def small(frame: DataFrame, rows: int) -> DataFrame:
-    """The frame, sent to all executors where it is not too large."""
+    """Return the frame, marked for broadcast if it has at most ``BROADCAST_ROWS_MAX`` rows."""
     return F.broadcast(frame) if rows <= BROADCAST_ROWS_MAX else frame
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads what the nodes of one plan need."""
+    """A reader of the rows and changes that the nodes of one plan need."""
 
     session: SparkSession
     root: SnapshotNode
@@ -95,7 +101,7 @@ class Reader:
     )
 
     def columns(self, source: SnapshotSource) -> list[str]:
-        """The source's columns that the plan uses, in the table's order of roles."""
+        """Return the names of the source's columns that the plan uses, key columns first."""
         used = used_columns(self.root)[source]
         return [name for name in source.columns if name in used]
 
@@ -106,7 +112,9 @@ class Reader:
         columns: Sequence[str] = (),
         keys: Keys | None = None,
     ) -> DataFrame:
-        """The node's rows at these versions: all, or those whose columns are among the keys."""
+        """Return the node's rows at these versions: all rows, or those whose columns are among the
+        keys.
+        """
         if isinstance(node, SnapshotSource):
             frame = self._snapshot(node, versions)
             if keys is None:
@@ -122,7 +130,9 @@ class Reader:
         )
 
     def having_keys(self, source: SnapshotSource, versions: Versions, keys: Keys) -> DataFrame:
-        """The source's rows whose own key is among the keys, which may have nulls in them."""
+        """Return the source's rows whose own key is among the keys. These keys may
+        contain nulls.
+        """
         frame, names = self._snapshot(source, versions), source.key.names
         for condition in lake.within([F.col(quoted(n)) for n in names], keys.ranges):
             frame = frame.where(condition)
@@ -131,7 +141,9 @@ class Reader:
     def _narrowed(
         self, node: SnapshotJoin, versions: Versions, columns: Sequence[str], keys: Keys
     ) -> DataFrame:
-        """The join restricted as far as is known from its inputs."""
+        """Return the join's rows, restricted by the keys as far as its inputs allow. It may have
+        more rows than asked for.
+        """
         origins = [node.origins[name] for name in columns]
         both = all(None not in origin for origin in origins)
         sides = [side for side in (0, 1) if all(o[side] is not None for o in origins)]
@@ -150,7 +162,9 @@ class Reader:
     def _with_other(
         self, node: SnapshotJoin, versions: Versions, side: int, rows: DataFrame
     ) -> DataFrame:
-        """Some rows of a side with what they match; where they have no match, as they stand."""
+        """Return some rows of a side joined with their matches. Rows of a preserved side stay
+        without a match.
+        """
         rows = self.scratch.keep(rows)
         other = 1 - side
         compared = keys_of(self.scratch, rows, node.on_columns(side))
@@ -167,7 +181,11 @@ class Reader:
         keys: Keys,
         known: list[int],
     ) -> DataFrame:
-        """Keys of which no side has all columns: one side's part of them restricts it."""
+        """Return the join's rows if neither side has all columns of the keys.
+
+        ``known``: the sides with some of these columns. The first one is restricted by its part of
+        the keys. Without such a side all rows are read.
+        """
         if not known:
             return self.rows(node, versions)
         side = known[0]
@@ -178,6 +196,7 @@ class Reader:
         return self._with_other(node, versions, side, rows)
 
     def _snapshot(self, source: SnapshotSource, versions: Versions) -> DataFrame:
+        """Return the used columns of a table at its version."""
         version = versions[source.table_id]
         known = source.table_id, version
         if known not in self._snapshots:
@@ -186,7 +205,11 @@ class Reader:
         return self._snapshots[known].select(*map(quoted, self.columns(source)))
 
     def feed(self, source: SnapshotSource, old: Versions, new: Versions) -> DataFrame:
-        """The source's changes after its old version up to its new one (``delta_rules.images``)."""
+        """Return the source's changes after its old version up to its new one, for
+        ``delta_rules.images``.
+
+        Raises ``TargetError`` if a used column is not the same one in both versions.
+        """
         first, last = old[source.table_id] + 1, new[source.table_id]
         self._refuse_other_columns(source, first - 1, last)
         frame = (
@@ -204,8 +227,10 @@ class Reader:
         )
 
     def _refuse_other_columns(self, source: SnapshotSource, old: int, new: int) -> None:
-        """A column that is used must be the same one in both versions: of one that was dropped and
-        added again, or renamed to another's name, the change feed says nothing.
+        """Refuse a used column that is not the same one in both versions.
+
+        It may have been dropped and added again, or renamed to another column's name. The change
+        feed does not show that.
         """
         before, after = (stored_columns(self.session, source.path, at) for at in (old, new))
         for name in self.columns(source):
@@ -218,7 +243,7 @@ class Reader:
 
 
 def refuse_duplicates(reader: Reader, source: SnapshotSource, versions: Versions) -> None:
-    """All of a snapshot's keys are there once, and have a column that is not null."""
+    """Refuse a snapshot in which a key occurs twice or has nulls only, by ``DataError``."""
     key = [F.col(quoted(name)) for name in source.key.names]
     rows = reader.rows(source, versions)
     nulls = delta_rules.all_of(column.isNull() for column in key)
@@ -236,7 +261,9 @@ def refuse_duplicates(reader: Reader, source: SnapshotSource, versions: Versions
 
 
 def refuse_keys(source: SnapshotSource, versions: Versions, twice: int, nulls: int) -> None:
-    """Raise ``DataError`` where keys occur twice or are null."""
+    """Raise ``DataError`` if keys occur twice or are null. ``twice``, ``nulls``: the numbers of
+    these.
+    """
     for count, problem in ((twice, "keys occur more than once"), (nulls, "rows have a null key")):
         if count:
             raise DataError(
@@ -250,15 +277,18 @@ def refuse_keys(source: SnapshotSource, versions: Versions, twice: int, nulls: i
 
 @dataclass(frozen=True)
 class Present:
-    """What a table is now: its ``version``, its id, and whether it has a change feed."""
+    """The present state of a table."""
 
     version: int
+    """The latest version."""
     table_id: str
+    """Delta's own id of the table."""
     has_feed: bool
+    """True if the change data feed is enabled."""
 
     @classmethod
     def of(cls, session: SparkSession, path: str) -> Present:
-        """Read from the table's log; on Spark Connect by SQL, which takes several jobs."""
+        """Read the state from the table's log. On Spark Connect it takes several SQL jobs."""
         if is_remote(session):
             table = lake.named(path)
             version = lake.history(session, table, 1)[0]["version"]
@@ -272,9 +302,10 @@ class Present:
 
 
 def stored_columns(session: SparkSession, path: str, version: int) -> dict[str, Any]:
-    """The columns of a table at a version: their types, with the names under which its files have
-    them and their fields. A table with column mapping renames and drops columns, and leaves the
-    files as they are; on Spark Connect these names are not shown, so it is refused.
+    """Return the columns of a table at a version, as its files store them: names, types and fields.
+
+    A table with column mapping renames and drops columns without changing its files. Spark Connect
+    does not show the names in the files, so such a table raises ``ConfigurationError`` there.
     """
     if is_remote(session):
         mode = lake.property_of(session, lake.named(path), "delta.columnMapping.mode")
@@ -295,7 +326,7 @@ def stored_columns(session: SparkSession, path: str, version: int) -> dict[str, 
 
 
 def _as_stored(part: Any) -> Any:
-    """A part of a schema with the names of the files."""
+    """Return a part of a schema with the names that the files have."""
     if isinstance(part, list):
         return [_as_stored(one) for one in part]
     if not isinstance(part, dict):
@@ -307,11 +338,14 @@ def _as_stored(part: Any) -> Any:
 
 
 _OF_NO_FILE = ("metadata", "nullable")
+"""The properties of a schema's field that files do not store."""
 
 
 def fit_version(reader: Reader, source: SnapshotSource) -> int:
-    """The present version of a table, which must be the one that was planned with, in the columns
-    used, and have a change feed.
+    """Return the present version of a table, which must still fit the plan.
+
+    Raises ``TargetError`` if the table was replaced or a used column changed its type,
+    ``ConfigurationError`` without a change data feed.
     """
     operator = f"snapshot {source.name}"
     now = Present.of(reader.session, source.path)
@@ -341,7 +375,7 @@ def fit_version(reader: Reader, source: SnapshotSource) -> int:
 
 
 def unreachable(error: Exception) -> bool:
-    """Whether an error says that a table no longer has a version, its files or its changes."""
+    """Say whether an error means that a table no longer has a version, its files or its changes."""
     text = str(error)
     return any(sign in text for sign in _GONE)
 
@@ -358,3 +392,4 @@ _GONE = (
     "VersionNotFoundException",
     "FileNotFoundException",
 )
+"""Words in the errors of Delta and Spark about missing versions, files or changes."""

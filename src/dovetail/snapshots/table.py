@@ -1,4 +1,4 @@
-"""``SnapshotTable``: tables with snapshots, their joins, and the targets that hold these."""
+"""``SnapshotTable``: Delta tables with snapshots, their joins, and the targets that hold these."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _GIVEN = "Give a Delta table's path, or its name in a catalog"
 
 
 class SnapshotTable:
-    """A Delta table at its versions, or a join of such tables. Never changed in place.
+    """A Delta table at its versions, or a join of such tables; immutable.
 
-    Made by ``SnapshotTable.from_delta`` and by ``join``; kept in a Delta table by ``refresh`` and
-    ``maintain``. The strong form of the delta join: the target equals the join of its sources, as
-    they were at the versions that the commit covers, at every commit.
+    It is made by ``SnapshotTable.from_delta`` and by ``join``, and kept in a Delta table by
+    ``refresh`` and ``maintain``. This is the strong form of the delta join. At every commit, the
+    target equals the join of its sources at the versions that the commit covers.
     """
 
     @validated
@@ -51,16 +51,15 @@ class SnapshotTable:
         key: ColumnNames,
         name: Text | None = None,
     ) -> SnapshotTable:
-        """The Delta table at ``path``, or called ``table`` in a catalog, which must have its change
-        data feed enabled.
+        """Return the Delta table at ``path``, or called ``table`` in a catalog.
 
-        ``key``: the columns that tell its rows apart at every version; a key that occurs twice, or
-        whose columns are all null, is refused with ``DataError`` when the target is brought up to
-        date. ``name``: what errors and commits call the table, by default the last part of its path
-        or name.
+        Its change data feed must be enabled. ``key``: the columns that tell its rows apart at every
+        version. A refresh raises ``DataError`` if a key occurs twice or all of its columns are
+        null. ``name``: the name in errors and commits, by default the last part of the path or
+        name.
 
-        Raises ``PlanError`` for unknown columns and for types that cannot be keys.
-        Source: FLIP-486, "What is Delta Join" (snapshots of the source table).
+        Raises ``PlanError`` for unknown columns and for types that cannot be keys. Source:
+        FLIP-486, "What is Delta Join" (snapshots of the source table).
         """
         lake.refuse_but_one("from_delta", path, table)
         operator = f"snapshot {name or table or path}"
@@ -97,24 +96,24 @@ class SnapshotTable:
         select: Selection | None = None,
         name: Text | None = None,
     ) -> SnapshotTable:
-        """A join of two tables: at any versions of them, the rows that belong together.
+        """Join two tables: at any versions of them, the rows that match.
 
-        ``on``: columns of this table that equal the right one's key, in its order; or a mapping of
-        this table's columns to the right one's, which are equal; left out, both keys, which then
-        have the same names. A null equals nothing. ``how``: ``"inner"``, ``"left"``, ``"right"`` or
-        ``"outer"``.
+        ``on``: columns of this table that equal the right table's key, in the key's order. A
+        mapping pairs this table's columns with the right table's. Without it the keys of both are
+        equal and must have the same names. A null equals nothing. ``how``: ``"inner"``, ``"left"``,
+        ``"right"`` or ``"outer"``.
 
         ``select``: the result's value columns, as in ``Table.join``: names (``"left.x"``,
-        ``"right.x"``, ``"x"``), a mapping of new names, or deterministic Spark expressions over
-        the joined row.
+        ``"right.x"``, ``"x"``), a mapping of new names, or deterministic Spark expressions over the
+        joined row.
 
-        The result's key is this table's, where each of its rows has at most one result: the right
-        key is named in full, and right rows do not appear alone, or both keys are joined. Otherwise
-        it is both tables' keys, the right's columns as ``right_<column>``. Results are joined
-        further in the same way.
+        The result's key is this table's key if each of its rows has at most one result. That is so
+        if ``on`` has the whole right key and right rows do not appear alone, or if both keys are
+        joined. Otherwise it is both tables' keys, the right columns as ``right_<column>``. Results
+        are joined further in the same way.
 
-        Raises ``PlanError`` where names are unknown or ambiguous and where types differ.
-        Source: FLIP-486, "Future Work" (strong consistency, cascading joins).
+        Raises ``PlanError`` for unknown or ambiguous names and for different types. Source:
+        FLIP-486, "Future Work" (strong consistency, cascading joins).
         """
         node = plan.join(self.plan, right.plan, on=on, how=how, select=select, name=name)
         return SnapshotTable(self._session, node)
@@ -128,22 +127,22 @@ class SnapshotTable:
         max_versions: Positive | None = None,
         rebuild: bool = False,
     ) -> list[Commit]:
-        """Bring the Delta table at the path ``target``, or called ``table`` in a catalog, to the
-        present versions of the sources; the commits made, none where there is nothing new.
+        """Bring a target to the present versions of the sources. Return the commits made, maybe
+        none.
 
-        The first time the table is made by a plain batch join. Later only what has changed is
-        read: the change data feeds since the versions covered and, of the other tables, the rows
-        with the same join keys. Rows and the versions they cover are one commit, so a run that is
-        killed anywhere is simply run again.
+        The target is the Delta table at the path ``target``, or called ``table`` in a catalog. At
+        first it is made by a plain batch join. Later runs read only changes: the change data feeds
+        since the versions covered, and the other tables' rows with the same join keys. Rows and the
+        versions that they cover are one commit, so a run that was killed is simply run again.
 
-        ``max_versions``: cover at most so many versions of each source with a commit, so that a
-        long backlog goes in steps. ``rebuild``: replace the target by a batch join, whatever join
-        it was of; a table that is none is never overwritten.
+        ``max_versions``: the number of versions of each source that a commit covers at most, for a
+        backlog in steps. ``rebuild``: True to replace the target by a batch join, even that of
+        another join. A table of another kind is never overwritten.
 
-        Raises ``ConfigurationError`` where a change data feed is not enabled; ``DataError`` for
-        keys that occur twice; ``TargetError`` where the target is another join's or was changed by
-        others, or where a source was replaced, has other types, or no longer has its changes.
-        Source: FLIP-486, "Future Work" (strong consistency, batch-stream fusion).
+        Raises ``ConfigurationError`` without a change data feed, and ``DataError`` for keys that
+        occur twice. Raises ``TargetError`` for a target of another join, or one that others
+        changed. The same error is raised for a source that was replaced, has other types, or lost
+        its changes. Source: FLIP-486, "Future Work" (strong consistency, batch-stream fusion).
         """
         keeper = Keeper(self._session, self.plan, "refresh", target, table)
         return keeper.refresh(max_versions=max_versions, rebuild=rebuild)
@@ -157,8 +156,10 @@ class SnapshotTable:
         every: Span = "10 s",
         max_versions: Positive | None = None,
     ) -> NoReturn:
-        """``refresh`` again and again, ``every`` so long after the last one ended, until it fails
-        or the process is ended.
+        """Call ``refresh`` again and again, until it fails or the process ends.
+
+        ``every``: the wait between the end of one refresh and the next one. The other arguments and
+        errors are those of ``refresh``.
         """
         interval_s = microseconds("maintain", "every=", every) / 1e6
         keeper = Keeper(self._session, self.plan, "maintain", target, table)
@@ -168,8 +169,9 @@ class SnapshotTable:
 
     @validated
     def commits(self, target: Path | None = None, *, table: Text | None = None) -> list[Commit]:
-        """The commits of a target that its history still has, the last one first, each with the
-        versions of the sources that it covers.
+        """Return the commits of a target that its history still has, the last one first.
+
+        Each has the versions of the sources that it covers.
         """
         operator = f"target {target or table}"
         lake.refuse_but_one("commits", target, table)
@@ -180,7 +182,10 @@ class SnapshotTable:
 
     @validated
     def to_batch(self, versions: Mapping[str, Natural] | None = None) -> DataFrame:
-        """The join of the tables at their present versions, or at those given by name."""
+        """Return the join of the tables at their present versions.
+
+        ``versions``: other versions, by the tables' names. Raises ``PlanError`` for unknown names.
+        """
         known = plan.tables(self.plan)
         names = {one.name for one in known.values()}
         unknown = [name for name in versions or {} if name not in names]

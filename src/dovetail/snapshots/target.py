@@ -1,9 +1,13 @@
-"""The target: a Delta table whose commits say which versions of the sources they cover.
+"""The target: a Delta table whose commits record the versions of the sources that they cover.
 
-A commit's user metadata is a JSON object: ``dovetail``, the format's number; ``tables``, the name,
-id and covered version of each source; ``join``, what the plan was; ``base``, the target's version
-that the commit was made from. Rows and metadata are one commit, so there is nothing else to
-recover from.
+A commit's user metadata is a JSON object:
+
+- ``dovetail``: the number of the format
+- ``tables``: name, id and covered version of each source
+- ``join``: the description of the plan
+- ``base``: the target's version that the commit was made from
+
+Rows and metadata are one commit, so nothing else is needed for recovery.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+"""The setting of a session that has the user metadata of its next commits."""
 HARMLESS = (
     "ANALYZE TABLE",
     "CLUSTER BY",
@@ -41,32 +46,38 @@ HARMLESS = (
     "VACUUM END",
     "VACUUM START",
 )
-"""Operations of others that leave a table's rows and columns as they are."""
+"""Operations of other writers that leave a table's rows and columns as they are."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit of a target: its ``version``, and by name the version of each source that it covers.
-
-    ``changed``: how many rows of the target the commit changed; None where it was read back.
-    """
+    """A commit of a target."""
 
     version: int
+    """The version of the target that the commit made."""
     covered: Mapping[str, int]
+    """The version of each source that the commit covers, by the source's name."""
     changed: int | None = None
+    """The number of the target's rows that the commit changed; None if it was read from the
+    history.
+    """
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a target is: its present version and the sources' versions it covers, by table id."""
+    """The state of a target."""
 
     version: int
+    """The target's present version."""
     covered: Versions
+    """The covered version of each source, by table id."""
 
 
 class Target:
-    """The table that a plan is kept in, named as in SQL. ``operator``: what errors call it;
-    ``session`` is this target's own: the metadata of a commit is a setting of the session.
+    """The table that a plan is kept in, named as in SQL.
+
+    ``operator``: the subject of errors. ``session`` must belong to this target alone, since the
+    metadata of a commit is a setting of the session.
     """
 
     def __init__(
@@ -78,12 +89,13 @@ class Target:
         self._root = root
 
     def exists(self) -> bool:
-        """Whether there is such a table."""
+        """Say whether the table exists."""
         return lake.exists(self._session, self._table)
 
     def standing(self) -> Standing:
-        """What the target covers. Raises ``TargetError`` where it is not this plan's or not as the
-        last commit of this plan left it.
+        """Return the target's present version and the versions that it covers.
+
+        Raises ``TargetError`` if the target belongs to another plan, or if others changed it since.
         """
         newer: list[Any] = []
         for row in self._commits():
@@ -103,11 +115,11 @@ class Target:
         )
 
     def belongs(self) -> bool:
-        """Whether any commit in the table's history is of a join over snapshots."""
+        """Say whether any commit in the table's history is of a join over snapshots."""
         return any(_recorded(row["userMetadata"]) is not None for row in self._commits())
 
     def create(self, rows: DataFrame, versions: Versions, *, replace: bool) -> Commit:
-        """Write all rows as one commit. ``replace``: in place of what the target holds."""
+        """Write all rows as one commit. ``replace``: True to replace the present content."""
         base = self._version() if replace else -1
         with lake.setting(self._session, {METADATA: self._metadata(versions, base)}):
             if replace:
@@ -121,8 +133,9 @@ class Target:
     ) -> Commit:
         """Bring the target to the new versions in one commit.
 
-        ``changes``: ``law.pair`` of the root; ``keys``: its keys, by whose ranges files are
-        skipped. The transaction's number is refused by Delta where another writer has come first.
+        ``changes``: ``delta_rules.pair`` of the root. ``keys``: the keys of the changes, whose
+        ranges let files be skipped. ``count``: the number of changes. ``base``: the version to
+        continue from. Delta refuses the transaction's number if another writer was faster.
         """
         names, values = self._root.key.names, self._root.values.names
         rows = changes.select(
@@ -148,24 +161,27 @@ class Target:
         return self._committed(count, base)
 
     def advance(self, versions: Versions, base: int) -> Commit:
-        """Cover new versions where no row of the target changes: a commit of a table property."""
+        """Cover new versions if no row of the target changes, by a commit of a table property."""
         recorded = json.dumps(self._named(versions), sort_keys=True)
         with self._committing(versions, base):
             lake.set_property(self._session, self._table, "dovetail.unchanged_until", recorded)
         return self._committed(0, base)
 
     def commits(self) -> Iterator[Commit]:
-        """The commits of joins over snapshots in the table's history, the last one first."""
+        """Yield the commits of joins over snapshots in the table's history, the last one first."""
         for row in self._commits():
             recorded = _recorded(row["userMetadata"])
             if recorded is not None:
                 yield Commit(row["version"], _covered(recorded))
 
     def _version(self) -> int:
+        """Return the table's present version."""
         return int(next(iter(self._commits()))["version"])
 
     def _commits(self) -> Iterator[Any]:
-        """The history from the present backwards; as a rule the first few commits say enough."""
+        """Yield the history from the present backwards. Usually the first few commits suffice, so
+        few are read at first.
+        """
         seen = 0
         for limit in (5, 100, None):
             rows = lake.history(self._session, self._table, limit)
@@ -175,12 +191,17 @@ class Target:
             seen = len(rows)
 
     def _since(self, base: int, version: int) -> list[Any]:
-        """The commits between a commit of this plan and the version it was made from."""
+        """Return the commits between a commit of this plan and the version that it
+        was made from.
+        """
         if base + 1 >= version:
             return []
         return [row for row in self._commits() if base < row["version"] < version]
 
     def _refuse_changed(self, rows: list[Any]) -> None:
+        """Refuse commits of other writers that may have changed rows or columns, by
+        ``TargetError``.
+        """
         for row in rows:
             if row["operation"] not in HARMLESS:
                 raise TargetError(
@@ -190,6 +211,7 @@ class Target:
                 )
 
     def _refuse_other_plan(self, recorded: Mapping[str, Any]) -> None:
+        """Refuse metadata of another format or of another plan, by ``TargetError``."""
         if recorded["dovetail"] != FORMAT:
             raise TargetError(
                 self._operator,
@@ -205,9 +227,11 @@ class Target:
             )
 
     def _named(self, versions: Versions) -> dict[str, int]:
+        """Return the versions by the sources' names instead of their ids."""
         return {one.name: versions[key] for key, one in tables(self._root).items()}
 
     def _metadata(self, versions: Versions, base: int) -> str:
+        """Return the user metadata of a commit as JSON."""
         recorded = [
             {"name": one.name, "id": key, "version": versions[key]}
             for key, one in tables(self._root).items()
@@ -217,14 +241,16 @@ class Target:
         )
 
     def _committing(self, versions: Versions, base: int) -> AbstractContextManager[None]:
-        """What a commit that goes on from ``base`` says of itself."""
+        """Set the user metadata and the transaction's number of the commits made in the block."""
         return lake.setting(
             self._session,
             {METADATA: self._metadata(versions, base), **lake.once("dovetail", base + 1)},
         )
 
     def _committed(self, count: int, base: int) -> Commit:
-        """The commit that was made; where there is none, somebody else was faster."""
+        """Return the commit made from ``base``. Raises ``TargetError`` if another writer was
+        faster.
+        """
         for row in self._commits():
             if row["version"] <= base:
                 break
@@ -239,12 +265,12 @@ class Target:
 
 
 def _covered(recorded: Mapping[str, Any]) -> dict[str, int]:
-    """The versions of the sources that a commit says it covers, by name."""
+    """Return the covered versions in a commit's metadata, by the sources' names."""
     return {one["name"]: one["version"] for one in recorded["tables"]}
 
 
 def _recorded(metadata: str | None) -> dict[str, Any] | None:
-    """A commit's metadata where it is of a join over snapshots."""
+    """Return a commit's metadata, or None if the commit is not of a join over snapshots."""
     try:
         recorded = json.loads(metadata or "null")
     except ValueError:

@@ -1,1 +1,1 @@
-"""The way through Spark: frames, tasks, queries and checkpoints."""
+"""Runs topologies on Spark: frames, tasks, queries and checkpoints."""

@@ -1,11 +1,13 @@
-"""A query that begins with what is there: the rows of static frames, or the state of another query.
+"""The begin of a query with initial rows: the rows of static frames, or the state of another query.
 
-What it begins with lies in files in the checkpoint (``spark.seed``). By default a query of its own
-reads them, into a checkpoint of its own, whose state the first micro-batch of the real one takes
-over; that needs nothing but what Spark Connect has, too. To have a first micro-batch of the real
-query read them instead, so that its sinks get what comes of it, or so that it goes on where another
-query stopped (``spark.succession``), the checkpoint is then made to say that this micro-batch has
-read the sources. Each step can be repeated; which are left, ``dovetail.json`` says.
+The initial rows lie in files in the checkpoint (``spark.seed``). By default a separate query reads
+them into a checkpoint of its own. The first micro-batch of the real query takes over that state.
+This needs only what Spark Connect has, too.
+
+There are two reasons for a first micro-batch of the real query to read the rows instead: its sinks
+are to get the results, or it goes on where another query stopped (``spark.succession``). The
+checkpoint is then rewritten as if this micro-batch had read the sources. Each step can be repeated;
+``dovetail.json`` lists the steps that are left.
 """
 
 from __future__ import annotations
@@ -53,12 +55,13 @@ _REMEDY = "Mend what it names"
 def prepared(
     run: Run, initial: Mapping[str, DataFrame] | str | PathLike[str] | None, *, emits: bool
 ) -> dict[str, Any]:
-    """The binding of a checkpoint that has not begun, once all that it is to begin with is at hand,
-    static tables with it; ``emits``: whether the sinks get it, of static tables alone where they
-    give rows.
+    """Return the binding of a checkpoint that has not begun, with all initial rows stored.
 
-    Raises ``PlanError`` for frames that do not fit, ``CheckpointError`` for a checkpoint that
-    cannot be gone on with: before anything is written.
+    ``emits``: whether the sinks get the results of the initial rows. Those of static tables alone
+    always reach the sinks if they give rows.
+
+    Raises ``PlanError`` for frames that do not fit, and ``CheckpointError`` for a checkpoint to go
+    on from that cannot be used. Both are raised before anything is written.
     """
     if initial is None:
         initial, emits = {}, any(map(_says_by_itself, run.nodes))
@@ -87,13 +90,15 @@ def prepared(
 
 
 def _says_by_itself(node: Node) -> bool:
-    """Whether static tables may give results, or dead letters, though nothing else comes."""
+    """Say whether static tables may give results or dead letters without any other input."""
     return node.begins or any(one.begins for part in leaving_out(node) for one in part.inputs)
 
 
 def _has_letters(run: Run) -> bool:
-    """Whether what a query begins with may give dead letters, which go to their sink whatever the
-    results' do. On Spark Connect, which cannot begin with a micro-batch of them, they do not.
+    """Say whether the initial rows may give dead letters.
+
+    Dead letters go to their sink even if the results are not emitted. On Spark Connect they do not,
+    because it cannot begin with such a micro-batch.
     """
     asked = any(isinstance(one.node, DeadLetters) for one in run.outcomes)
     fail = any(True for node in run.nodes for _ in leaving_out(node))
@@ -101,7 +106,7 @@ def _has_letters(run: Run) -> bool:
 
 
 def finished(run: Run, bound: Mapping[str, Any]) -> dict[str, Any]:
-    """The binding from then on, once the first micro-batch is done."""
+    """Run the first micro-batch, if it is not done; return the binding that holds from then on."""
     asked = {"buckets": run.buckets, "partitions": run.partitions}
     refuse_unfit(bound, run.nodes, run.title, asked)
     left = bound[BEGINNING]
@@ -118,15 +123,18 @@ def finished(run: Run, bound: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def steps(run: Run, bound: Mapping[str, Any]) -> list[tuple[int, str, str]]:
-    """Of each stage its number, what it computes, and how it begins."""
+    """Return for each stage its number (from 1), its node's name, and the way in which it
+    begins.
+    """
     stages = run.plan(bound["buckets"]).stages
     both = zip(stages, bound[BEGINNING]["begins"], strict=True)
     return [(number, stage.node.name, how) for number, (stage, how) in enumerate(both, start=1)]
 
 
 def taken_over(run: Run) -> dict[str, DataFrame]:
-    """By the fingerprint of a stage the blobs that the first micro-batch takes over; none where it
-    is done, and what they are read from is removed.
+    """Return the blobs that the first micro-batch takes over, by the fingerprint of a stage.
+
+    Once that micro-batch is done, return none and remove the files.
     """
     if not run.file.has_committed():
         return seed.blobs_of(run.operator, run.session, run.checkpoint)
@@ -135,7 +143,9 @@ def taken_over(run: Run) -> dict[str, DataFrame]:
 
 
 def _apart(run: Run, rows: Mapping[Any, DataFrame]) -> dict[str, Any]:
-    """Store what frames' rows come to in a checkpoint of its own."""
+    """Process the initial rows in a checkpoint of their own; return the real checkpoint's
+    binding.
+    """
     refuse_unreadable(run.operator, run.checkpoint)
     sources = origins_of(run.nodes)
     own = [rows[one] if one in rows else seed.empty(run.session, one) for one in sources]
@@ -152,6 +162,7 @@ def _apart(run: Run, rows: Mapping[Any, DataFrame]) -> dict[str, Any]:
 
 
 def _bind(run: Run, plan: Plan, partitions: int, more: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the binding of a new checkpoint and return it."""
     timed = {} if run.idle is None else {TIMED: True}
     bound = binding_of(run.nodes, plan, partitions=partitions, **timed, **more)
     with reaching(run.operator, "checkpoint=", run.checkpoint):
@@ -160,7 +171,7 @@ def _bind(run: Run, plan: Plan, partitions: int, more: Mapping[str, Any]) -> dic
 
 
 def _complete(run: Run, plan: Plan, seeding: Seeding) -> None:
-    """Run the query of what there is, to its end."""
+    """Run the query of the initial rows to its end."""
     used = settings(seeding.partitions) | run.file.settings() | seed.SETTINGS
     used |= TO_END if has_timers(plan, timed=seeding.timed) else {}
     with STARTING, lake.setting(run.session, used):
@@ -171,7 +182,10 @@ def _complete(run: Run, plan: Plan, seeding: Seeding) -> None:
 
 
 def _standing(run: Run, checkpoint: str) -> Stored:
-    """What a query that stands still has stored."""
+    """Return the stored state of a query that is not running.
+
+    Raises ``CheckpointError`` for one that runs, has ended, or is partly repartitioned.
+    """
     with reaching(run.operator, "initial=", checkpoint):
         bound = CheckpointFile(run.session, checkpoint).at_rest(run.operator)
     refuse_repartitioning(bound, run.title)
@@ -179,13 +193,13 @@ def _standing(run: Run, checkpoint: str) -> Stored:
     stored = Stored.of(run.operator, run.session, checkpoint, None)
     if stored.batch is not None:
         return stored
-    # Nothing is kept: what has been read is all that there is to go on with.
+    # There is no state, so only the offsets carry over.
     done = files_of(run.session).numbers(f"{checkpoint.rstrip('/')}/commits")
     return replace(stored, batch=max(done))
 
 
 def _with_state(run: Run, stored: Stored, plan: Plan, *, emits: bool) -> dict[str, Any]:
-    """What is left to do to begin with a query's state."""
+    """Return the steps to begin with a query's state: the ``beginning`` part of a binding."""
     offsets, same = succession.offsets(stored, plan, run.nodes)
     begun = succession.succession(stored, plan, run.nodes, results=emits)
     known = {entry.base for entry in begun.rows}
@@ -218,8 +232,10 @@ def _written(
     rows: Mapping[Any, DataFrame],
     results: Mapping[Any, DataFrame] | None = None,
 ) -> dict[str, Any]:
-    """Write the rows; ``parts``: of each input of the plan how deep lies what it is a view of that
-    is read from files; ``results``: the numbers of the stages whose rows come then.
+    """Write the initial rows to files and return their part of the binding.
+
+    ``parts``: for each input of the plan the depth of the view whose rows are read from files.
+    ``results``: the numbers of the stages whose rows follow in the files.
     """
     found = [next((p for p in parts_of(one) if p in rows), one.base) for one in plan.entries]
     each, results = list(dict.fromkeys(found)), results or {}
@@ -234,7 +250,7 @@ def _written(
 
 
 def _seeding(run: Run, plan: Plan, partitions: int, left: Mapping[str, Any]) -> Seeding:
-    """The stages of the first micro-batch."""
+    """Return the stages of the first micro-batch, reading the files."""
     both = zip(plan.entries, left["parts"], strict=True)
     parts = list(dict.fromkeys(parts_of(entry)[depth] for entry, depth in both))
     begun = seed.read(run.session, run.checkpoint, parts)
@@ -260,12 +276,12 @@ def _seeding(run: Run, plan: Plan, partitions: int, left: Mapping[str, Any]) -> 
 
 
 def _going_on(session: SparkSession, checkpoint: str, left: Mapping[str, Any]) -> None:
-    """Make the checkpoint one that has read its sources up to where the query goes on."""
+    """Rewrite the checkpoint as if it had read its sources up to where the query goes on."""
     files, root = files_of(session), checkpoint.rstrip("/")
     last = max(files.numbers(f"{root}/offsets"))
     text = files.text(f"{root}/offsets/{last}")
     assert text is not None
-    said = text.splitlines()[:2]  # the version, and what the micro-batch ran under
+    said = text.splitlines()[:2]  # the version, and the micro-batch's settings
     files.clear(f"{root}/sources")
     for before, now in left["sources"]:
         files.copy(f"{left['from'].rstrip('/')}/sources/{before}", f"{root}/sources/{now}")

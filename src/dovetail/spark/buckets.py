@@ -1,5 +1,6 @@
-"""A stage's buckets in a streaming query: their state lies in Spark's state store, which commits it
-with the micro-batch; its exactly-once promise is the stage's.
+"""A stage's buckets in a streaming query, with their state in Spark's state store.
+
+Spark commits that state with the micro-batch, so Spark's exactly-once promise is the stage's.
 """
 
 from __future__ import annotations
@@ -27,46 +28,49 @@ if TYPE_CHECKING:
 
 
 def bucket_labels(buckets: int) -> list[int]:
-    """The number under which each bucket is shuffled and its state is kept: the one whose hash is
-    the bucket's own number.
+    """Return the label of each bucket, under which it is shuffled and its state is stored.
 
-    So bucket b goes to partition ``b % partitions``, as evenly as can be for any number of
-    partitions, and a bucket's state is found again whatever the session says of them.
+    A label is a number whose Spark hash is the bucket's own number. So bucket b goes to partition
+    ``b % partitions``, as evenly as can be for any number of partitions. A bucket's state is found
+    again whatever number the session sets.
     """
     return [spark_preimage(bucket) for bucket in range(buckets)]
 
 
 def bucket_number(label: int, buckets: int) -> int:
-    """The bucket of a label."""
+    """Return the bucket of a label; ``KeyError`` for a number that is no label."""
     return _numbers(buckets)[label]
 
 
 @cache
 def _numbers(buckets: int) -> dict[int, int]:
-    """The bucket of each label; once in a worker."""
+    """Return the bucket of each label; computed once in a worker."""
     return {label: bucket for bucket, label in enumerate(bucket_labels(buckets))}
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a stage does. ``number``: its own; ``passes``: whether rows for others come by;
-    ``timers``: whether a bucket that is to be looked after though nothing comes asks for it;
-    ``idle``: what it does then; ``beats``: the stages to which it sends heartbeats, by their
-    numbers and their inputs'.
-    """
+    """The work of a stage in a worker."""
 
     fragment: Fragment
     emission: Emission
     number: int
+    """The stage's number."""
     passes: bool
+    """True if rows for other stages pass through this one."""
     timers: bool
+    """True if a bucket may register a timer, to be run again without input."""
     idle: Idle | None = None
+    """The behavior when no input comes; None to wait."""
     beats: tuple[tuple[int, int], ...] = ()
+    """The stages to which this one sends heartbeats, each with the number of its input."""
 
     def rows(
         self, label: int, rows: Iterator[pd.DataFrame], state: Any, handle: Any
     ) -> Iterator[pd.DataFrame]:
-        """One micro-batch of one bucket, from its packed rows; those for others pass."""
+        """Process one micro-batch of one bucket from its packed rows; yield the changes and the
+        passing rows.
+        """
         spool, now_us = Spool(task.directory("dovetail-spool"), SLICE_BYTES), 0
         for frame in rows:
             own = frame
@@ -82,7 +86,11 @@ class Work:
     def batch(
         self, label: int, pieces: Sequence[Piece], now_us: int, state: Any, handle: Any
     ) -> Iterator[pd.DataFrame]:
-        """One micro-batch of one bucket, known by its label, with Spark's ``state`` of it."""
+        """Process one micro-batch of the bucket with this label and yield its changes and
+        heartbeats.
+
+        ``state``: Spark's map state of the bucket; ``now_us``: the time of the micro-batch.
+        """
         bucket, blobs = bucket_number(label, self.fragment.buckets), StoreBlobs(state)
         done = process(self.fragment, pieces, blobs, segment_cache(), now_us, bucket, self.idle)
         if self.timers and done.again_us is not None:
@@ -95,20 +103,22 @@ class Work:
 
 
 def _call_again(handle: Any, now_ms: int, at_ms: int) -> None:
-    """Have a timer by then; one that comes earlier will do, for it asks again."""
+    """Register a timer, unless one is due by then. An earlier timer suffices, because it asks
+    again.
+    """
     if not any(now_ms < timer <= at_ms for timer in handle.listTimers()):
         handle.registerTimer(at_ms)
 
 
 def parted(frame: pd.DataFrame, number: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows of ``PACKED`` for a stage, and those for others."""
+    """Return the rows of ``PACKED`` for a stage, and those for other stages."""
     own = frame["reader"] == number
     return frame[own], frame.loc[~own, PACKED.names]
 
 
 @lru_cache(maxsize=64)
 def work_of(pickled: bytes) -> Work:
-    """A stage's work; its buckets in one worker share it."""
+    """Unpickle a stage's work; all its buckets in one worker share it."""
     work: Work = pickle.loads(pickled)  # noqa: S301 -- Spark's own, from the driver
     return work
 
@@ -120,7 +130,7 @@ class StoreBlobs:
         self._state = state
 
     def get(self, name: str) -> bytes | None:
-        """The blob, or None where there is none."""
+        """Return the blob, or None if there is none."""
         found = self._state.getValue((name,))
         return None if found is None else bytes(found[0])
 
@@ -137,7 +147,7 @@ _CACHES: dict[Path, SegmentCache] = {}
 
 
 def segment_cache() -> SegmentCache:
-    """This worker process's open segments."""
+    """Return this worker process's cache of open segments."""
     directory = task.directory("dovetail-segments")
     if directory not in _CACHES:
         _CACHES[directory] = SegmentCache(directory)

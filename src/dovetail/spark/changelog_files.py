@@ -1,12 +1,13 @@
-"""What a micro-batch has written to a partition of Spark's state store, read from the file in which
-Spark keeps it until the next snapshot (``state/<operator>/<partition>/<version>.changelog``).
+"""The blobs that a micro-batch has written to a partition of Spark's state store.
 
-It is a shortcut: what is not exactly as known is ``Unknown``, and Spark is to be asked instead.
+They are read from the file in which Spark keeps them until the next snapshot
+(``state/<operator>/<partition>/<version>.changelog``). This is a shortcut: a file that is not
+exactly as known raises ``Unknown``, and the caller asks Spark instead.
 
 The file is a stream of LZ4 blocks (lz4-java's frames): a version, then records of a kind, a key and
-a value, the last two with their lengths, big end first. Keys and values are Spark's unsafe rows,
-little end first, each behind a version byte: of the state variable that has the buckets' blobs the
-key is the bucket's label, then the blob's name.
+a value. Key and value have their lengths in front, big-endian. Both are Spark's unsafe rows,
+little-endian, each behind a version byte. In the state variable with the buckets' blobs, the key is
+the bucket's label, then the blob's name.
 """
 
 from __future__ import annotations
@@ -24,19 +25,20 @@ _MAGIC, _RAW, _LZ4 = b"LZ4Block", 0x10, 0x20
 _VERSION = b"\x00\x02v2"
 _END, _PUT, _DELETE = 0x00, 0x01, 0x10
 _NAME = re.compile(rf"{manifests.NAME}|{manifests.PAGE}[0-9a-f]{{32}}|[0-9a-f]{{32}}".encode())
-# Of a key: the state variable's number, the label's row with its length, the name's row.
+# Offsets in a key: the state variable's number, the label's row with its length, the name's row.
 _LABEL_LENGTH, _LABEL, _NAME_LENGTH, _NAME_AT = 2, 31, 64, 72
 _LABEL_ROW_BYTES = 33
 _VALUE_LENGTH, _VALUE_AT = 9, 17
 
 
 class Unknown(Exception):  # noqa: N818 -- no error: the reader has another way
-    """The file is not as this module knows it."""
+    """Raised for a file that is not as this module knows it."""
 
 
 def changes(file: bytes) -> Iterator[tuple[int, str, bytes | None]]:
-    """The blobs that are written, in their order: the label of their bucket, their name, and what
-    they hold, None where they are deleted.
+    """Yield the written blobs in order: their bucket's label, their name, and their bytes.
+
+    The bytes are None for a deleted blob. Raises ``Unknown`` for another format.
     """
     data = _unpacked(file)
     if data[: len(_VERSION)] != _VERSION:
@@ -59,15 +61,16 @@ def changes(file: bytes) -> Iterator[tuple[int, str, bytes | None]]:
 
 
 def _part(data: memoryview, at: int) -> tuple[memoryview, int]:
+    """Return the bytes with a length in front at ``at``, and the position behind them."""
     (size,) = struct.unpack_from(">i", data, at)
-    end = at + 4 + max(size, 0)  # of what is deleted the value's length is -1
+    end = at + 4 + max(size, 0)  # a deleted key has the value length -1
     if end > len(data):
         raise Unknown("a length that cannot be")
     return data[at + 4 : end], end
 
 
 def _named(key: memoryview) -> tuple[int, str | None]:
-    """A blob's bucket and name; no name where the key is another state variable's."""
+    """Return a blob's bucket and name; None for the name if the key is another state variable's."""
     if len(key) < _NAME_AT or struct.unpack_from("<i", key, _LABEL_LENGTH)[0] != _LABEL_ROW_BYTES:
         return 0, None
     (label,) = struct.unpack_from("<i", key, _LABEL)
@@ -77,6 +80,7 @@ def _named(key: memoryview) -> tuple[int, str | None]:
 
 
 def _blob(value: memoryview) -> bytes:
+    """Return the bytes of a blob in a value's row."""
     size, at = struct.unpack_from("<ii", value, _VALUE_LENGTH)
     blob = bytes(value[1 + at : 1 + at + size])
     if at != _VALUE_AT - 1 or len(blob) != size:
@@ -85,6 +89,7 @@ def _blob(value: memoryview) -> bytes:
 
 
 def _unpacked(file: bytes) -> memoryview:
+    """Return the decompressed file."""
     codec, parts, at = pa.Codec("lz4_raw"), [], 0
     while at < len(file):
         try:

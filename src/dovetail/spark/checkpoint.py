@@ -1,7 +1,7 @@
-"""What binds a checkpoint to its query: ``dovetail.json`` beside what Spark writes there.
+"""The binding of a checkpoint to its query: ``dovetail.json`` beside Spark's own files.
 
-It is written whole, before Spark writes anything, and is in force once Spark has: so no state is
-ever unbound, and what a start leaves that came no further binds nothing.
+The file is written whole, before Spark writes anything, and is in force once Spark has written. So
+no state is ever unbound. A start that came no further leaves a file that binds nothing.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 3
 NAME = "dovetail.json"
 BEGINNING = "beginning"
-"""Of a binding what is left to do before the query can start (``spark.beginning``)."""
+"""Key of a binding: the steps that are left before the query can start (``spark.beginning``)."""
 SEEDED = "seeded"
-"""In a binding where the first micro-batch takes over the state of another checkpoint."""
+"""Key of a binding: the first micro-batch takes over the state of another checkpoint."""
 CLOSING = "closing"
-"""In a binding where the query's last micro-batch is planned, or was (``spark.closing``)."""
+"""Key of a binding: the query's last micro-batch is planned or done (``spark.closing``)."""
 TIMED = "timed"
-"""In a binding where all stages have timers."""
+"""Key of a binding: all stages have timers."""
 RUNS = "runs"
-"""Of such a binding the last runs, as ``engine.idle`` knows them."""
+"""Key of a binding with timers: the last starts of the query, in the form of ``engine.idle``."""
 REPARTITIONING = "repartitioning"
-"""Of a binding the number of partitions over which its state is being repartitioned."""
+"""Key of a binding: the number of partitions to which its state is being repartitioned."""
 
 AT = "at"
-"""In a binding the checkpoint's own folder, by which one that was moved is known."""
+"""Key of a binding: the checkpoint's own folder, to notice that it was moved."""
 TIMEZONE = "timezone"
-"""In a binding the session's time zone, in which the query's expressions are computed."""
+"""Key of a binding: the session's time zone, in which the query's expressions are computed."""
 _STATE_SCHEMA = re.compile(r'"[^"]*(/state/[0-9]+/_stateSchema/)')
 
 _LOCAL_CHECKPOINT = {
-    # The one that Spark finds by itself is Hive's, which refuses to rename over a file: under the
-    # manager below a micro-batch that is run again would leave the state of its first run where it
-    # is. So these come first, and go last.
+    # Spark finds Hive's file system by itself, which refuses to rename over a file. With the
+    # manager below, a repeated micro-batch would then leave the state of its first run. So the
+    # file system's settings are set first, and unset last.
     "fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
     "fs.file.impl.disable.cache": "true",
     "spark.sql.streaming.checkpointFileManagerClass": MANAGERS
@@ -64,8 +64,10 @@ _LOCAL_CHECKPOINT = {
 def binding_of(
     nodes: Sequence[Node], plan: Plan, *, partitions: int, **more: Any
 ) -> dict[str, Any]:
-    """What ties a checkpoint to a query whose results are ``nodes``, and which runs as ``plan``;
-    ``more``: what is to be said besides.
+    """Return the binding of a checkpoint to a query with the results ``nodes``, which runs as
+    ``plan``.
+
+    ``more``: further entries.
     """
     return {
         "version": FORMAT_VERSION,
@@ -83,19 +85,23 @@ def binding_of(
 
 
 def reads_of(sources: Sequence[Source]) -> tuple[list[int | None], list[list[int] | None]]:
-    """How many of Spark's sources each one reads, and the numbers of the folders in which Spark
-    keeps what these have read; None on Spark Connect, which does not say.
+    """Return the number of Spark's sources that each source reads, and the numbers of their
+    folders.
+
+    Spark keeps in these folders what has been read. Both are None on Spark Connect, which does not
+    tell them.
     """
     remote = [not one.static and is_remote(_frame(one).sparkSession) for one in sources]
     if any(remote):
         return [1 if one.static else None for one in sources], [None for _ in sources]
-    # In place of a static one its own source is read.
+    # A static source is replaced by one source of its own.
     read = [[Leaf(one, "", {})] if one.static else leaves_of(_frame(one)) for one in sources]
     numbers: list[list[int] | None] = [*numbered(read)]
     return [len(leaves) for leaves in read], numbers
 
 
 def _frame(source: Source) -> Any:
+    """Return a source's frame, which must be there."""
     assert source.frame is not None
     return source.frame
 
@@ -103,8 +109,9 @@ def _frame(source: Source) -> Any:
 def refuse_unfit(
     binding: Mapping[str, Any], nodes: Sequence[Node], title: str, asked: Mapping[str, int | None]
 ) -> None:
-    """Refuse to run these results, or with other numbers than the binding's; ``asked``: by what
-    they are called there.
+    """Raise ``CheckpointError`` for other results, or other numbers than the binding's.
+
+    ``asked``: the requested numbers by their key in the binding; None for any.
     """
     refuse_other(nodes, title, binding["topology"], binding["plan"])
     another = {"buckets": "is given by dt.upgrade", "partitions": "is given by dt.repartition"}
@@ -118,8 +125,9 @@ def refuse_unfit(
 
 
 def refuse_other_stages(binding: Mapping[str, Any], plan: Plan, title: str) -> None:
-    """Refuse a plan that has other stages than the binding's, for Spark knows their state by their
-    numbers.
+    """Raise ``CheckpointError`` if the plan's stages differ from the binding's.
+
+    Spark identifies the state of stages by their numbers.
     """
     before = [stage["topology"] for stage in binding["stages"]]
     now = [stage.fragment.topology for stage in plan.stages]
@@ -134,7 +142,7 @@ def refuse_other_stages(binding: Mapping[str, Any], plan: Plan, title: str) -> N
 
 
 def refuse_repartitioning(binding: Mapping[str, Any], title: str) -> None:
-    """Refuse a checkpoint whose state is partly repartitioned."""
+    """Raise ``CheckpointError`` for a checkpoint whose state is partly repartitioned."""
     partitions = binding.get(REPARTITIONING)
     if partitions is not None:
         raise CheckpointError(
@@ -153,19 +161,21 @@ class CheckpointFile:
         self._path = f"{self._root}/{NAME}"
 
     def settings(self) -> dict[str, str]:
-        """Further settings of the query, where the directory is one of this machine's and the
-        session has none of them.
+        """Return further settings of the query, for a local directory and a session without such
+        settings.
 
-        Spark writes a file of a checkpoint, then renames it. Its usual way to do so starts five
-        processes on a local disk, a ``chmod`` and a ``readlink`` for each end of each renaming; its
-        other way starts one, and replaces a file at once instead of deleting it first.
+        Spark writes a file of a checkpoint, then renames it. Its usual way to rename starts five
+        processes on a local disk: a ``chmod`` and a ``readlink`` for each end. Its other way starts
+        one, and replaces a file at once instead of deleting it first.
         """
         chosen = any(self._files.setting(key) for key in _LOCAL_CHECKPOINT)
         return {} if chosen or self._files.scheme(self._root) != "file" else _LOCAL_CHECKPOINT
 
     def read(self, title: str) -> dict[str, Any] | None:
-        """The binding, or None in a checkpoint that has not begun; ``CheckpointError`` for one that
-        has begun without a binding, or with one that cannot be read.
+        """Return the binding; None if the checkpoint has not begun.
+
+        Raises ``CheckpointError`` for a checkpoint that has begun without a binding, or with an
+        unreadable one.
         """
         if not self._has_begun():
             return None
@@ -191,8 +201,10 @@ class CheckpointFile:
         )
 
     def in_its_place(self, binding: dict[str, Any], title: str) -> dict[str, Any]:
-        """The binding of a checkpoint that may have been moved. Spark writes into its state in
-        which folder that lies; there the paths become those of now.
+        """Return the binding, updated if the checkpoint was moved.
+
+        Spark writes the folder's path into the state's metadata. This method replaces it by the
+        present path. Raises ``CheckpointError`` on Spark Connect, which cannot.
         """
         here, before = self._files.qualified(self._root), binding.get(AT)
         if before in (None, here):
@@ -216,12 +228,14 @@ class CheckpointFile:
         return binding
 
     def place(self) -> str:
-        """The folder in full, as a binding has it."""
+        """Return the folder's full path, as a binding has it."""
         return self._files.qualified(self._root)
 
     def at_rest(self, title: str) -> dict[str, Any]:
-        """The binding of a query that has begun and stands still; ``CheckpointError`` for a folder
-        without one, and for one whose query runs in this session.
+        """Return the binding of a query that has begun and is not running.
+
+        Raises ``CheckpointError`` for a folder without a query, and for a query that runs in this
+        session.
         """
         binding = self.read(title)
         if binding is None:
@@ -233,7 +247,7 @@ class CheckpointFile:
         return binding
 
     def is_running(self) -> bool:
-        """Whether its query runs in this application; of Spark Connect's, in this session."""
+        """Say whether the query runs in this application, or on Spark Connect in this session."""
         text = self._files.text(f"{self._root}/metadata")
         if text is None:
             return False
@@ -245,13 +259,13 @@ class CheckpointFile:
         return bool(running.containsKey(own._jvm.java.util.UUID.fromString(query)))  # noqa: SLF001
 
     def write(self, binding: Mapping[str, Any]) -> None:
-        """Bind a checkpoint, at once: there is never a part of the file."""
+        """Write the binding atomically: there is never a part of the file."""
         self._files.put(self._path, json.dumps(binding, indent=1))
 
     def has_committed(self) -> bool:
-        """Whether a micro-batch is done."""
+        """Say whether a micro-batch is complete."""
         return self._files.has_files(f"{self._root}/commits")
 
     def _has_begun(self) -> bool:
-        """Whether Spark has planned a micro-batch, or a source what will be its first."""
+        """Say whether Spark has planned a micro-batch, or a source the content of the first."""
         return any(self._files.has_files(f"{self._root}/{name}") for name in ("offsets", "sources"))

@@ -1,9 +1,9 @@
-"""The end of a query's input (``close_at_end=True``): a last micro-batch, in which all inputs have
-ended and so nothing waits any longer.
+"""The end of a query's input (``close_at_end=True``): a last micro-batch in which all inputs have
+ended, so nothing waits any longer.
 
-It has no rows, so it is planned in the checkpoint (``planning``), with a mark, by which every later
-start knows that the input ends here, or has ended. The query that runs the micro-batch tells every
-stage that its inputs have ended (``frames.Streaming``).
+The micro-batch has no rows, so it is planned in the checkpoint (``planning``), with a mark. By the
+mark every later start knows that the input ends here, or has ended. The query that runs the
+micro-batch tells every stage that its inputs have ended (``frames.Streaming``).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from dovetail.spark.running import Run
 
 MARK = "dovetail.closing"
-"""In what a micro-batch ran under, where it is the last one."""
+"""The setting that marks the last micro-batch in Spark's plan of it."""
 
 
 def refuse_remote(operator: str, session: SparkSession) -> None:
-    """Refuse to close a query of Spark Connect."""
+    """Raise ``ConfigurationError`` for closing a query on Spark Connect."""
     if is_remote(session):
         raise ConfigurationError(
             operator,
@@ -38,7 +38,10 @@ def refuse_remote(operator: str, session: SparkSession) -> None:
 
 
 def refuse_ended(session: SparkSession, checkpoint: str, bound: Mapping[str, Any], by: str) -> None:
-    """Refuse a checkpoint whose input has ended; ``bound``: its binding; ``by``: as errors say."""
+    """Raise ``CheckpointError`` for a checkpoint whose input has ended.
+
+    ``bound``: its binding; ``by``: the name in the error.
+    """
     last = _closing_batch(session, checkpoint, bound)
     if last is not None and _is_done(session, checkpoint, last):
         raise CheckpointError(
@@ -50,8 +53,10 @@ def refuse_ended(session: SparkSession, checkpoint: str, bound: Mapping[str, Any
 
 
 def is_closing(run: Run, bound: Mapping[str, Any], *, asked: bool) -> bool:
-    """Whether the last micro-batch is planned, and not done; ``asked``: whether the call is to
-    close the query, without which that is an error.
+    """Say whether the last micro-batch is planned and not done.
+
+    ``asked``: whether the call is to close the query. Raises ``CheckpointError`` for a planned end
+    that is not asked for, and for one that is done.
     """
     refuse_ended(run.session, run.checkpoint, bound, run.title)
     planned = _closing_batch(run.session, run.checkpoint, bound) is not None
@@ -65,7 +70,9 @@ def is_closing(run: Run, bound: Mapping[str, Any], *, asked: bool) -> bool:
 
 
 def plan_end(run: Run) -> bool:
-    """Plan the last micro-batch; False where there has been none, so that nothing waits."""
+    """Plan the last micro-batch. Return False if there was no micro-batch before, so nothing
+    waits.
+    """
     bound = run.file.read(run.title)
     if bound is not None and CLOSING not in bound:
         run.file.write({**bound, CLOSING: True})
@@ -73,7 +80,7 @@ def plan_end(run: Run) -> bool:
 
 
 def _closing_batch(session: SparkSession, checkpoint: str, bound: Mapping[str, Any]) -> int | None:
-    """The number of the last micro-batch, None where it is not planned (yet, or any longer)."""
+    """Return the number of the last micro-batch; None if it is not planned, or not any more."""
     if CLOSING not in bound:
         return None
     files, root = files_of(session), checkpoint.rstrip("/")
@@ -84,4 +91,5 @@ def _closing_batch(session: SparkSession, checkpoint: str, bound: Mapping[str, A
 
 
 def _is_done(session: SparkSession, checkpoint: str, batch: int) -> bool:
+    """Say whether a micro-batch is committed."""
     return batch in files_of(session).numbers(f"{checkpoint.rstrip('/')}/commits")

@@ -1,8 +1,8 @@
-"""Spark's daemon of Python workers, with their imports already made: each worker is forked warm, so
-its first task begins at once, and all share the memory of what they import.
+"""Spark's daemon of Python workers, with the imports already made.
 
-Spark runs it as ``spark.python.daemon.module``, before any file that is sent to the workers is
-there: dovetail must be installed for the Python that they run.
+Each worker is forked warm, so its first task begins at once, and all workers share the memory of
+their imports. Spark runs this module as ``spark.python.daemon.module``, before any file that is
+sent to the workers is there. So dovetail must be installed for the Python that they run.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The rows that a topology leaves out: records that cannot be read, rows on which an expression
-fails.
+"""Dead letters: the rows that a topology leaves out. They are records that cannot be read, and rows
+on which an expression fails.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ from dovetail.spark.wire import read_of, with_foreign_key
 
 
 def dead_letters(node: Node) -> DataFrame:
-    """Every record that a source keeps because it cannot be read, and every row that a view leaves
-    out or on which the foreign key of a join fails.
+    """Return every unreadable record that a source keeps, and every row on which a view or a
+    foreign key fails.
+
+    Columns: the operator, the problem, the time, and the row as text. Raises ``PlanError`` if
+    nothing in the topology keeps dead letters.
     """
     query.refuse_static("dead_letters", node)
     sources = [source.with_unread for source in node.origins]
@@ -51,6 +54,7 @@ def dead_letters(node: Node) -> DataFrame:
 
 
 def _unread(frame: DataFrame, column: str = UNREAD) -> DataFrame:
+    """Return the dead letters in a column of structs, one a row."""
     letter = F.col(column)
     return frame.where(letter.isNotNull()).select(
         letter[OPERATOR].alias(OPERATOR),
@@ -61,17 +65,19 @@ def _unread(frame: DataFrame, column: str = UNREAD) -> DataFrame:
 
 
 def _of_view(view: View) -> DataFrame:
+    """Return the dead letters of a view."""
     read = read_of(view, _upstream(view), reported=len(views_of(view)) - 1)
     return _unread(read.frame, FAILED)
 
 
 def _upstream(entry: Entry) -> DataFrame | None:
-    """The changelog of an input that a stage makes."""
+    """Return the changelog of an input that a stage makes; None for a source."""
     made = isinstance(entry.base, Derived)
     return query.changelog(entry.base, emit="change", buckets=None) if made else None
 
 
 def _of_join(join: ForeignKeyJoin) -> DataFrame:
+    """Return the rows on which a join's foreign key fails."""
     left = join.left
     read = read_of(left, _upstream(left))
     frame, _, failed = with_foreign_key(read.frame, join.on, read.deleted, foreign_key_name(0))

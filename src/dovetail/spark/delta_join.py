@@ -1,6 +1,7 @@
 """Delta joins on Spark: both sides are shuffled by join key, then joined per micro-batch.
 
-There is no stateful operator in the plan; what a checkpoint holds is the sources' offsets.
+A delta join looks up the other side's rows in an external store, so the plan has no stateful
+operator. The checkpoint holds the sources' offsets alone.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ _COUNTS = [f"_{side}_{what}" for side in SIDES for what in ("hits", "misses", "u
 
 
 def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
-    """Refuse to start a query of which a worker cannot ask a look-up store. Each is asked once, for
-    no key.
+    """Raise ``ConfigurationError`` if a worker cannot reach a look-up store of the query.
+
+    Each store is asked once, for no key.
     """
     asked = [
         (side.lookup, side.index.columns, _carried(operator, number))
@@ -76,8 +78,9 @@ def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
 def by_primary_key(
     rows: DataFrame, step: Step, labels: Sequence[int], partitions: int
 ) -> DataFrame:
-    """The last change per primary key of a stage's input, packed by join key, from what is packed
-    by primary key.
+    """Return the last change per primary key of a stage's input, packed by join key.
+
+    ``rows``: the input packed by primary key.
     """
     fragment, reading = step.stage.fragment, step.moves
     assert reading is not None
@@ -101,7 +104,7 @@ def by_primary_key(
 
 
 def _placed(fragment: Fragment) -> Callable[[task.BatchFunction], task.BatchFunction]:
-    """What fails in a function for ``mapInArrow`` names the join and its tables."""
+    """Return a decorator for ``mapInArrow`` functions: failures name the join and its tables."""
 
     def placed(function: task.BatchFunction) -> task.BatchFunction:
         def batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -123,12 +126,11 @@ def joined(
     partitions: int,
     metric: str,
 ) -> DataFrame:
-    """The rows that a delta join sends out, from its packed inputs, and beside them those that
-    pass; ``schema``: ``output.schema`` in the session's time zone.
+    """Return the rows that a delta join emits from its packed inputs, beside the rows that pass.
 
-    Counts of join keys are observed under ``metric``: ``left_hits``, found in the caches,
-    ``left_misses``, looked up, of these ``left_unfit``, which the store could not have; and so for
-    the right side.
+    ``schema``: ``output.schema`` in the session's time zone. Counts of join keys are observed under
+    ``metric``. ``left_hits`` were in the cache and ``left_misses`` were looked up; ``left_unfit``
+    of the misses cannot be in the store. The right side has the same counts.
     """
     live, query = rows.isStreaming, uuid4().hex
     fragment, passes = step.stage.fragment, step.passes
@@ -179,10 +181,10 @@ def joined(
 class Asking:
     """A task of a streaming query in its micro-batch: its caches, and the stores it asks.
 
-    ``buckets``: those that it has. They name its caches, for the same buckets meet in one task in
-    each micro-batch, whatever its number: where other inputs are read besides, that depends on how
-    many partitions these have. All hear of each micro-batch in which the join has any input; in one
-    without, nothing is left.
+    The task's ``buckets`` name its caches, because the same buckets meet in one task in each
+    micro-batch. The task's number will not do: it depends on how many partitions other inputs have.
+    All buckets get a piece in each micro-batch in which the join has any input. In a micro-batch
+    without input no cache is left.
     """
 
     def __init__(self, operator: Operator, query: str, buckets: Collection[int]) -> None:
@@ -195,43 +197,49 @@ class Asking:
         self._caching = bool(buckets) and any(side.cache for side in self._sides)
 
     def caches(self) -> list[SideCache]:
-        """What the batch before this one left, if it ran on this machine."""
+        """Return the caches that the batch before left on this machine, else empty ones."""
         left = self._file.read(self.batch) if self._caching else None
         return _empty(self._operator) if left is None else left
 
     def ask(self, side: int, by: Sequence[str], keys: pa.Table) -> Found:
-        """Look rows of a side up."""
+        """Look up rows of a side by their keys."""
         return opened(self._sides[side].lookup, _carried(self._operator, side)).rows(by, keys)
 
     def leave(self, caches: Sequence[SideCache]) -> None:
-        """Leave the caches to the next batch."""
+        """Store the caches for the next batch."""
         if self._caching:
             self._file.write(self.batch, caches)
 
 
 def _carried(operator: Operator, side: int) -> pa.Schema:
+    """Return the schema of the rows of a side."""
     source = operator.sources[side]
     return pa.schema(source.fields(source.user_columns))
 
 
 def _empty(operator: Operator) -> list[SideCache]:
+    """Return an empty cache for each side."""
     return [SideCache.empty(_carried(operator, side), operator.keys) for side in (0, 1)]
 
 
 def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[SimpleNamespace]:
-    """Rows of ``PACKED``."""
+    """Yield rows of ``PACKED`` as objects with an attribute per column."""
     for batch in batches:
         for row in batch.to_pylist():
             yield SimpleNamespace(**row)
 
 
 def _upserts(table: pa.Table) -> pa.Table:
-    """The rows of a table that had none before: nothing is taken back."""
+    """Return the upserts alone. Nothing is taken back from a static result, which had no rows
+    before.
+    """
     return table.filter(pc.invert(table.column(DELETED)))
 
 
 def _with_counts(table: pa.Table, counts: Sequence[int] | None) -> pa.Table:
-    """Changes with the columns of the counts, which only one row has that is no change."""
+    """Return changes with the columns of counts: null, or for the one row that is no change
+    ``counts``.
+    """
     for number, name in enumerate(_COUNTS):
         column = pa.nulls(len(table), pa.int64()) if counts is None else pa.array([counts[number]])
         table = table.append_column(name, column)
@@ -239,7 +247,7 @@ def _with_counts(table: pa.Table, counts: Sequence[int] | None) -> pa.Table:
 
 
 def _blank(schema: pa.Schema, columns: StructType) -> pa.Table:
-    """A row that stands for none."""
+    """Return one row that stands for no change; it carries the counts."""
     values = [
         pa.nulls(1, field.type)
         if declared.nullable

@@ -1,4 +1,4 @@
-"""What a session lacks, what that costs, and how to give it: a table for people to read."""
+"""A check of a session: the settings it lacks, their cost, and the remedy, as a table."""
 
 from __future__ import annotations
 
@@ -20,25 +20,27 @@ CONFIGURE = "build the session with dt.configure(builder)"
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a session should have: ``lacks``, what is wrong with it, None where nothing
-    is; what that ``costs``, and the ``remedy``.
-    """
+    """One thing that a session should have."""
 
     what: str
+    """Its name."""
     lacks: str | None
+    """The problem; None if there is none."""
     costs: str = ""
+    """The consequence of the problem."""
     remedy: str = ""
+    """The way to solve the problem."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What ``doctor`` found; as text, a table."""
+    """The result of ``doctor``; as text, a table."""
 
     findings: tuple[Finding, ...]
 
     @property
     def missing(self) -> tuple[Finding, ...]:
-        """What the session lacks."""
+        """The findings with a problem."""
         return tuple(finding for finding in self.findings if finding.lacks is not None)
 
     def __str__(self) -> str:
@@ -53,13 +55,15 @@ class Report:
 
 @validated
 def doctor(spark: SparkSession) -> Report:
-    """What a session lacks for queries that run, and run as fast as they are measured. It runs
-    jobs of one row, to see the workers' Python. ``print(dt.doctor(spark))`` shows a table.
+    """Check a session for what queries need to run, and to run as fast as they are measured.
+
+    It runs jobs of one row, to see the workers' Python. ``print(dt.doctor(spark))`` shows a table.
     """
     return Report(tuple(_findings(spark)))
 
 
 def _findings(spark: SparkSession) -> Iterator[Finding]:
+    """Yield a finding for each thing to check, whether it is missing or not."""
     leaks = f"Spark {spark.version}" if leaks_sockets(spark) else None
     leak = "a socket for each task with state is never closed"
     yield Finding("Spark", leaks, leak, "run it on Spark 4.2.1 or later")
@@ -91,6 +95,7 @@ def _findings(spark: SparkSession) -> Iterator[Finding]:
 
 
 def _has_huge_pages(spark: SparkSession) -> bool:
+    """Say whether a worker's environment has the settings for huge pages."""
     wanted = good.MEMORY
 
     def found() -> str:

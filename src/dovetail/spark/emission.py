@@ -1,4 +1,4 @@
-"""How a bucket's changes leave a stage on Spark, and how another step reads them."""
+"""The forms in which a bucket's changes leave a stage on Spark, for the next step to read."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ _OUTPUT_BYTES_MAX = 32 << 20
 
 
 class Emission(ABC):
-    """How a bucket's changes leave a stage: rows of ``columns``."""
+    """The form in which a bucket's changes leave a stage: rows of ``columns``."""
 
     columns: StructType
 
     @abstractmethod
     def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
-        """What one bucket, known by its label, has made of a batch; ``high_time_us``: the largest
-        time it has read.
+        """Yield the result of one bucket, known by its label, for a batch.
+
+        ``high_time_us``: the largest time that the batch has.
         """
 
 
 @dataclass
 class Rows(Emission):
-    """As the rows of a query's output."""
+    """Changes as the rows of a query's output."""
 
     output: Output
 
@@ -48,7 +49,7 @@ class Rows(Emission):
         self.columns = self.output.columns
 
     def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
-        """Pandas columns of Arrow types."""
+        """Yield frames with pandas columns of Arrow types."""
         import pandas as pd
 
         for rows in _parts(done.changes):
@@ -57,19 +58,21 @@ class Rows(Emission):
 
 @dataclass
 class Blobs(Emission):
-    """As Arrow IPC streams, which carry every type, addressed to ``reader``, and a last row with
-    what is counted by ``counts``, metrics of rows that had no use.
+    """Changes as Arrow IPC streams, which carry every type.
+
+    A last row has the counts of ``counts``, metrics of rows without use.
     """
 
     output: Output
     counts: Sequence[str]
     reader: int
+    """The address of the streams."""
 
     def __post_init__(self) -> None:
         self.columns = PACKED_COLUMNS
 
     def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
-        """Rows of ``PACKED``, one per stream."""
+        """Yield rows of ``PACKED``, one per stream."""
         tag = Tag(self.reader, 0, bucket, 0)
         for number, rows in enumerate(_parts(done.changes)):
             yield whole(self.output.rows(rows), bucket, replace(tag, number=number)).to_pandas()
@@ -79,22 +82,26 @@ class Blobs(Emission):
 
 @dataclass
 class ToBuckets(Emission):
-    """As the packed rows of a stage's input, partitioned over its buckets by the hash in column
-    ``by``. ``reader``, ``number``: the stage's number and its input's. Every bucket hears the time,
-    and one what is counted by ``counts``.
+    """Changes as the packed rows of a stage's input, partitioned over its buckets by a hash.
+
+    Every bucket gets the time, and one gets the counts of ``counts``.
     """
 
     labels: Sequence[int]
+    """The labels of the stage's buckets."""
     by: str
+    """The name of the column with the hash."""
     reader: int
+    """The number of the stage."""
     number: int
+    """The number of the stage's input."""
     counts: Sequence[str]
 
     def __post_init__(self) -> None:
         self.columns = PACKED_COLUMNS
 
     def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
-        """Rows of ``PACKED``."""
+        """Yield rows of ``PACKED``."""
         bucket, piece = self.labels.index(bucket), 0
         tag = Tag(self.reader, self.number, bucket, 0, high_time_us)
         for rows in _parts(done.changes):
@@ -102,18 +109,19 @@ class ToBuckets(Emission):
             message = packed(rows, self.labels, rises, by=self.by)
             yield message.to_pandas()
             piece += 1
-        # The last piece has no rows; it brings the time, and what the bucket has counted.
+        # The last piece has no rows; it brings the time and the bucket's counts.
         tag = replace(tag, number=piece).counting(done.counts, self.counts)
         yield packed(None, self.labels, tag).to_pandas()
 
 
 def _parts(changes: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the changes in tables of limited rows and bytes."""
     for table in changes:
         yield from parts_of(table, _OUTPUT_BYTES_MAX, _OUTPUT_ROWS_MAX)
 
 
 def payloads(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The tables among rows of ``PACKED``."""
+    """Yield the tables in rows of ``PACKED``; rows without a payload are skipped."""
     for batch in batches:
         for payload in batch.column("payload"):
             if payload.is_valid:

@@ -1,4 +1,4 @@
-"""A query whose failure says first what has failed: Spark's own message begins with a trace."""
+"""Queries whose failures begin with the cause. Spark's own message begins with a trace."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ _CONDITION = re.compile(r"\[(?!STREAM_FAILED|PYTHON_EXCEPTION)[A-Z_.0-9]+\] .*")
 
 
 def explaining(query: StreamingQuery, title: str) -> StreamingQuery:
-    """The ``StreamingQuery`` of the node called ``title``; what it raises begins with the
-    library's error, or else with the title and the first cause, and Spark's message follows.
+    """Return the query with better failures, for the node called ``title``.
+
+    Its exceptions begin with the library's error, or else with the title and the first cause.
+    Spark's message follows.
     """
     kind: Any = type(query)
     made: Any = object.__new__(_kind_of(kind))
@@ -33,30 +35,33 @@ def explaining(query: StreamingQuery, title: str) -> StreamingQuery:
 
 @cache
 def _kind_of(kind: type) -> type:
-    """Each kind of session has its own class of queries."""
+    """Return a subclass of a session kind's query class; each kind of session has its own."""
     return type("Query", (_Explaining, kind), {})
 
 
 class _Explaining(_Query):
+    """A query whose exceptions are explained."""
+
     _title: str
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
-        """As Spark's."""
+        """Wait for the end as Spark does."""
         with self._explained():
             return super().awaitTermination(timeout)
 
     def processAllAvailable(self) -> None:  # noqa: N802
-        """As Spark's."""
+        """Wait for the available data as Spark does."""
         with self._explained():
             super().processAllAvailable()
 
     def exception(self) -> StreamingQueryException | None:
-        """As Spark's."""
+        """Return the failure as Spark does; None if there is none."""
         error = super().exception()
         return None if error is None else explained(error, self._title)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
+        """Explain the query's failure that is raised in the block."""
         try:
             yield
         except StreamingQueryException as error:
@@ -64,19 +69,21 @@ class _Explaining(_Query):
 
 
 def explained(error: StreamingQueryException, title: str) -> StreamingQueryException:
-    """The error, whose message begins with what has failed."""
+    """Return the same error with the cause in front of its message."""
     own = _OWN.findall(str(error))
     first = own[-1] if own else f"{title}: a micro-batch fails with {_cause(error)}"
     captured: Any = error
-    # A classic session's error has a description, and a message that is not shown.
+    # A classic session's error shows its description, not its message.
     part = "_desc" if hasattr(error, "_desc") else "_message"
     setattr(captured, part, f"{first}\n\n{getattr(captured, part)}")
     return error
 
 
 def _cause(error: BaseException | None) -> str:
-    """In a line what failed: what Python raised, else the first cause with a condition of Spark's,
-    else the innermost one.
+    """Return the cause in one line.
+
+    It is the exception that Python raised, else the first cause with a condition of Spark's, else
+    the innermost cause.
     """
     python = _PYTHON.findall(str(error))
     lines = []

@@ -1,5 +1,5 @@
-"""Two of Spark's queries as one for those who wait for it: where the first has read all that there
-is, a second one takes its place.
+"""Two of Spark's queries that look like one: when the first has read all input, the second
+follows.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ else:
 
 
 def followed(query: StreamingQuery, follow: Callable[[], StreamingQuery | None]) -> StreamingQuery:
-    """The query, and once it has come to its end by itself, the one that ``follow`` starts, if it
-    starts one. A query that fails, or is stopped, is not followed.
+    """Return a query that is ``query`` first, and at its regular end the one that ``follow``
+    starts.
+
+    ``follow`` may return None to start none. A query that fails, or is stopped, is not followed.
     """
     kind: Any = type(query)
     made: Any = object.__new__(type("Query", (_Followed, kind), {}))
@@ -31,7 +33,7 @@ def followed(query: StreamingQuery, follow: Callable[[], StreamingQuery | None])
 
 
 class _Followed(_Query):
-    """Is the first query, then the second."""
+    """A query that is the first one, then the second one."""
 
     def begin(self, first: StreamingQuery, follow: Callable[[], StreamingQuery | None]) -> None:
         """Wait for the first one's end, in a thread of its own."""
@@ -41,6 +43,7 @@ class _Followed(_Query):
         Thread(target=self._run, name="dovetail-query", daemon=True).start()
 
     def _run(self) -> None:
+        """Wait for the first query, start the second, and wait for it; keep any failure."""
         try:
             self._first.awaitTermination()
             last = None
@@ -58,40 +61,40 @@ class _Followed(_Query):
 
     @property
     def isActive(self) -> bool:  # noqa: N802
-        """As Spark's."""
+        """The state as Spark has it: True until the last query has ended."""
         return not self._over.is_set()
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
-        """As Spark's."""
+        """Wait for the end as Spark does; raise the failure of either query."""
         if timeout is not None and timeout <= 0:
-            return super().awaitTermination(timeout)  # which refuses it
+            return super().awaitTermination(timeout)  # raises Spark's error for it
         over = self._over.wait(timeout)
         if self._failure is not None:
             raise self._failure
         return None if timeout is None else over
 
     def processAllAvailable(self) -> None:  # noqa: N802
-        """As Spark's."""
+        """Wait for the end of both queries."""
         self.awaitTermination()
 
     def stop(self) -> None:
-        """As Spark's."""
+        """Stop the query that runs; the second one does not start any more."""
         with self._starting:
             self._stopped = True
             super().stop()
         self._over.wait()
 
     def exception(self) -> Any:
-        """As Spark's."""
+        """Return the failure of either query, None if there is none."""
         return self._failure
 
     @property
     def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802
-        """As Spark's."""
+        """The progress of both queries, in order."""
         own = super().recentProgress
         return own if self.runId == self._first.runId else [*self._first.recentProgress, *own]
 
     @property
     def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802
-        """As Spark's."""
+        """The last progress of either query."""
         return super().lastProgress or self._first.lastProgress

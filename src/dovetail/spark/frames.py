@@ -1,5 +1,6 @@
-"""Stages on Spark: pack, a stage's work per bucket, unpack, in a streaming query or over static
-frames. Values cross as Arrow and never become Python objects.
+"""Stages on Spark: pack, process per bucket, unpack, in a streaming query or over static frames.
+
+Values cross as Arrow and never become Python objects.
 """
 
 from __future__ import annotations
@@ -69,22 +70,25 @@ _FLAT_TYPES = (BinaryType, BooleanType, DateType, NumericType, StringType, Times
 
 @dataclass
 class Frames(Flow[DataFrame, DataFrame]):
-    """``labels``: the number under which each bucket is shuffled; ``partitions``: to how many
-    tasks; ``flat``: whether flat rows may leave a stage as they are.
-    """
+    """The steps of a plan as Spark frames."""
 
     labels: Sequence[int]
+    """The label of each bucket, under which it is shuffled."""
     partitions: int
+    """The number of tasks."""
     _metrics: Counter[str] = field(default_factory=Counter, init=False)
 
     flat: ClassVar[bool]
+    """True if flat rows may leave a stage without packing."""
 
     @abstractmethod
     def staged(self, packed: DataFrame, step: Step, emission: Emission) -> DataFrame:
-        """What a stage with state emits of its packed inputs."""
+        """Return the rows that a stage with state emits for its packed inputs."""
 
     def read(self, step: Step) -> DataFrame:
-        """Rows of ``PACKED``, from a source's frame that is read once."""
+        """Return rows of ``PACKED`` from the sources of a step; each source's frame is read
+        once.
+        """
         places: dict[Entry, Entry] = {}
         by_base: dict[Entry, dict[Entry, list[Reading]]] = defaultdict(lambda: defaultdict(list))
         for reading in step.readings:
@@ -99,7 +103,9 @@ class Frames(Flow[DataFrame, DataFrame]):
         return _union(frames)
 
     def _in_place(self, entry: Entry) -> Entry:
-        """What is read as an entry."""
+        """Return the entry that is read in place of this one: itself, unless a subclass replaces
+        it.
+        """
         return entry
 
     def _read(
@@ -110,7 +116,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         *,
         unread: bool,
     ) -> DataFrame:
-        """Rows of ``PACKED``, from a source that is read as these entries."""
+        """Return rows of ``PACKED`` from a source that is read as these entries."""
         if len(readings) == 1:
             ((entry, own),) = readings.items()
             read = read_of(
@@ -128,7 +134,9 @@ class Frames(Flow[DataFrame, DataFrame]):
         return self._pack(step, shared.frame, packings)
 
     def packed(self, step: Step, rows: DataFrame) -> DataFrame:
-        """Rows of ``PACKED``."""
+        """Return rows of ``PACKED`` from a stage's changelog ``rows``, for the steps that
+        read it.
+        """
         whole = dict.fromkeys(step.relays, changelog_columns(step.stage))
         if step.result is not None:
             whole[step.result] = changelog_schema(step.stage.node)
@@ -144,13 +152,14 @@ class Frames(Flow[DataFrame, DataFrame]):
         return self._pack(step, wire.frame(), packings, place)
 
     def relayed(self, step: Step, inputs: list[DataFrame]) -> DataFrame:
-        """The changelog, and beside it in a column of their own the rows that pass."""
+        """Return the changelog, and the passing rows in a column beside it."""
         return unpacked(_union(inputs), Output(changelog_columns(step.stage), {}), step)
 
     def _sound(self, step: Step, readings: Sequence[Reading], read: Read) -> Read:
-        """What is read without the rows that its views leave out because they fail, which are
-        counted as observed metric ``<name>.failed``. They stay where their dead letters are asked
-        for, or the rows are others' too.
+        """Return the read rows without those on which their views fail.
+
+        Failing rows are counted as observed metric ``<name>.failed``. They stay if their dead
+        letters are wanted, or if other views share the rows.
         """
         if FAILED not in read.frame.columns:
             return read
@@ -167,8 +176,10 @@ class Frames(Flow[DataFrame, DataFrame]):
     def _packings(
         self, step: Step, readings: Sequence[Reading], wire: Wire, *, unread: bool = False
     ) -> list[Packing]:
-        """How rows are packed for those who read them, and their dead letters where they are asked
-        for; ``unread``: with those of records that cannot be read.
+        """Return the packings of rows for their readers, and of their dead letters if these are
+        wanted.
+
+        ``unread``: add the dead letters of records that cannot be read.
         """
         packings = [one for reading in readings for one in self._of(reading, wire, step.letters)]
         letters = None if step.letters is None else wire.letters(unread=unread)
@@ -180,10 +191,10 @@ class Frames(Flow[DataFrame, DataFrame]):
     def _pack(
         self, step: Step, frame: DataFrame, packings: Sequence[Packing], place: int | None = None
     ) -> DataFrame:
-        """Rows of ``PACKED``; ``place``: as ``packing`` has it.
+        """Return rows of ``PACKED``; ``place``: as in ``packing``.
 
-        What is dropped, for a null in the key or a stream's record without a value, is counted, as
-        observed metric ``<name>.dropped``; a foreign key that fails, as ``<name>.failed``.
+        Rows are dropped for a null in the key, and records of a stream without a value. They are
+        counted as observed metric ``<name>.dropped``; failing foreign keys as ``<name>.failed``.
         """
         title = step.readings[0].port.source.title if step.readings else step.stage.fragment.title
         made = frame.mapInArrow(packing(packings, title, place), PACKED_COLUMNS)
@@ -192,7 +203,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         return made
 
     def _of(self, reading: Reading, wire: Wire, letters: int | None) -> Iterator[Packing]:
-        """The packings of a stage's input, and of the rows that it leaves out."""
+        """Yield the packings of a stage's input, and of the rows that the input leaves out."""
         port, source = reading.port, reading.port.source
         assert port.input is not None
         places, out = wire.input(port.input, source, letters=letters is not None), wire.out()
@@ -209,7 +220,7 @@ class Frames(Flow[DataFrame, DataFrame]):
             )
 
     def partitioned(self, step: Step, inputs: list[DataFrame]) -> DataFrame:
-        """Rows of ``PACKED``. What the stage counts is an observed metric."""
+        """Return rows of ``PACKED`` for the next stage. The stage's counts are observed metrics."""
         packed, fragment, reading = _union(inputs), step.stage.fragment, step.moves
         assert reading is not None
         assert reading.port.hash_column is not None
@@ -226,7 +237,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         return self._observed(made, fragment.counts, reading.reader, reading.number)
 
     def emitted(self, step: Step, inputs: list[DataFrame]) -> DataFrame:
-        """Rows of ``PACKED``: the changes as they leave the stage, which ``as_changelog`` reads."""
+        """Return rows of ``PACKED``: a result's changes, in the form that ``outcomes`` reads."""
         fragment, result = step.stage.fragment, step.result
         assert result is not None
         if fragment.stateful:
@@ -244,7 +255,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         return self._carrying(step, self._stateless(step, packed), passes=step.passes)
 
     def _carrying(self, step: Step, rows: DataFrame, *, passes: bool) -> DataFrame:
-        """Rows of ``PACKED``, from the rows of a result that are flat."""
+        """Return rows of ``PACKED`` from the flat rows of a result."""
         assert step.result is not None
         schema = output_of(step.stage).schema
         plain = rows.toDF(*(f"_c{number}" for number in range(len(rows.columns))))
@@ -255,7 +266,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         )
 
     def changes(self, step: Step, inputs: list[DataFrame]) -> DataFrame:
-        """The changelog, and beside it in a column of their own the rows that pass."""
+        """Return the changelog, and the passing rows in a column beside it."""
         stage, packed = step.stage, _union(inputs)
         stateful = stage.fragment.stateful
         rows = self._stateful(step, packed) if stateful else self._stateless(step, packed)
@@ -264,7 +275,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         return project.changelog(rows, stage, [PASSING] if step.passes else [])
 
     def _stateless(self, step: Step, packed: DataFrame) -> DataFrame:
-        """The rows that a fragment without state sends out."""
+        """Return the rows that a fragment without state emits."""
         fragment, output = step.stage.fragment, output_of(step.stage)
         law, schema = fragment.last.law, _in_session_timezone(packed, output)
         if isinstance(law, DeltaJoin):
@@ -281,11 +292,11 @@ class Frames(Flow[DataFrame, DataFrame]):
         return _mapped(packed.repartition(self.partitions, "bucket"), rows, step, output)
 
     def _stateful(self, step: Step, packed: DataFrame) -> DataFrame:
-        """The rows that a fragment with state sends out.
+        """Return the rows that a fragment with state emits.
 
-        Flat columns leave a stage of a query as they are. Others, which pandas' Arrow types do not
-        carry through, leave it in blobs that a second step unpacks; and so do those of a stage that
-        counts, in observed metrics, or that rows for others pass.
+        Flat columns leave a query's stage as they are. Other columns do not pass through pandas'
+        Arrow types. They leave in blobs that a second step unpacks. So do the rows of a stage that
+        counts in observed metrics, or that other rows pass.
         """
         fragment, output = step.stage.fragment, output_of(step.stage)
         if not fragment.counts and self.flat and _is_flat(output) and not step.passes:
@@ -295,14 +306,14 @@ class Frames(Flow[DataFrame, DataFrame]):
         return unpacked(blobs, output, step)
 
     def _metric(self, name: str) -> str:
-        """A name for an observed metric that no other of the query has."""
+        """Return a name for an observed metric that is unique in the query."""
         self._metrics[name] += 1
         return name if self._metrics[name] == 1 else f"{name}#{self._metrics[name]}"
 
     def _observed(
         self, rows: DataFrame, metrics: Sequence[str], reader: int, number: int
     ) -> DataFrame:
-        """Rows of ``PACKED``, with what is counted in those for a reader as observed metrics."""
+        """Return the rows, with the counts in those for a reader's input as observed metrics."""
         own = (F.col("reader") == reader) & (F.col("source") == number)
         for place, name in enumerate(metrics):
             count, example = (F.when(own, F.col(c)[place]) for c in ("counts", "examples"))
@@ -313,49 +324,50 @@ class Frames(Flow[DataFrame, DataFrame]):
 
 @dataclass
 class Streaming(Frames):
-    """In a streaming query.
-
-    ``timers``: rows that wait for another source are let through when their time has come even if
-    no data does, and so is what waits for stream time where ``idle`` has it go on. A query with
-    timers runs micro-batches without end (but see ``running.TO_END``). ``timed``: whether all
-    stages have timers, not only those that wait for a source.
-    ``initial``: by the fingerprint of a stage the blobs that its buckets begin with (``bucket``,
-    ``name``, ``blob``), taken over by the query's first micro-batch; ``sources``: what is read in
-    place of an entry, or of what it is a view of; ``silent``: whether no result is emitted;
-    ``closing``: whether all inputs have ended, in a micro-batch without rows;
-    ``stateful``: how many stages with state have been made.
-    """
+    """The steps of a plan in a streaming query."""
 
     timers: bool
+    """True if stages that may wait for another source have timers. A timer releases waiting rows
+    without new data, and lets stream time go on by ``idle``. A query with timers runs micro-batches
+    without end, except with ``running.TO_END``."""
     initial: Mapping[str, DataFrame] = field(default_factory=dict, kw_only=True)
+    """By a stage's fingerprint: the blobs with which its buckets begin (``bucket``, ``name``,
+    ``blob``). The first micro-batch takes them over."""
     sources: Mapping[Entry, Source] = field(default_factory=dict, kw_only=True)
+    """The sources that are read in place of entries, or of the nodes below views."""
     silent: bool = field(default=False, kw_only=True)
+    """True if no result is emitted."""
     closing: bool = field(default=False, kw_only=True)
+    """True if all inputs have ended, in a micro-batch without rows."""
     timed: bool = field(default=False, kw_only=True)
+    """True if all stages have timers, not only those that wait for a source."""
     idle: Idle | None = field(default=None, kw_only=True)
+    """The behavior of stages when no input comes; None to wait."""
     stateful: int = field(default=0, init=False)
+    """The number of stages with state that have been built so far."""
 
     flat = True
 
     def _in_place(self, entry: Entry) -> Entry:
+        """Return the source that is read in place of an entry, or of a node below its views."""
         if entry in self.sources:
             return self.sources[entry]
         return replace(entry, node=self._in_place(entry.node)) if isinstance(entry, View) else entry
 
     def staged(self, packed: DataFrame, step: Step, emission: Emission) -> DataFrame:
-        """By ``transformWithState``."""
+        """Return the rows of a stage with state, by ``transformWithState``."""
         self.stateful += 1
         fragment = step.stage.fragment
         timers = self.timers and (self.timed or fragment.align_us is not None)
         idle = None if self.idle is None else replace(self.idle, hears=step.hears)
         if self.closing:
-            # In partitions that are there without rows, too.
+            # A shuffle gives all partitions, also those without rows.
             function = ending(step.number, len(fragment.sources), self.labels, self.partitions)
             packed = packed.repartition(self.partitions, "bucket")
             packed = packed.mapInArrow(function, PACKED_COLUMNS)
         if fragment.align_us is not None or idle is not None:
-            # The time of the micro-batch, which is the same when a batch is run again. Only where
-            # rows may wait: the projection copies every blob.
+            # The time of the micro-batch is the same when the batch is repeated. It is added only
+            # if rows may wait, because the projection copies every blob.
             packed = packed.withColumn("now_us", F.unix_micros(F.current_timestamp()))
         initial = self.initial.get(fragment.topology)
         beats = tuple((to.reader, to.number) for to in step.beats)
@@ -371,8 +383,9 @@ class Streaming(Frames):
 
 
 def packing(packings: Sequence[Packing], title: str, place: int | None) -> task.BatchFunction:
-    """The function for ``mapInArrow``: rows come once, packed for all that read them; ``place``:
-    the number of the column beside them in which rows for others are, if any are.
+    """Return the ``mapInArrow`` function that reads rows once and packs them for all readers.
+
+    ``place``: the number of the column with passing rows, None if there is none.
     """
 
     @task.mapping
@@ -398,8 +411,10 @@ def packing(packings: Sequence[Packing], title: str, place: int | None) -> task.
 
 
 def ending(reader: int, sources: int, labels: Sequence[int], partitions: int) -> task.BatchFunction:
-    """The function for ``mapInArrow`` that lets rows of ``PACKED`` pass and, spread over so many
-    partitions, tells every bucket of a stage that its sources have ended.
+    """Return the ``mapInArrow`` function that tells a stage's buckets that their sources have
+    ended.
+
+    Rows of ``PACKED`` pass unchanged. The labels are spread over ``partitions`` tasks.
     """
 
     @task.mapping
@@ -413,15 +428,19 @@ def ending(reader: int, sources: int, labels: Sequence[int], partitions: int) ->
 
 
 def _union(inputs: Sequence[DataFrame]) -> DataFrame:
+    """Return the union of frames with the same columns."""
     return reduce(DataFrame.union, inputs)
 
 
 def _is_flat(output: Output) -> bool:
+    """Say whether all columns have types that pandas' Arrow types carry."""
     return all(isinstance(f.dataType, _FLAT_TYPES) for f in output.columns)
 
 
 def unpacked(packed: DataFrame, output: Output, step: Step | None = None) -> DataFrame:
-    """The rows of blobs, or those that a ``step`` emits for itself."""
+    """Return the rows of blobs; with ``step``, those that the step emits, beside the passing
+    rows.
+    """
     schema = _in_session_timezone(packed, output)
 
     @task.mapping
@@ -434,8 +453,9 @@ def unpacked(packed: DataFrame, output: Output, step: Step | None = None) -> Dat
 def merging(
     step: Step, law: InOrder, leaving: Callable[[Iterator[pa.Table]], Iterator[pa.RecordBatch]]
 ) -> task.BatchFunction:
-    """The function for ``mapInArrow`` from the packed results of a join by foreign key to each
-    primary key's in order; ``leaving``: how they leave.
+    """Return the ``mapInArrow`` function that merges a foreign-key join's packed results.
+
+    The results of each primary key come out in order. ``leaving``: the form in which they leave.
     """
     fragment, output = step.stage.fragment, output_of(step.stage)
     title, columns = fragment.sources[0].title, fragment.output_schema.names
@@ -450,6 +470,7 @@ def merging(
 
 
 def _flat(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield tables as record batches of the schema."""
     for table in tables:
         yield from table.cast(schema).to_batches()
 
@@ -457,7 +478,7 @@ def _flat(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.RecordBa
 def _carried(
     labels: Sequence[int], result: int
 ) -> Callable[[Iterable[pa.Table]], Iterator[pa.RecordBatch]]:
-    """Tables as rows of ``PACKED`` for a result, a task's together."""
+    """Return a function from tables to rows of ``PACKED`` for a result, in order within a task."""
 
     def carried(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
         partition = task.partition()
@@ -471,7 +492,7 @@ def _carried(
 def _mapped(
     packed: DataFrame, function: task.BatchFunction, step: Step | None, output: Output
 ) -> DataFrame:
-    """Rows by a function of what is packed, and beside them what passes the step."""
+    """Return the rows by a function of packed rows, beside the rows that pass the step."""
     columns = output.columns
     if step is not None and step.passes:
         schema = _in_session_timezone(packed, output)
@@ -480,12 +501,13 @@ def _mapped(
 
 
 def _in_session_timezone(frame: DataFrame, output: Output) -> pa.Schema:
+    """Return the output's schema with timestamps in the session's time zone."""
     timezone = frame.sparkSession.conf.get("spark.sql.session.timeZone")
     return in_timezone(output.schema, str(timezone))
 
 
 def session_of(node: Node) -> SparkSession:
-    """The Spark session of a node's inputs."""
+    """Return the Spark session of a node's inputs; raise an error if it has stopped."""
     frame = node.origins[0].frame
     assert frame is not None
     session: SparkSession = frame.sparkSession

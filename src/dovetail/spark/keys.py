@@ -21,9 +21,9 @@ Keys: TypeAlias = Annotated[
 
 
 def columns_of(caller: str, store: Store, keys: Sequence[Any]) -> list[pa.Array]:
-    """The key's columns, with a row for each of ``keys``.
+    """Return the key's columns, with a row for each of ``keys``, in order.
 
-    Raises ``PlanError`` for one that is no key of the store's.
+    Raises ``PlanError`` for a value that is no key of the store.
     """
     fields = store.own_key
     names = [field.name for field in fields]
@@ -35,11 +35,15 @@ def columns_of(caller: str, store: Store, keys: Sequence[Any]) -> list[pa.Array]
 
 
 def keys_of_text(caller: str, store: Store, texts: Sequence[str]) -> list[Any]:
-    """Keys that are written as text: the value, or of several columns a JSON list of them."""
+    """Return keys from texts: a text is the value, or for several columns a JSON list of them.
+
+    Raises ``PlanError`` for a text that is no key.
+    """
     return [_key_of_text(caller, store.own_key, text) for text in texts]
 
 
 def _key_of_text(caller: str, fields: Sequence[pa.Field], text: str) -> tuple[Any, ...] | Any:
+    """Return a key from a text: its value, or a tuple of several."""
     try:
         values = json.loads(text) if len(fields) > 1 else [text]
         key = [
@@ -56,6 +60,7 @@ def _key_of_text(caller: str, fields: Sequence[pa.Field], text: str) -> tuple[An
 
 
 def _row(caller: str, names: Sequence[str], key: Any) -> Sequence[Any]:
+    """Return the values of a key in the order of its columns."""
     if isinstance(key, Mapping):
         row = tuple(key.get(name) for name in names) if {*key} == {*names} else ()
     elif len(names) > 1:
@@ -70,6 +75,7 @@ def _row(caller: str, names: Sequence[str], key: Any) -> Sequence[Any]:
 
 
 def _column(caller: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
+    """Return a column of values; raise ``PlanError`` for nulls and values of another type."""
     column = []
     for value in values:
         try:

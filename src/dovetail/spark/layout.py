@@ -1,5 +1,6 @@
-"""What a checkpoint's file says of its stages and of what they store, so that state can be read
-without the topology that wrote it.
+"""The description of stages and their stores in a checkpoint's file.
+
+With it, state can be read without the topology that wrote it.
 """
 
 from __future__ import annotations
@@ -37,21 +38,22 @@ _KERNELS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class StageLayout:
-    """A stage as ``explain`` numbers it; ``topology``: what its state is bound to; ``inputs``:
-    whose rows its stores have, by the names that they know them by
-    (``fingerprint.describe_input``).
-    """
+    """A stage, with the number that ``explain`` shows."""
 
     number: int
     title: str
     topology: str
+    """The fingerprint to which its state is bound."""
     stores: Mapping[str, Store]
     inputs: Mapping[str, Mapping[str, Any]]
+    """The inputs whose rows its stores have, by their names there
+    (``fingerprint.describe_input``)."""
 
 
 def described(stages: Iterable[Stage], nodes: Sequence[Node]) -> list[dict[str, Any]]:
-    """Stages, in the order in which they run, as JSON's own data; ``nodes``: the results of their
-    topology.
+    """Return stages, in the order in which they run, as JSON data.
+
+    ``nodes``: the results of their topology.
     """
     return [
         {
@@ -65,7 +67,7 @@ def described(stages: Iterable[Stage], nodes: Sequence[Node]) -> list[dict[str, 
 
 
 def layout(described: Sequence[Mapping[str, Any]]) -> Iterator[StageLayout]:
-    """The stages that ``described`` has written down."""
+    """Yield the stages that ``described`` has written."""
     for number, stage in enumerate(described, start=1):
         stores = {name: _read(store) for name, store in stage["stores"].items()}
         inputs = stage.get("inputs", {})
@@ -73,6 +75,7 @@ def layout(described: Sequence[Mapping[str, Any]]) -> Iterator[StageLayout]:
 
 
 def _store(store: Store) -> dict[str, Any]:
+    """Return a store as JSON data."""
     readable = store.kind is not None
     own = {field.name: getattr(store, field.name) for field in fields(store)}
     results = [
@@ -84,6 +87,7 @@ def _store(store: Store) -> dict[str, Any]:
 
 
 def _read(store: Mapping[str, Any]) -> Store:
+    """Return the store of JSON data."""
     lists = {name: tuple(store.get(name, ())) for name in ("key", "clocks", "columns")}
     results = (
         Accumulated(_kernel_of(result["kernel"]), tuple(result["lists"]))
@@ -94,7 +98,7 @@ def _read(store: Mapping[str, Any]) -> Store:
 
 
 def _kernel(kernel: Aggregate) -> dict[str, Any]:
-    """An aggregate by the name of its class and its parameters, of which some may be types."""
+    """Return an aggregate as its class's name and its parameters, with types as JSON data."""
     made: Any = kernel
     own = {field.name: getattr(kernel, field.name) for field in fields(made)}
     types = {n: _columns([pa.field(n, v)]) for n, v in own.items() if isinstance(v, pa.DataType)}
@@ -102,6 +106,7 @@ def _kernel(kernel: Aggregate) -> dict[str, Any]:
 
 
 def _kernel_of(kernel: Mapping[str, Any]) -> Aggregate:
+    """Return the aggregate of JSON data."""
     parameters = {
         name: _columns_of(value)[0].type if isinstance(value, dict) else value
         for name, value in kernel["parameters"].items()
@@ -111,8 +116,10 @@ def _kernel_of(kernel: Mapping[str, Any]) -> Aggregate:
 
 
 def _columns(columns: Sequence[pa.Field]) -> dict[str, Any]:
+    """Return columns as the JSON data of a Spark schema."""
     return spark_schema(pa.schema(columns)).jsonValue()
 
 
 def _columns_of(columns: dict[str, Any]) -> tuple[pa.Field, ...]:
+    """Return the columns of a Spark schema's JSON data."""
     return tuple(arrow_schema(StructType.fromJson(columns)))

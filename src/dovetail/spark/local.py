@@ -1,4 +1,4 @@
-"""The Spark expressions of a topology that runs in this process, evaluated by a session."""
+"""Evaluates the Spark expressions of a topology that runs in this process, by a session."""
 
 from __future__ import annotations
 
@@ -34,12 +34,16 @@ from dovetail.spark.wire import Read, as_json, viewed, with_foreign_key
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Rows go to Spark and come back, in their order, through the projections that queries have."""
+    """Sends rows to Spark and gets them back in order, through the projections that queries use."""
 
     session: SparkSession
 
     def foreign_key(self, input_: Input, rows: pa.Table) -> list[pa.Array]:
-        """The parts of the foreign key of an input's rows; and where it fails the row as JSON."""
+        """Return the parts of the foreign key of an input's rows, then a column of failures.
+
+        A failure is the row as JSON, null where the key can be computed. All columns have the rows'
+        length.
+        """
         own = [*input_.source.key.fields, *input_.source.values.fields]
         columns = StructType([*own, StructField(DELETED, BooleanType())])
         items = [item for item, _ in input_.foreign]
@@ -50,7 +54,9 @@ class Evaluator:
         return [column.combine_chunks() for column in _table(frame.select(*named)).columns]
 
     def changelog(self, stage: Stage, changes: pa.Table) -> pa.Table:
-        """A stage's changes as ``engine.local.Local.changelog``, from the changelog of its node."""
+        """Return a stage's changes for ``engine.local.Local.changelog``, from its node's
+        changelog.
+        """
         frame = self._frame(changes, output_of(stage).columns)
         made = _table(project.changelog(frame, stage))
         made = made.append_column(EVENT_TIME, made.column(TIMESTAMP).cast(pa.int64()))
@@ -58,8 +64,10 @@ class Evaluator:
         return made.append_column(DELETED, deleted).drop_columns([TIMESTAMP, CHANGE])
 
     def viewed(self, view: View, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Table]:
-        """A view's columns with ``_deleted``, and the number of the row that each is of; and the
-        dead letters of the rows that it leaves out (``DEAD_LETTERS``).
+        """Return a view's rows with ``_deleted``, the index of each one's input row, and the dead
+        letters.
+
+        Dead letters (``DEAD_LETTERS``) are of the rows that the view leaves out.
         """
         given = rows.select([*view.node.row.names, DELETED, EVENT_TIME])
         given = given.append_column(ROW, pa.array(np.arange(len(rows))))
@@ -81,10 +89,12 @@ class Evaluator:
         return table.drop_columns([ROW]), table.column(ROW).combine_chunks(), letters
 
     def _frame(self, rows: pa.Table, columns: StructType) -> DataFrame:
-        # A copy: createDataFrame takes no slices of nested columns.
+        """Return rows as a frame with these columns, all nullable."""
+        # A copy, because createDataFrame takes no slices of nested columns.
         whole = rows.select(columns.names).take(pa.array(np.arange(len(rows))))
         return self.session.createDataFrame(whole, columns.toNullable())
 
 
 def _table(frame: DataFrame) -> pa.Table:
+    """Collect a frame as a table with Arrow types as plans have them."""
     return frame.toArrow().cast(arrow_schema(frame.schema))

@@ -1,4 +1,4 @@
-"""A stream's records answered by a store, in the tasks that read them: no shuffle, no state."""
+"""Look-ups of a stream's records in a store, in the tasks that read them: no shuffle, no state."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ _CACHES: Caches = {}
 def answered(
     frame: DataFrame, view: LookUp, law: StoreLookUp, beside: Sequence[str], metric: str | None
 ) -> DataFrame:
-    """The results of a look-up, from the ``needed`` columns of records with ``_deleted`` and what
-    they carry, which stays; so do rows that have something ``beside`` in place of a record.
+    """Return the results of a look-up.
 
-    Counts are observed under ``metric``, where there is one, as ``Answering`` has them.
+    ``frame``: the ``needed`` columns of records, then ``_deleted`` and carried columns, which stay.
+    Rows with a value in a column ``beside`` are no records and stay, too. Counts are observed under
+    ``metric``, if given, as in ``Answering``.
     """
     keys, carried = view.key.names, frame.columns[len(law.needed) :]
     columns = StructType(
@@ -77,7 +78,7 @@ def answered(
         nulls = [pa.nulls(1, type_) for type_ in blank.types[: len(names)]]
         yield pa.RecordBatch.from_arrays([*nulls, *counts], schema=blank)
 
-    # Plain names, for mapInArrow takes the dots of a user's names for nesting.
+    # Plain names, because mapInArrow takes the dots of a user's names for nesting.
     out = frame.toDF(*(f"_c{n}" for n in range(len(given)))).mapInArrow(answers, made)
     if metric is not None:
         sums = (F.coalesce(F.sum(f"_{name}"), F.lit(0)).alias(name) for name in COUNTS)
@@ -88,13 +89,14 @@ def answered(
 
 
 def _there(rows: pa.Table, beside: Sequence[str]) -> Mask:
-    """Which rows have something else in place of a record."""
+    """Return whether rows have something else in place of a record: bool[n]."""
     masks = [rows.column(name).is_valid().to_numpy() for name in beside]
     return reduce(np.logical_or, masks, np.zeros(len(rows), np.bool_))
 
 
 def _with_counts(parts: Sequence[pa.Array], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Return rows of the schema, with nulls for the counts, which one row has that is none.
+    """Return rows of the schema, with nulls for the counts. One row, which is no record, has the
+    counts.
 
     Columns come as Spark has them, perhaps with nested fields that are never null.
     """
@@ -104,4 +106,5 @@ def _with_counts(parts: Sequence[pa.Array], schema: pa.Schema) -> Iterator[pa.Re
 
 
 def _now_us() -> int:
+    """Return the time by the clock, in microseconds since 1970."""
     return time.time_ns() // 1000

@@ -1,5 +1,6 @@
-"""Where results leave a query that has several, or several sinks: each micro-batch is computed once
-and kept while it is written, each result by its own sinks, all of them at the same time.
+"""The output of a query with several results or sinks.
+
+Each micro-batch is computed once and kept while all sinks write their results at the same time.
 """
 
 from __future__ import annotations
@@ -32,18 +33,19 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 WriteBatch: TypeAlias = "Callable[[DataFrame, int], None]"
-"""Writes a micro-batch's rows of a result, given with its number; again after a failure, and then
-the target is as if it had been once.
-"""
+"""Writes a micro-batch's rows of a result, given with its number. It is called again after a
+failure; the target is then as if it had been called once."""
 WriteBatches: TypeAlias = "Callable[[Sequence[DataFrame], int], None]"
 """Writes a micro-batch's rows of several results, in the same way."""
 
 
 class Sink(Protocol):
-    """Where a changelog goes."""
+    """A target of a changelog."""
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """The configured writer; the query adds checkpoint, trigger and name, and starts it."""
+        """Return the configured writer; the query adds checkpoint, trigger and name, and
+        starts it.
+        """
 
 
 class BatchSink(Sink, Protocol):
@@ -51,11 +53,13 @@ class BatchSink(Sink, Protocol):
 
     @property
     def title(self) -> str:
-        """What errors call it."""
+        """The sink's name in errors."""
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """What writes the micro-batches of a query with several results; called once, before the
-        query starts. The rows of a batch have the columns of the node's changelog.
+        """Return the function that writes the micro-batches of a query with several results.
+
+        It is called once, before the query starts. The rows of a batch have the columns of the
+        node's changelog.
         """
 
 
@@ -64,42 +68,48 @@ class JointSink(BatchSink, Protocol):
 
     @property
     def database(self) -> Hashable:
-        """Where the sink's micro-batches are committed."""
+        """The identity of the database in which the micro-batches are committed."""
 
     def joint(
         self, session: SparkSession, sinks: Sequence[tuple[JointSink, Node]], checkpoint: str
     ) -> WriteBatches:
-        """As ``batches``, for several sinks of one database, each with its result."""
+        """Return the function for several sinks of one database, each with its result; see
+        ``batches``.
+        """
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A result, and where it goes; one of several must be a ``BatchSink``."""
+    """A result and its sinks. If there are several, each must be a ``BatchSink``."""
 
     node: Node
     sinks: tuple[Any, ...]
 
     def across_runs(self) -> Outcome:
-        """The result, its sinks such that two runs of a query are one for them."""
+        """Return the outcome with sinks that treat two starts of a query as one."""
         sinks = (s.across_runs() if hasattr(s, "across_runs") else s for s in self.sinks)
         return replace(self, sinks=tuple(sinks))
 
 
 @dataclass(frozen=True)
 class _End:
-    """How the rows of a result lie in what the query puts out, addressed to ``number``: as those of
-    ``output``, of which ``stage`` still makes the changelog if it is one that computes; ``views``:
-    as what that is read.
+    """One result of a query with several results. Its rows are those of the union with its
+    address.
     """
 
     number: int
+    """The result's address: the value of the column ``reader``."""
     node: Node
     output: Output
+    """The columns of its unpacked rows."""
     stage: Stage | None
+    """The stage whose changelog must still be computed from the rows; None if they are the
+    changelog."""
     views: tuple[View, ...] = ()
+    """The views that are applied last, the innermost first."""
 
     def rows(self, kept: DataFrame, batch: int) -> DataFrame:
-        """Its changelog of a micro-batch, a key's changes in their order."""
+        """Return the result's changelog of a micro-batch, with a key's changes in order."""
         own = kept.where(F.col("reader") == self.number)
         rows = unpacked(own.sortWithinPartitions("partition", "number"), self.output)
         names = changelog_schema(self.node).names
@@ -119,7 +129,7 @@ class _End:
 
 
 def _ends(plan: Plan, nodes: Sequence[Node]) -> list[_End]:
-    """``nodes``: the plan's results, the dead letters last if they are wanted."""
+    """Return the results of a plan; ``nodes``: its results, the dead letters last if wanted."""
     raw = {step.result for step in walk(plan.ends) if not step.is_read}
     found = []
     for number, node in enumerate(nodes):
@@ -140,7 +150,7 @@ def _ends(plan: Plan, nodes: Sequence[Node]) -> list[_End]:
 def writer(
     rows: DataFrame, plan: Plan, outcomes: Sequence[Outcome], checkpoint: str
 ) -> DataStreamWriter:
-    """The writer of a query that puts out ``rows``, all results of a plan."""
+    """Return the writer of a query that emits ``rows``, the union of all results of a plan."""
     session = rows.sparkSession
     ends = _ends(plan, [outcome.node for outcome in outcomes])
     pairs = [(e, sink) for e, o in zip(ends, outcomes, strict=True) for sink in o.sinks]
@@ -150,7 +160,7 @@ def writer(
         results = batch.where(F.col("payload").isNotNull())
         kept = keep(results.select("reader", "partition", "number", "payload"))
         try:
-            # All of it is computed here, so what fails from now on is a sink.
+            # Compute everything here, so that any later failure is a sink's.
             kept.select("reader").collect()
             _write_all(writes, kept, number)
         finally:
@@ -160,7 +170,7 @@ def writer(
 
 
 def _by_database(pairs: Sequence[tuple[_End, Any]]) -> list[list[tuple[_End, Any]]]:
-    """Sinks in groups that are written together: those of one database, and each other one."""
+    """Return groups of sinks that are written together: those of one database; others alone."""
     joint = [hasattr(sink, "joint") for _, sink in pairs]
     if sum(joint) < 2:
         return [[pair] for pair in pairs]
@@ -171,7 +181,7 @@ def _by_database(pairs: Sequence[tuple[_End, Any]]) -> list[list[tuple[_End, Any
 
 
 def _write(session: SparkSession, pairs: Sequence[tuple[_End, Any]], checkpoint: str) -> _Write:
-    """The writer of sinks that are written together."""
+    """Return the writer of sinks that are written together."""
     ends, sinks = [end for end, _ in pairs], [sink for _, sink in pairs]
     title = ", ".join(sink.title for sink in sinks)
     if len(pairs) > 1:
@@ -205,7 +215,7 @@ class _Write:
 
 
 def _write_all(writes: Sequence[_Write], kept: DataFrame, number: int) -> None:
-    """All sinks at the same time; what the first of them raises, when all are done."""
+    """Run all writers at the same time; when all are done, raise the first failure."""
     failed: list[Exception] = []
 
     def attempt(write: _Write) -> None:
@@ -228,4 +238,5 @@ def _write_all(writes: Sequence[_Write], kept: DataFrame, number: int) -> None:
 
 
 def _nullable(columns: StructType) -> StructType:
+    """Return the columns as they come out of Arrow blobs: all nullable."""
     return spark_schema(Output(columns, {}).schema)

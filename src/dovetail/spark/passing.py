@@ -1,5 +1,7 @@
-"""Rows that pass a stage on their way to another: beside its flat rows they are a column of their
-own, which holds a row of ``PACKED`` where one passes and null in the stage's own rows.
+"""Rows that pass a stage on their way to another one.
+
+Beside the stage's flat rows they are in a column of their own. It holds a row of ``PACKED`` for a
+passing row, and null in the stage's own rows.
 """
 
 from __future__ import annotations
@@ -19,14 +21,17 @@ _STRUCT = pa.struct([*PACKED])
 
 
 def with_passing(columns: StructType) -> StructType:
-    """A stage's columns, and beside them the rows that pass."""
+    """Return a stage's columns, all nullable, and the column for passing rows."""
     own = [StructField(field.name, field.dataType) for field in columns]
     return StructType([*own, StructField(PASSING, PACKED_COLUMNS)])
 
 
 def letting_pass(function: BatchFunction, number: int, schema: pa.Schema | None) -> BatchFunction:
-    """A function from rows of ``PACKED`` to rows of ``schema`` that is given those for stage
-    ``number`` only; the others come out beside its own, or without a schema as they are.
+    """Return a function that applies ``function`` to the rows for stage ``number`` and lets others
+    pass.
+
+    ``function``: from rows of ``PACKED`` to rows of ``schema``. Other rows come out beside its
+    rows, or without a schema unchanged.
     """
 
     def mapped(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -51,12 +56,15 @@ def letting_pass(function: BatchFunction, number: int, schema: pa.Schema | None)
 
 
 def parted(batch: pa.RecordBatch, place: int) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """The rows without anything in column number ``place``, and what the others have there."""
+    """Return the rows with a null in column number ``place``, and the structs of the others
+    there.
+    """
     beside = batch.column(place)
     return batch.filter(beside.is_null()), pa.RecordBatch.from_struct_array(beside.drop_null())
 
 
 def _passing(others: list[pa.RecordBatch], schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    """Yield the passing rows and clear the list."""
     for rows in others:
         if schema is None:
             yield rows
@@ -67,4 +75,5 @@ def _passing(others: list[pa.RecordBatch], schema: pa.Schema | None) -> Iterator
 
 
 def _beside(columns: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch of a stage's columns with the column of passing rows as the last."""
     return pa.record_batch(columns, names=[*schema.names, PASSING])

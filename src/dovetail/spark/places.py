@@ -1,5 +1,5 @@
-"""Where a query reads and writes: folders that must not lie in each other, that are gone, or that
-were moved.
+"""The folders that a query reads and writes. They must not lie in each other; they may be gone or
+moved.
 """
 
 from __future__ import annotations
@@ -32,19 +32,21 @@ if TYPE_CHECKING:
     from dovetail.spark.running import Run
 
 WRITTEN = "written"
-"""In a binding the targets of its sinks, each with the last micro-batch before it was one."""
+"""Key of a binding: the targets of its sinks, each with the last micro-batch before it became
+one."""
 
 READ = "read"
-"""In a binding the folders whose files it reads."""
+"""Key of a binding: the folders whose files the query reads."""
 
 _MAX_FILE_AGE = timedelta(days=7)
-"""Spark's own ``maxFileAge``."""
+"""Spark's default for ``maxFileAge``."""
 _PATTERN = re.compile(r"[*?\[{]")
 
 
 def refuse_overlaps(run: Run) -> None:
-    """Refuse folders of sinks, sources and the checkpoint of which one lies in another, or which
-    are the same: a query would read what it writes, or a table's clean-up delete its checkpoint.
+    """Raise ``PlanError`` for folders of sinks, sources and the checkpoint that lie in each other.
+
+    A query would read what it writes, or a table's clean-up would delete its checkpoint.
     """
     files = files_of(run.session)
     checkpoint = files.qualified(run.checkpoint)
@@ -77,9 +79,9 @@ def refuse_overlaps(run: Run) -> None:
 def overlap(one: str, other: str) -> bool:
     """Say whether one of two folders, which may be patterns, lies in the other, or is the same.
 
-    Readers of the outer folder do not see what has a hidden folder above it, ``_name`` or
-    ``.name``. A pattern reads no files above its own depth, so a folder that only its first names
-    match is none of those that it reads.
+    Readers of the outer folder skip hidden folders, ``_name`` or ``.name``, and all below them. A
+    pattern reads no files above its own depth. So a folder that matches only the pattern's first
+    names is not read.
 
     >>> overlap("/data/orders", "/data/orders/out"), overlap("/data/orders", "/data/orders2")
     (True, False)
@@ -98,12 +100,13 @@ def overlap(one: str, other: str) -> bool:
 
 
 def _matches(pattern: str, name: str) -> bool:
+    """Say whether a folder's name equals a pattern or matches it; ``{a,b}`` counts as ``*``."""
     found = re.sub(r"\{.*\}", "*", pattern)
     return pattern == name or bool(_PATTERN.search(found) and fnmatchcase(name, found))
 
 
 def _folders(run: Run) -> Iterator[tuple[Any, str]]:
-    """The sinks that write a folder, with its path."""
+    """Yield the sinks that write a folder, each with its path."""
     for _, sink in _sinks(run):
         folder = getattr(sink, "path", None)
         if isinstance(folder, str):
@@ -111,16 +114,17 @@ def _folders(run: Run) -> Iterator[tuple[Any, str]]:
 
 
 def _sinks(run: Run) -> Iterator[tuple[Node, Any]]:
+    """Yield all sinks, each with its result."""
     for outcome in run.outcomes:
         for sink in outcome.sinks:
             yield outcome.node, sink
 
 
 def written(run: Run, bound: Mapping[str, Any] | None, *, alone: bool) -> dict[str, int]:
-    """What a binding says of the targets that sinks keep: each with the last micro-batch before it
-    was one. ``alone``: whether the query has one result and one sink.
+    """Return the targets for a binding, each with the last micro-batch before it became one.
 
-    Raises ``TargetError`` for one that has been written, and is gone.
+    ``alone``: whether the query has one result and one sink. Raises ``TargetError`` for a target
+    that was written and is gone.
     """
     known: Mapping[str, int] = (bound or {}).get(WRITTEN, {})
     last = _last(run) if bound is not None else -1
@@ -142,12 +146,13 @@ def written(run: Run, bound: Mapping[str, Any] | None, *, alone: bool) -> dict[s
 
 
 def _target(run: Run, sink: Any) -> str:
+    """Return the identity of a sink's target: its folder, else its title."""
     folder = getattr(sink, "path", None)
     return files_of(run.session).qualified(folder) if isinstance(folder, str) else str(sink.title)
 
 
 def _last(run: Run) -> int:
-    """The last micro-batch that is done, -1 before the first. Spark Connect does not say which."""
+    """Return the last complete micro-batch, -1 before the first. On Spark Connect it is 0 or -1."""
     if is_remote(run.session):
         return 0 if run.file.has_committed() else -1
     numbers: Sequence[int] = files_of(run.session).numbers(f"{run.checkpoint.rstrip('/')}/commits")
@@ -155,9 +160,10 @@ def _last(run: Run) -> int:
 
 
 def read_from(run: Run, bound: Mapping[str, Any] | None) -> list[str]:
-    """What a binding says of the folders whose files the query reads.
+    """Return the folders whose files the query reads, for a binding.
 
-    Raises ``CheckpointError`` where they are read from another folder now, which Spark cannot do.
+    Raises ``CheckpointError`` if files are read from another folder than before: Spark cannot go on
+    there.
     """
     files = files_of(run.session)
     folders = {
@@ -180,9 +186,10 @@ def read_from(run: Run, bound: Mapping[str, Any] | None) -> list[str]:
 
 
 def warn_of_old_files(run: Run) -> None:
-    """Warn of sources whose files lie further apart than Spark looks back: it never reads a file
-    that comes late and is more than ``maxFileAge`` older than the newest one. On Spark Connect
-    nothing is said.
+    """Warn of sources whose files lie further apart in time than Spark looks back.
+
+    Spark never reads a late file that is more than ``maxFileAge`` older than the newest one. There
+    is no warning on Spark Connect.
     """
     if is_remote(run.session):
         return
@@ -190,7 +197,7 @@ def warn_of_old_files(run: Run) -> None:
         if leaf.folder is None or not leaf.of_files or "maxfileage" in leaf.options:
             continue
         if leaf.options.get("latestfirst") == "true" and "maxfilespertrigger" in leaf.options:
-            continue  # of which Spark does not heed maxFileAge
+            continue  # Spark ignores maxFileAge for such a source
         if _span(run.session, leaf.folder) > _MAX_FILE_AGE:
             warnings.warn(
                 f"{source.title}: the files in {leaf.folder} are of more than 7 days. Spark never "
@@ -202,7 +209,9 @@ def warn_of_old_files(run: Run) -> None:
 
 
 def _span(session: SparkSession, folder: str) -> timedelta:
-    """How far the oldest and the newest file of a folder lie apart."""
+    """Return the time between the oldest and the newest file of a folder; 0 if it cannot be
+    read.
+    """
     full = files_of(session).qualified(folder)
     if full.startswith("file:"):
         times = [*_times(folder.removeprefix("file:"))]
@@ -216,7 +225,9 @@ def _span(session: SparkSession, folder: str) -> timedelta:
 
 
 def _times(folder: str) -> Iterator[float]:
-    """When the files of a folder of this machine were written, which may be a pattern."""
+    """Yield the modification times of a local folder's files, in seconds; the folder may be a
+    pattern.
+    """
     for path in glob(folder):  # noqa: PTH207 -- the pattern may be absolute
         if Path(path).is_file():
             yield Path(path).stat().st_mtime

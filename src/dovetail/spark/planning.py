@@ -1,5 +1,7 @@
-"""Micro-batches without rows, which Spark would not run: planned in a checkpoint as if Spark had
-done so and then been stopped. Their offsets are those of the micro-batch before.
+"""Micro-batches without rows, which Spark would not run.
+
+They are planned in a checkpoint as if Spark had done so and then been stopped. Their offsets are
+those of the micro-batch before.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def plan_batch(session: SparkSession, checkpoint: str, *marks: str) -> bool:
-    """Plan a micro-batch, with marks among what it runs under; False where none is done that it
-    could come after.
+    """Plan a micro-batch, with marks in its settings. Return False if none before it is
+    complete.
     """
     files, root = files_of(session), checkpoint.rstrip("/")
     last = max(files.numbers(f"{root}/offsets"), default=None)
@@ -36,8 +38,10 @@ def plan_batch(session: SparkSession, checkpoint: str, *marks: str) -> bool:
 
 
 def wake(run: Run) -> None:
-    """Have a query that goes on look after the rows that wait. Spark runs micro-batches for timers
-    only after one with rows, which may not come. (On Spark Connect that is waited for.)
+    """Plan a micro-batch so that a query that goes on checks the rows that wait.
+
+    Spark runs micro-batches for timers only after one with rows, which may not come. On Spark
+    Connect nothing is planned, and the rows wait for input.
     """
     if not is_remote(run.session) and not run.file.is_running():
         plan_batch(run.session, run.checkpoint)

@@ -1,6 +1,8 @@
-"""What Spark is given of a stage with state. It travels by value, its work as bytes: when a query
-starts, Spark has a new Python process for each such stage, which only asks for the state variables
-and so imports nothing of the library.
+"""The processor of a stage with state that Spark gets.
+
+It travels by value, its work as bytes. When a query starts, Spark starts a new Python process for
+each such stage. That process only asks for the state variables, and so imports nothing of the
+library.
 """
 
 from __future__ import annotations
@@ -31,8 +33,10 @@ class BucketProcessor(StatefulProcessor):
         self._work = cloudpickle.dumps(work)  # type: ignore[no-untyped-call]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Let nothing of what Spark prints in the process that asks come to the user's console, but
-        for a first line that stands there already.
+        """Silence the process that only asks for the state variables.
+
+        Spark's prints there would reach the user's console. A first line is printed before and
+        cannot be stopped.
         """
         self.__dict__ = state
         main = getattr(sys.modules["__main__"], "__spec__", None)
@@ -52,7 +56,7 @@ class BucketProcessor(StatefulProcessor):
         initialState: pd.DataFrame,  # noqa: N803
         timerValues: Any,  # noqa: N803
     ) -> None:
-        """Some of the blobs that a bucket begins with."""
+        """Store some of the blobs with which a bucket begins."""
         for name, blob in zip(initialState["name"], initialState["blob"], strict=True):
             self._blobs.updateValue((name,), (blob,))
 
@@ -62,7 +66,7 @@ class BucketProcessor(StatefulProcessor):
         rows: Iterator[pd.DataFrame],
         timerValues: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
-        """One micro-batch of one bucket."""
+        """Process one micro-batch of one bucket."""
         from dovetail.spark import buckets
 
         work = buckets.work_of(self._work)
@@ -74,7 +78,7 @@ class BucketProcessor(StatefulProcessor):
         timerValues: Any,  # noqa: N803
         expiredTimerInfo: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
-        """Rows have waited for another source as long as they may, or for any."""
+        """Process a bucket without input, because its rows have waited as long as they may."""
         from dovetail.spark import buckets
 
         now_us = 1000 * timerValues.getCurrentProcessingTimeInMs()
@@ -82,9 +86,9 @@ class BucketProcessor(StatefulProcessor):
         yield from work.batch(key[0], [], now_us, self._blobs, self._handle)
 
     def close(self) -> None:
-        """Nothing to release: what is open belongs to the worker process.
+        """Release nothing: open files belong to the worker process.
 
-        Spark also closes what it has only asked for its state variables.
+        Spark also calls this in the process that has only asked for the state variables.
         """
         task = sys.modules.get("dovetail.spark.task")
         if task is not None:

@@ -1,7 +1,7 @@
-"""From a stage's output to a changelog: the joins' selections, as Spark projections.
+"""Projections from a stage's output to a changelog: the joins' selections in Spark.
 
-A selection is a function of a row, so it runs once at the end, in the JVM, however deep its join is
-in the tree. Tombstones carry the key and nulls.
+A selection is a function of a row. So it runs once at the end, in the JVM, however deep its join is
+in the tree. A tombstone (the change that deletes a row) carries the key and nulls.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from dovetail.spark import wire
 
 
 def changelog(changes: DataFrame, stage: Stage, beside: Sequence[str] = ()) -> DataFrame:
-    """The changelog of a stage's node from its output (``plan.nodes.changelog_schema``);
+    """Return the changelog of a stage's node from its output (``plan.nodes.changelog_schema``).
+
     ``beside``: further columns, which stay.
     """
     node = stage.node
@@ -52,7 +53,7 @@ def changelog(changes: DataFrame, stage: Stage, beside: Sequence[str] = ()) -> D
 
 
 def viewed(changes: DataFrame, view: View) -> DataFrame:
-    """The changelog of a view from that of the node that it is a view of."""
+    """Return the changelog of a view from that of its node."""
     read = wire.viewed(
         view,
         wire.Read(changes, F.col(TIMESTAMP), F.col(CHANGE) == DELETE, [F.col(POSITION)]),
@@ -69,7 +70,9 @@ def viewed(changes: DataFrame, view: View) -> DataFrame:
 def _unwindowed(
     changes: DataFrame, stage: Stage, node: Unwindowed, beside: Sequence[str]
 ) -> tuple[DataFrame, list[Column]]:
-    """The frame with a windowed table's columns under their own names, and what is made of them."""
+    """Return the frame with a windowed table's columns by name, and the columns that are made of
+    them.
+    """
     inner = windowed(node)
     frame, columns = _project(changes, stage, inner, first_leaf=0)
     names = inner.row.names
@@ -89,7 +92,9 @@ def _unwindowed(
 def _project(
     frame: DataFrame, stage: Stage, node: Node, first_leaf: int
 ) -> tuple[DataFrame, dict[str, str]]:
-    """The frame with what the node's columns need, and the column that holds each of them."""
+    """Return the frame with what the node's columns need, and the frame's column for each of
+    them.
+    """
     if not isinstance(node, Join):
         return frame, leaf_columns(stage, first_leaf)
     middle = first_leaf + len(node.left.entries)
@@ -125,7 +130,7 @@ def _joined_row(
     middle: int,
     sides: Mapping[str, Mapping[str, str]],
 ) -> DataFrame:
-    """The frame with the joined row as expressions see it (``plan.select.row_columns``)."""
+    """Return the frame with the joined row as expressions see it (``plan.select.row_columns``)."""
     added: dict[str, Column] = {}
     for name in node.left.key.names:
         added[name] = F.col(quoted(sides["left"][name]))
@@ -140,4 +145,5 @@ def _joined_row(
 
 
 def _mask(first_leaf: int, width: int) -> int:
+    """Return the bits of ``width`` leaves from ``first_leaf`` on, for the column ``_visible``."""
     return ((1 << width) - 1) << first_leaf

@@ -1,4 +1,4 @@
-"""Starting a topology as a streaming query, bound to its checkpoint."""
+"""Starts a topology as a streaming query, bound to its checkpoint."""
 
 from __future__ import annotations
 
@@ -66,16 +66,19 @@ if TYPE_CHECKING:
 
 ALL: Mapping[str, Any] = {"availableNow": True}
 ONCE: Mapping[str, Any] = {"once": True}
-"""Triggers: all that there is; the one micro-batch that is planned."""
+"""Triggers: all available input, then stop; only the one micro-batch that is planned."""
 _RUNS_KEPT = 20
-"""So many runs may begin before one of them does a micro-batch again that another had planned."""
+"""The number of starts that a binding remembers. More may not pass before one repeats a micro-batch
+that another has planned."""
 A_SINK = "what dt.to_parquet(...), dt.to_delta(...) or another of dovetail's sinks returns"
 ASink: TypeAlias = Annotated[Sink, Rule(A_SINK)]
 
 
 def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
-    """The node's changelog: of streaming frames under the session's own settings, or of static ones
-    as one batch.
+    """Return the node's changelog.
+
+    Streaming frames give a streaming one, under the session's own settings; static frames give one
+    batch. Raises ``ConfigurationError`` if the session's state store is not RocksDB.
     """
     session_of(node)
     if at_rest(node):
@@ -96,7 +99,7 @@ def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
 
 
 def at_rest(node: Node) -> bool:
-    """Whether all its inputs are frames that do not stream."""
+    """Say whether all inputs are frames that do not stream."""
     frames = [source.frame for source in node.origins]
     return all(frame is not None and not frame.isStreaming for frame in frames)
 
@@ -116,11 +119,13 @@ def start(
     close_at_end: bool = False,
     idle: Span | None = None,
 ) -> StreamingQuery:
-    """Start the query of these results, bound to its checkpoint; ``operator``: the call;
-    ``trigger``: as ``trigger_of`` gives it; ``initial``: by name the rows that tables begin with,
-    or the checkpoint whose state they go on with, where this one has not begun; ``emit_initial``:
-    whether what is stored then is written; ``close_at_end``: whether all waiting ends when all that
-    there is has been read; ``idle``: after what time without anything stream time goes on.
+    """Start the query of these results, bound to its checkpoint.
+
+    ``operator``: the call; ``trigger``: the result of ``trigger_of``. ``initial``: by name the
+    initial rows of tables, or the checkpoint whose state they go on with, for a new checkpoint.
+    ``emit_initial``: whether the results of the initial rows are written. ``close_at_end``: whether
+    all waiting ends when all available input is read. ``idle``: the time without input after which
+    stream time goes on.
     """
     _refuse_ends(operator, trigger, close_at_end, idle)
     if emit_initial and initial is None:
@@ -162,8 +167,9 @@ def start(
 
 
 def _as_began(run: Run, bound: Mapping[str, Any]) -> Run:
-    """The results as a checkpoint began with them, without the columns that a registry has got
-    since.
+    """Return the run with the columns that its checkpoint began with.
+
+    Columns that a registry has got since are left out, with a warning.
     """
     made, new = as_began(run.nodes, bound["topology"], bound["plan"])
     if not new:
@@ -184,7 +190,7 @@ def _as_began(run: Run, bound: Mapping[str, Any]) -> Run:
 def _refuse_ends(
     operator: str, trigger: Mapping[str, Any], close_at_end: bool, idle: Span | None
 ) -> None:
-    """Refuse what does not go with whether a query ends by itself."""
+    """Raise ``PlanError`` for arguments that contradict the end of the query."""
     if close_at_end and trigger != ALL:
         raise PlanError(
             operator,
@@ -207,7 +213,9 @@ def _started(
     *,
     closes: bool = False,
 ) -> StreamingQuery:
-    """``bound``: the binding of a checkpoint that has begun; ``closes``: whether to run the last
+    """Start the query and return it.
+
+    ``bound``: the binding of a checkpoint that has begun. ``closes``: whether to run the last
     micro-batch, which is planned.
     """
     if bound is None:
@@ -229,7 +237,7 @@ def _started(
     found = _binding_of_places(run, bound)
     used = settings(partitions) | (TO_END if ends and timers else {})
     used |= zones.setting(run.session, found[TIMEZONE])
-    # Of those that start at once each sees the session as it was.
+    # Queries that start at the same time take turns, so that each sees the session unchanged.
     with STARTING, lake.setting(run.session, used | run.file.settings()):
         _refuse_running(run.operator, run.session, name)
         if idle is not None:
@@ -254,7 +262,7 @@ def _started(
         if name is not None:
             writer = writer.queryName(name)
         if bound is None:
-            # Before Spark writes anything there, so that nothing is ever stored unbound.
+            # Before Spark writes anything there, so that no state is ever unbound.
             with reaching(run.operator, "checkpoint=", run.checkpoint):
                 more = {} if idle is None else {TIMED: True}
                 run.file.write(binding_of(run.nodes, plan, partitions=partitions, **found, **more))
@@ -263,7 +271,7 @@ def _started(
 
 
 def _binding_of_places(run: Run, bound: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a binding says of where and when a query runs, besides its topology."""
+    """Return the folders and the time zone of a query, for a binding."""
     zone = zones.zone_of(run, bound)
     return {
         AT: run.file.place(),
@@ -274,7 +282,10 @@ def _binding_of_places(run: Run, bound: Mapping[str, Any] | None) -> dict[str, A
 
 
 def _idle(run: Run, bound: Mapping[str, Any] | None, plan: Plan, *, timed: bool) -> Idle | None:
-    """What stages do when nothing comes, where they have timers; this run begins."""
+    """Return the behavior of stages when no input comes, with this start; None without timers.
+
+    Raises ``CheckpointError`` for ``idle=`` if the query has begun without it.
+    """
     if run.idle is not None and not timed:
         raise CheckpointError(
             run.title,
@@ -289,14 +300,16 @@ def _idle(run: Run, bound: Mapping[str, Any] | None, plan: Plan, *, timed: bool)
 
 
 def _in_one_order(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The outcomes in the order of their results in a checkpoint, the dead letters last."""
+    """Return the outcomes in the order of their results in a checkpoint, the dead letters last."""
     letters = [one for one in outcomes if isinstance(one.node, DeadLetters)]
     by_node = {one.node: one for one in outcomes if one not in letters}
     return [*(by_node[node] for node in in_one_order([*by_node])), *letters]
 
 
 def _refuse_twice(run: Run) -> None:
-    """Refuse a second query on a checkpoint. Spark would stop the first one without a word."""
+    """Raise ``CheckpointError`` for a second query on a checkpoint. Spark would silently stop the
+    first.
+    """
     if run.file.is_running():
         raise CheckpointError(
             run.title,
@@ -306,6 +319,7 @@ def _refuse_twice(run: Run) -> None:
 
 
 def _refuse_running(operator: str, session: SparkSession, name: str | None) -> None:
+    """Raise ``PlanError`` for the name of a query that runs in the session."""
     if name is not None and any(query.name == name for query in session.streams.active):
         raise PlanError(
             operator,
@@ -315,8 +329,9 @@ def _refuse_running(operator: str, session: SparkSession, name: str | None) -> N
 
 
 def streaming_session(*nodes: Node) -> SparkSession:
-    """The session of nodes whose inputs can be told apart and are streaming frames, or static ones
-    beside such.
+    """Return the session of nodes with streaming inputs, or static ones beside streaming ones.
+
+    Raises ``PlanError`` for other inputs, and for inputs that cannot be told apart.
     """
     sources = origins_of(nodes)
     for source in sources:
@@ -335,7 +350,9 @@ def streaming_session(*nodes: Node) -> SparkSession:
 
 
 def refuse_static(operator: str, node: Node) -> None:
-    """Refuse a static table beside streaming frames where no checkpoint keeps its rows."""
+    """Raise ``PlanError`` for a static table beside streaming frames if no checkpoint keeps its
+    rows.
+    """
     for source in node.origins:
         if source.static and not at_rest(node):
             raise PlanError(
@@ -348,7 +365,7 @@ def refuse_static(operator: str, node: Node) -> None:
 def trigger_of(
     operator: str, processing_time: Span | None, available_now: bool
 ) -> Mapping[str, Any]:
-    """The arguments of Spark's ``trigger``."""
+    """Return the arguments of Spark's ``trigger``; raise ``PlanError`` for two triggers."""
     if available_now:
         if processing_time is not None:
             raise PlanError(

@@ -1,4 +1,4 @@
-"""Another number of partitions for a checkpoint's state."""
+"""Changes the number of partitions of a checkpoint's state."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ _REMEDY = "Start the query, let it finish its last micro-batch, stop it, and cal
 
 @validated
 def repartition(spark: Session, checkpoint: Path, *, partitions: Positive) -> None:
-    """Deal a query's buckets to so many partitions, each a task of every stage with state, while it
-    stands still: more of them where its cluster has grown, fewer where it has shrunk.
+    """Deal the buckets of a stopped query to another number of partitions.
 
-    Started again, the query goes on as if it had always had as many. Nothing that it writes or
-    stores is another: buckets stay as they are, and there are at least as many of them. Spark
-    writes the whole state anew, as a micro-batch of its own without input; ``rewind`` does not go
-    back behind it. A call that is killed is repeated; until then the query does not start.
+    A partition is a task of every stage with state. More of them suit a cluster that has grown,
+    fewer one that has shrunk.
+
+    Started again, the query goes on as if it had always had as many. Its output and its stored rows
+    do not change: buckets stay as they are, and there are at least as many of them. Spark writes
+    the whole state anew, as a micro-batch of its own without input; ``rewind`` does not go back
+    behind it. A call that is killed is repeated; until then the query does not start.
 
     Raises ``CheckpointError`` where the folder is no checkpoint of a query, or belongs to a query
-    that runs in this session; ``PlanError`` for more partitions than buckets;
+    that runs in this session. Raises ``PlanError`` for more partitions than buckets. Raises
     ``ConfigurationError`` where Spark refuses, as after a micro-batch that is not complete, and on
-    Spark Connect, where it does not offer it.
+    Spark Connect, which does not offer it.
     """
     if is_remote(spark):
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""Going back: a checkpoint as it was after an earlier micro-batch."""
+"""Sets a checkpoint back to its state after an earlier micro-batch."""
 
 from __future__ import annotations
 
@@ -16,25 +16,28 @@ from dovetail.plan.reading import Session
 from dovetail.spark.checkpoint import CLOSING, CheckpointFile
 
 _OF_VERSION = re.compile(r"(\d+)(_[^.]*)?\.(changelog|zip|delta|snapshot)")
-"""A file of a partition's state, which says after how many micro-batches it is of."""
+"""The name of a file of a partition's state; the first group is the number of micro-batches before
+it."""
 
 
 @validated
 def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
-    """Set a query that stands still back to what it was after micro-batch ``batch``, of those that
-    Spark has kept. Returns when that was committed: a table that it keeps should be as it was then.
+    """Set a stopped query back to its state after micro-batch ``batch``, one that Spark has kept.
 
-    Started again, the query reads its sources from there on, with the state it had then; what came
-    after is gone from the checkpoint. Its next micro-batch has the number ``batch`` + 1 and may
-    have other rows than the one before had, so to its sinks it is another query: its id is new.
-    What is to be done with each kind of target, ``docs/state.md`` says.
+    Returns the time at which that micro-batch was committed. A table that the query writes should
+    be brought back to that time, too.
 
-    A call that is killed leaves a query that is as it was, fails when it is started, or goes on
-    from a micro-batch whose state is there; repeated, the call does the rest.
+    Started again, the query reads its sources from there on, with the state it had then. The
+    checkpoint has nothing of later micro-batches. Its next micro-batch has the number ``batch`` + 1
+    and may have other rows than before. So to its sinks it is another query: its id is new.
+    ``docs/state.md`` describes what to do with each kind of target.
+
+    A call that is killed may be repeated, and does the rest. Until then the query is as it was,
+    fails when it is started, or goes on from a micro-batch whose state is there.
 
     Raises ``CheckpointError`` where the folder is no checkpoint of a query, has no such
-    micro-batch, or belongs to a query that runs in this session; ``ConfigurationError`` on Spark
-    Connect, which cannot delete the files.
+    micro-batch, or belongs to a query that runs in this session. Raises ``ConfigurationError`` on
+    Spark Connect, which cannot delete the files.
     """
     root = fspath(checkpoint).rstrip("/")
     file = CheckpointFile(spark, root)
@@ -52,7 +55,7 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
             problem = f"{folder} has no state after micro-batch {batch}"
             raise CheckpointError("rewind", problem, "Name a later one")
     committed = files.modified(f"{root}/commits/{batch}")
-    # The last state goes first: without it the query does not start before all is done.
+    # Delete the last state first: without it the query cannot start until the rest is done.
     doomed = [
         (version, f"{folder}/{name}")
         for folder, versions in partitions.items()
@@ -73,25 +76,26 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
 
 
 def _operators(files: Files, root: str) -> Iterator[str]:
+    """Yield the folder of each stage's state."""
     for number in files.numbers(f"{root}/state"):
         yield f"{root}/state/{number}"
 
 
 def _partitions(files: Files, root: str) -> Iterator[str]:
-    """The folders with the state of each partition of each stage."""
+    """Yield the folder of each partition of each stage's state."""
     for operator in _operators(files, root):
         for number in files.numbers(operator):
             yield f"{operator}/{number}"
 
 
 def _descriptions(files: Files, root: str) -> Iterator[str]:
-    """The folders in which Spark says how each stage's state is read, from which micro-batch on."""
+    """Yield the folders with Spark's description of each stage's state, by micro-batch."""
     for operator in _operators(files, root):
         yield f"{operator}/_metadata/v2"
 
 
 def _versions(files: Files, folder: str) -> dict[int, list[str]]:
-    """The files of a partition's state, by after how many micro-batches they are of."""
+    """Return the files of a partition's state, by the number of micro-batches before them."""
     found: dict[int, list[str]] = {}
     for name in files.names(folder):
         matched = _OF_VERSION.fullmatch(name)

@@ -1,5 +1,5 @@
-"""A topology's results as a streaming query: the settings that it runs under, what it puts out, and
-what writes that to its sinks.
+"""A topology's results as a streaming query: its settings, its output, and the writer to its
+sinks.
 """
 
 from __future__ import annotations
@@ -42,10 +42,9 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 PARTITIONS = "spark.sql.shuffle.partitions"
 
 TO_END = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
-"""Further settings of a query that is to end by itself though its stages have timers, for which
-Spark would run micro-batches without end. (They have them all the same: Spark refuses state that is
-read now with timers and now without.)
-"""
+"""Further settings of a query with timers that is to end by itself. Without them Spark would run
+micro-batches without end. (The stages have timers all the same: Spark refuses state that is read
+with timers at one time and without at another.)"""
 STARTING = Lock()
 """Held while a query starts: its session has the query's settings meanwhile."""
 _WARNED: WeakSet[SparkSession] = WeakSet()
@@ -54,7 +53,7 @@ _WARNED: WeakSet[SparkSession] = WeakSet()
 
 @validated
 def settings(partitions: Positive) -> dict[str, str]:
-    """The Spark SQL settings a query runs under."""
+    """Return the Spark SQL settings under which a query runs."""
     return {
         PROVIDER: ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
@@ -66,7 +65,7 @@ def settings(partitions: Positive) -> dict[str, str]:
 
 
 def has_timers(plan: Plan, *, timed: bool) -> bool:
-    """Whether stages have timers: all of them, ``timed``, or those where rows may wait for another
+    """Say whether stages have timers: all if ``timed``, else those whose rows may wait for a
     source.
     """
     return timed or any(stage.fragment.align_us is not None for stage in plan.stages)
@@ -74,24 +73,27 @@ def has_timers(plan: Plan, *, timed: bool) -> bool:
 
 @dataclass(frozen=True)
 class Run:
-    """What a call asks for: ``nodes``, the results, in the order in which a checkpoint knows them,
-    and ``outcomes``, where they go; none where they go nowhere. ``operator``: the call;
-    ``checkpoint``: the folder; ``buckets`` and ``partitions``: None where it leaves them open;
-    ``idle``: after what time without anything stream time goes on, None for never.
-    """
+    """The request of a call that starts a query."""
 
     operator: str
+    """The name of the call, for errors."""
     nodes: Sequence[Node]
+    """The results, in the order of a checkpoint."""
     outcomes: Sequence[Outcome]
+    """The results with their sinks; empty if there are none."""
     checkpoint: str
+    """The folder of the checkpoint."""
     emit: Emit
     buckets: int | None
+    """The number of buckets; None for the default."""
     partitions: int | None
+    """The number of partitions; None for the default."""
     idle: Span | None = None
+    """The time without input after which stream time goes on; None for never."""
 
     @property
     def title(self) -> str:
-        """What errors call the results."""
+        """The results' name in errors."""
         return " and ".join(node.name for node in self.nodes)
 
     @cached_property
@@ -101,12 +103,14 @@ class Run:
 
     @cached_property
     def file(self) -> CheckpointFile:
-        """What binds the checkpoint."""
+        """The file that binds the checkpoint."""
         return CheckpointFile(self.session, self.checkpoint)
 
     def numbers(self, buckets: int | None = None) -> tuple[int, int]:
-        """How many buckets and partitions it has in a new checkpoint; ``buckets``: of the one that
-        it goes on from.
+        """Return the numbers of buckets and partitions for a new checkpoint.
+
+        ``buckets``: the number in the checkpoint that the query goes on from. Raises ``PlanError``
+        for more partitions than buckets.
         """
         asked = buckets if self.buckets is None else self.buckets
         count = BUCKETS_DEFAULT if asked is None else asked
@@ -115,13 +119,13 @@ class Run:
         return count, partitions
 
     def plan(self, buckets: int) -> Plan:
-        """The plan of the results."""
+        """Return the plan of the results."""
         letters = any(isinstance(one.node, DeadLetters) for one in self.outcomes)
         return plan_of(self.nodes, buckets=buckets, emit=self.emit, dead_letters=letters)
 
 
 def refuse_idle(operator: str, partitions: int, buckets: int) -> None:
-    """Refuse partitions that would have no bucket."""
+    """Raise ``PlanError`` if some partitions would have no bucket."""
     if partitions > buckets:
         raise PlanError(
             operator,
@@ -133,7 +137,7 @@ def refuse_idle(operator: str, partitions: int, buckets: int) -> None:
 def writer_of(
     outcomes: Sequence[Outcome], plan: Plan, streaming: Streaming, folder: str
 ) -> DataStreamWriter:
-    """What writes the results of a plan to their sinks; without outcomes nowhere."""
+    """Return the writer of a plan's results to their sinks; without outcomes it writes nothing."""
     session = session_of(plan.results[0].stage.node)
     if not outcomes:
         rows = rows_of(plan, session, streaming, packed=True)
@@ -148,12 +152,14 @@ def writer_of(
 
 
 def several(outcomes: Sequence[Outcome]) -> bool:
-    """Whether rows must go to several sinks, which Spark's own way does not do."""
+    """Say whether rows go to several sinks, which Spark's own way cannot do."""
     return len(outcomes) > 1 or len(outcomes[0].sinks) > 1
 
 
 def rows_of(plan: Plan, session: SparkSession, streaming: Streaming, *, packed: bool) -> DataFrame:
-    """The changelog of a plan's single result; or all its results, ``packed``."""
+    """Return the changelog of a plan's single result; or if ``packed``, the union of all its
+    results.
+    """
     if packed:
         rows = reduce(DataFrame.union, flow.results(plan, streaming))
         place = "reader"
@@ -162,7 +168,7 @@ def rows_of(plan: Plan, session: SparkSession, streaming: Streaming, *, packed: 
         rows = reduce(project.viewed, result.views, flow.changes(plan, streaming))
         place = TIMESTAMP
     if streaming.silent:
-        # Not a constant: without its rows Spark would leave out the stages.
+        # Not a constant condition: Spark would optimize the stages away.
         own = F.col(place).isNull()
         if plan.dead_letters:
             own |= F.col(place) == plan.addresses[-1]
@@ -172,19 +178,19 @@ def rows_of(plan: Plan, session: SparkSession, streaming: Streaming, *, packed: 
 
 
 def spark_version(session: SparkSession) -> str:
-    """The version of the session's JVM; that of the installed package may be another."""
+    """Return the version of the session's JVM; that of the installed package may differ."""
     return session.version
 
 
 def leaks_sockets(session: SparkSession) -> bool:
-    """Whether the session's Spark never closes a socket of each task with state (SPARK-58932)."""
+    """Say whether the session's Spark never closes a socket of each task with state
+    (SPARK-58932).
+    """
     return spark_version(session).startswith("4.2.0")
 
 
 def _warn_of_leak(session: SparkSession, tasks: int) -> None:
-    """Say once per session that its Spark leaks sockets, where it does: one per ``tasks`` of a
-    micro-batch that have state.
-    """
+    """Warn once per session if its Spark leaks sockets: ``tasks`` of them in each micro-batch."""
     if session in _WARNED or tasks == 0 or not leaks_sockets(session):
         return
     _WARNED.add(session)

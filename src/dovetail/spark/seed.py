@@ -1,10 +1,10 @@
-"""Rows that tables begin with: as files, in the order of their times, and as the one micro-batch
-of the stages that are to store them.
+"""Initial rows of tables: as files, in the order of their times, and as one micro-batch of the
+stages that store them.
 
-So what is stored is what these rows would have left as a first micro-batch, through all stages. In
-the query's checkpoint, ``initial`` has: ``rows``, the files; ``checkpoint``, of a query of them
-alone, whose state the real one takes over, if it does not run that micro-batch itself
-(``spark.beginning``).
+So the stored state is the same as if a first micro-batch had brought these rows, through all
+stages. The files are in the folder ``initial`` of the query's checkpoint. ``rows`` has the rows.
+``checkpoint`` belongs to a query of these rows alone, whose state the real query takes over, unless
+it runs that micro-batch itself (``spark.beginning``).
 """
 
 from __future__ import annotations
@@ -53,23 +53,22 @@ Initial: TypeAlias = Annotated[
 ]
 FOLDER, STATIC = "initial", "static"
 SETTINGS = {"spark.sql.files.openCostInBytes": str(1 << 40)}
-"""Each file is read by a task of its own: its rows lie by their times, those of two would not, and
-a versioned table takes none that are older than its history.
-"""
+"""Lets each file be read by a task of its own. The rows of a file are in the order of their times,
+those of two files are not. A versioned table takes no rows that are older than its history."""
 
 
 def folder_of(checkpoint: str) -> str:
-    """Where in a query's checkpoint that of the frames' rows is."""
+    """Return the folder of the separate query's checkpoint within a query's checkpoint."""
     return f"{checkpoint.rstrip('/')}/{FOLDER}/checkpoint"
 
 
 def rows_of(
     operator: str, nodes: Sequence[Node], initial: Mapping[str, DataFrame]
 ) -> dict[Source, DataFrame]:
-    """By table the rows that it begins with: key, values and ``_timestamp``, of those that are
-    static, too; ``operator``: the call.
+    """Return the initial rows by table, static ones included: key, values and ``_timestamp``.
 
-    Raises ``PlanError`` for frames that do not fit the tables, and for names that are none of them.
+    ``operator``: the call. Raises ``PlanError`` for frames that do not fit the tables, and for
+    unknown names.
     """
     for node in nodes:
         if any(part.eventual for part in node.walk()):
@@ -93,7 +92,7 @@ def rows_of(
 
 
 def static_rows(sources: Sequence[Source]) -> dict[Source, DataFrame]:
-    """The rows of those that are static."""
+    """Return the rows of the static sources."""
     frames = [(source, source.frame) for source in sources if source.static]
     return {source: _rows(source, frame) for source, frame in frames if frame is not None}
 
@@ -101,9 +100,7 @@ def static_rows(sources: Sequence[Source]) -> dict[Source, DataFrame]:
 def unchanging(
     session: SparkSession, checkpoint: str, sources: Sequence[Source]
 ) -> dict[Entry, Source]:
-    """By static table what a query that has begun reads of it: nothing, from a folder of one empty
-    file.
-    """
+    """Return by static table the source that a begun query reads: a folder of one empty file."""
     static = [source for source in sources if source.static]
     if not static:
         return {}
@@ -119,6 +116,9 @@ def unchanging(
 
 
 def _rows(source: Source, frame: DataFrame) -> DataFrame:
+    """Return the frame's rows with a source's columns and ``_timestamp``; ``PlanError`` if they do
+    not fit.
+    """
     if frame.isStreaming:
         raise PlanError(
             source.title, "its frame of initial= is a streaming one", "Read it with spark.read"
@@ -151,8 +151,9 @@ def _rows(source: Source, frame: DataFrame) -> DataFrame:
 
 
 def write(session: SparkSession, checkpoint: str, rows: Sequence[DataFrame]) -> None:
-    """Write what entries of a topology begin with to files, each by its number, in place of what an
-    earlier start has left. Rows have ``_timestamp``, and ``_change`` where some are deleted.
+    """Write the initial rows of entries to files, each by its number, in place of former files.
+
+    Rows have ``_timestamp``, and ``_change`` if some are deletes.
     """
     remove(session, checkpoint)
     for number, own in enumerate(rows):
@@ -164,34 +165,37 @@ def write(session: SparkSession, checkpoint: str, rows: Sequence[DataFrame]) -> 
 
 
 def read(session: SparkSession, checkpoint: str, entries: Sequence[Entry]) -> dict[Entry, Source]:
-    """By entry the source of what it begins with, from the files of that number."""
+    """Return by entry the source of its initial rows, from the files of its number."""
     frames = (read_rows(session, checkpoint, number) for number in range(len(entries)))
     return dict(zip(entries, map(_begun, entries, frames), strict=True))
 
 
 def read_rows(session: SparkSession, checkpoint: str, number: int) -> DataFrame:
-    """The rows of the files of a number, as a stream."""
+    """Return the rows in the files of a number, as a stream."""
     path = _rows_of(checkpoint, number)
     return session.readStream.schema(session.read.parquet(path).schema).parquet(path)
 
 
 def _rows_of(checkpoint: str, number: int) -> str:
+    """Return the path of the files of a number."""
     return f"{checkpoint.rstrip('/')}/{FOLDER}/rows/{number}"
 
 
 def _begun(entry: Entry, frame: DataFrame) -> Source:
-    """A source, or a view of one, as it reads the files of its rows, which lie by their times."""
+    """Return a source, or a view of one, that reads its initial rows from files, ordered by
+    time.
+    """
     base = entry.base
     assert isinstance(base, Source)
     if base.files:
-        # By their paths: when each was written says nothing.
+        # Order files by path, because their modification times mean nothing.
         own, never = F.col(FILE_METADATA), F.timestamp_micros(F.lit(0))
         parts = (own["file_path"], own["file_block_start"])
         named = zip(("file_path", "file_block_start"), parts, strict=True)
         file = F.struct(never.alias("file_modification_time"), *(p.alias(n) for n, p in named))
         frame = frame.select("*", file.alias(FILE_METADATA))
     unread = base.with_unread
-    # In a log that all inputs share, the rows of several frames come in the order of their times.
+    # In a shared log, the rows of several frames are ordered by time.
     sequence = F.unix_micros(TIMESTAMP) if base.ordered else F.col(SEQUENCE)
     return Source(
         name=entry.name,
@@ -209,41 +213,40 @@ def _begun(entry: Entry, frame: DataFrame) -> Source:
 
 
 def _nothing_unread(frame: DataFrame, column: StructField) -> DataFrame:
-    """Rows with the column of dead letters, which has none."""
+    """Return rows with an empty column of dead letters."""
     return frame.withColumn(UNREAD, F.lit(None).cast(column.dataType))
 
 
 def empty(session: SparkSession, entry: Entry) -> DataFrame:
-    """No rows of an entry, as ``write`` takes them."""
+    """Return an empty frame with an entry's columns, as ``write`` takes them."""
     fields = [*entry.row.fields, StructField(TIMESTAMP, TimestampType())]
     return session.createDataFrame([], StructType(fields))
 
 
 @dataclass
 class Seeding(Streaming):
-    """The stages of a query on what their inputs begin with, in ``sources``. Those of ``carried``
-    have begun (``initial``) and take no rows; what they have made are, by stage, ``results``, for
-    those that read them.
-    """
+    """The stages of a query on the initial rows of their inputs, in ``sources``."""
 
     carried: Collection[Stage] = ()
+    """The stages that take over their state (``initial``). They take no rows."""
     results: Mapping[Stage, DataFrame] = field(default_factory=dict)
+    """The rows that carried stages have made, for the stages that read them."""
 
     def read(self, step: Step) -> DataFrame:
-        """Rows of ``PACKED``, as ``Streaming`` makes them."""
+        """Return rows of ``PACKED`` as ``Streaming`` does, without those for carried stages."""
         packed = super().read(step)
         begun = {one.reader for one in step.readings if one.stage in self.carried}
         return packed.where(~F.col("reader").isin(begun)) if begun else packed
 
     def changes(self, step: Step, inputs: list[DataFrame]) -> DataFrame:
-        """The changelog, that of a carried stage's rows with it."""
+        """Return the changelog, with the rows of a carried stage."""
         made = super().changes(step, inputs)
         if step.stage not in self.results:
             return made
         return made.unionByName(self._result(step.stage), allowMissingColumns=True)
 
     def emitted(self, step: Step, inputs: list[DataFrame]) -> DataFrame:
-        """Rows of ``PACKED``, those of a carried stage with them."""
+        """Return rows of ``PACKED``, with those of a carried stage."""
         made = super().emitted(step, inputs)
         if step.stage not in self.results:
             return made
@@ -252,7 +255,7 @@ class Seeding(Streaming):
         return made.union(self._carrying(step, own, passes=False))
 
     def _result(self, stage: Stage) -> DataFrame:
-        """A stage's rows as its changes: before those that are to come, each by a record of its
+        """Return a stage's rows as changes before all others, each caused by a record of its
         own.
         """
         row, place = self.results[stage], F.col(SEQUENCE)
@@ -269,10 +272,10 @@ class Seeding(Streaming):
 
 
 def blobs_of(operator: str, session: SparkSession, checkpoint: str) -> dict[str, DataFrame]:
-    """By the fingerprint of a stage what its buckets begin with: ``bucket``, ``name``, ``blob``."""
+    """Return the blobs of buckets by a stage's fingerprint: ``bucket``, ``name``, ``blob``."""
     return Stored.of(operator, session, folder_of(checkpoint), None).states()
 
 
 def remove(session: SparkSession, checkpoint: str) -> None:
-    """Remove what the query no longer needs, if it is there."""
+    """Remove the files of the initial rows, if there are any."""
     files_of(session).clear(f"{checkpoint.rstrip('/')}/{FOLDER}")

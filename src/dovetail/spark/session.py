@@ -1,4 +1,4 @@
-"""A session in which queries run as fast as they can: what it is given when it is built."""
+"""The configuration of a session in which queries run as fast as they can."""
 
 from __future__ import annotations
 
@@ -34,13 +34,12 @@ HUGE_PAGES = "-XX:+UseTransparentHugePages"
 DAEMON = "dovetail.spark.daemon"
 INSTALL = "Set PYSPARK_PYTHON to a Python that has dovetail, on a cluster in each executor's image"
 COMPILED, COMPILED_KEPT = "spark.sql.codegen.cache.maxEntries", "2000"
-"""How many pieces of generated code the JVM keeps, so that they are not compiled anew in each
-micro-batch; by default 100, fewer than a commit to a Delta table takes.
-"""
+"""The number of pieces of generated code that the JVM keeps, to avoid compiling them in each
+micro-batch. The default of 100 is fewer than a commit to a Delta table takes."""
 SOCKETS = "spark.python.unix.domain.socket.enabled"
 
 _ASKED: WeakSet[SparkSession] = WeakSet()
-"""The sessions whose workers have been asked."""
+"""The sessions whose workers have been checked."""
 
 Builder: TypeAlias = Annotated[SparkSession.Builder, Rule("SparkSession.builder")]
 Paths: TypeAlias = Annotated[
@@ -59,21 +58,23 @@ def configure(
     jars: Paths | None = None,
     memory: Text | None = None,
 ) -> SparkSession.Builder:
-    """The builder of a session in which queries run as fast as they are measured. A session that is
-    built without it works, too.
+    """Configure the builder of a session in which queries run as fast as they are measured.
 
-    ``kafka``, ``delta``, ``avro``: with what is needed to read and write topics, Delta tables and
-    records in Avro, by its Maven coordinates, which Spark fetches once; where the jars are at hand,
-    ``jars`` names them, or folders of them, instead. ``memory``: of the JVM, such as ``"6g"``.
-    Settings that the builder has already are kept; to its jars, extensions and JVM options these
-    are added.
+    A session that is built without it works, too.
 
-    Besides: huge pages, on Linux, for the JVM and its Python workers (set in ``os.environ``, which
-    they inherit); Unix sockets between them; UTC as time zone; room for generated code; and on one
-    machine (``master("local...")``) workers that start with their imports made.
+    ``kafka``, ``delta``, ``avro``: add what is needed to read and write topics, Delta tables and
+    records in Avro. Spark fetches it once by its Maven coordinates. ``jars``: the paths of the
+    jars, or of folders of them, in place of fetching. ``memory``: of the JVM, such as ``"6g"``.
+    Settings that the builder has already are kept. Jars, extensions and JVM options are added to
+    the builder's own.
 
-    Raises ``ConfigurationError`` for jars that are not there, and for a builder of Spark Connect,
-    whose server has these settings from its start.
+    Further settings: huge pages, on Linux, for the JVM and its Python workers (set in
+    ``os.environ``, which they inherit); Unix sockets between them; UTC as time zone; room for
+    generated code; and on one machine (``master("local...")``) workers that start with their
+    imports made.
+
+    Raises ``ConfigurationError`` for missing jars, and for a builder of Spark Connect, whose server
+    has these settings from its start.
     """
     given: dict[str, str] = dict(builder._options)  # noqa: SLF001 -- to add to what is there
     _refuse_remote(given)
@@ -109,6 +110,7 @@ def configure(
 
 
 def _refuse_remote(given: Mapping[str, str]) -> None:
+    """Raise ``ConfigurationError`` for a builder of Spark Connect."""
     if "spark.remote" in given or "SPARK_REMOTE" in os.environ:
         raise ConfigurationError(
             "configure",
@@ -118,15 +120,13 @@ def _refuse_remote(given: Mapping[str, str]) -> None:
 
 
 def spark_jar(module: str) -> str:
-    """The Maven coordinates of a module of Spark's own for the Spark that is installed."""
+    """Return the Maven coordinates of one of Spark's own modules, for the installed Spark."""
     major, minor, *_ = pyspark.__version__.split(".")
     return f"org.apache.spark:spark-{module}_2.13:{major}.{minor}.0"
 
 
 def workers_lack(spark: SparkSession) -> str | None:
-    """What is wrong with the Python that the workers run, by asking one of them in a job of one
-    row.
-    """
+    """Return what is wrong with the workers' Python, None if nothing is; runs a job of one row."""
     own = import_module("dovetail").__version__
 
     def version() -> str:
@@ -144,7 +144,10 @@ def workers_lack(spark: SparkSession) -> str | None:
 
 
 def answer_of_worker(spark: SparkSession, question: Callable[[], str]) -> str:
-    """What a function says in a worker, in a job of one row. The worker may lack the library."""
+    """Run a function in a worker, in a job of one row, and return its text.
+
+    The worker may lack the library.
+    """
 
     def answering(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -156,8 +159,9 @@ def answer_of_worker(spark: SparkSession, question: Callable[[], str]) -> str:
 
 
 def refuse_strange_workers(spark: SparkSession) -> None:
-    """Refuse to start a query whose workers lack the library. They are asked, once in a session,
-    unless they plainly run the driver's own Python.
+    """Raise ``ConfigurationError`` for a query whose workers lack the library.
+
+    They are asked once in a session, unless they clearly run the driver's own Python.
     """
     if spark in _ASKED or (not is_remote(spark) and _is_own(spark.sparkContext)):
         return
@@ -168,7 +172,7 @@ def refuse_strange_workers(spark: SparkSession) -> None:
 
 
 def _is_own(context: SparkContext) -> bool:
-    """Whether workers run on this machine, with the Python that runs the driver."""
+    """Say whether workers run on this machine, with the driver's Python."""
     python = shutil.which(context.pythonExec)
     if python is None or not str(context.master).startswith("local["):
         return False
@@ -177,7 +181,7 @@ def _is_own(context: SparkContext) -> bool:
 
 
 def _files(jars: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> list[str]:
-    """The jars at hand."""
+    """Return the paths of the given jars; raise ``ConfigurationError`` for paths without one."""
     if jars is None:
         return []
     found = []

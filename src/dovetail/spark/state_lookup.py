@@ -1,5 +1,7 @@
-"""Rows of a checkpoint's tables by their keys, at once: what has been read stays in this process,
-and what micro-batches write since is read from their files.
+"""Fast look-ups of a checkpoint's rows by key.
+
+Rows that were read stay in this process. Rows that later micro-batches write are read from their
+files.
 """
 
 from __future__ import annotations
@@ -46,21 +48,22 @@ _OPEN_MAX = 16
 def lookup_state(
     checkpoint: Path, table: Text, *, keys: Keys, as_of: Moment | None = None
 ) -> pa.Table:
-    """The rows of some keys in a checkpoint's table, after the last micro-batch that is committed
-    when this is called: the columns that ``read_state`` gives, a row for each key that has one; of
-    a stream all records of a key that a window still needs; of a versioned table the last versions
-    or, with ``as_of=``, those of a time.
+    """Return the rows of some keys in a checkpoint's table, after its last committed micro-batch.
 
-    The first call of a process has Spark, in the session that is active, read the manifests of all
-    buckets, and a first key of a bucket the table's rows in it. They stay here, in temporary files,
-    so that a later call takes milliseconds. Of the micro-batches that a running query commits
-    meanwhile it reads what they have written.
+    The columns are those of ``read_state``, with a row for each key that has one. A stream has all
+    records of a key that a window still needs. A versioned table has the last versions or, with
+    ``as_of=``, those of a time.
+
+    In the first call of a process, Spark reads the manifests of all buckets, in the session that is
+    active. For a first key of a bucket, it reads the table's rows in that bucket. They stay here,
+    in temporary files, so that a later call takes milliseconds. When a running query commits
+    micro-batches meanwhile, only their new rows are read.
 
     ``keys``: each a value, or a tuple or mapping of the key's columns. Any number of threads may
     call.
 
     Raises what ``read_state`` raises, and ``ConfigurationError`` for a table whose rows cannot be
-    found by their key: one by windows, or records that wait.
+    found by their key: a windowed one, or records that wait.
     """
     spark = SparkSession.active()
     place = str(spark.conf.get("spark.app.id")), fspath(checkpoint)
@@ -75,12 +78,14 @@ def lookup_state(
 
 _LOCK = Lock()
 _KNOWN: dict[tuple[str, str], _Lookups] = {}
-"""What has been looked up, that of the last call last."""
+"""The checkpoints that have been looked up, that of the last call last."""
 
 
 class _Lookups:
-    """One checkpoint's stores, as far as they have been read. ``_followed``: the stores of which
-    new segments are kept, by their stage and name; ``_held``: the segments that are here.
+    """The stores of one checkpoint, as far as they have been read.
+
+    ``_followed``: the stores whose new segments are kept, by stage number and name. ``_held``: the
+    segments that are in this process, by id.
     """
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
@@ -94,7 +99,7 @@ class _Lookups:
         self._held: dict[str, Segment] = {}
 
     def rows(self, table: str, keys: Sequence[object], as_of: datetime | None) -> pa.Table:
-        """What ``lookup_state`` gives."""
+        """Return the rows for ``lookup_state``."""
         with self._lock:
             stored = self._current()
             try:
@@ -102,13 +107,14 @@ class _Lookups:
             except (PySparkException, ConfigurationError) as error:
                 if isinstance(error, DovetailError) and error.__cause__ is None:
                     raise
-                # Spark has dropped what this micro-batch has left.
+                # Spark has deleted the files of this micro-batch.
                 self._stored = None
                 return self._rows(self._current(), table, keys, as_of)
 
     def _rows(
         self, stored: Stored, table: str, keys: Sequence[object], as_of: datetime | None
     ) -> pa.Table:
+        """Return the rows of a table, without the kind of change of a versioned one."""
         kept = stored.named(table)
         if as_of is not None:
             refuse_other_times(_CALLER, table, kept, as_of)
@@ -117,7 +123,10 @@ class _Lookups:
         return found.drop_columns([CHANGE]) if kept.store.kind == "versions" else found
 
     def _of(self, stored: Stored, kept: Kept, keys: Sequence[object], time_us: int) -> pa.Table:
-        """The rows with these keys; where they lie by another one, from the store that has it."""
+        """Return the rows with these keys.
+
+        If they are stored by another key, that key is taken from the store that has it.
+        """
         store = kept.store
         if store.hashed and store.kind != "queue":
             columns = columns_of(_CALLER, store, [*dict.fromkeys(map(_hashable, keys))])
@@ -149,7 +158,7 @@ class _Lookups:
         return self._found(stored, kept, asked, route)
 
     def _found(self, stored: Stored, kept: Kept, asked: Asked, route: Ints) -> pa.Table:
-        """What is asked for, in the buckets where ``route`` leads."""
+        """Return the rows for ``asked``, from the buckets to which the hashes ``route`` lead."""
         self._followed.add((kept.stage.number, kept.name))
         tables = [contents.schema_of(kept.store).empty_table()]
         for label, manifest in kept.buckets.items():
@@ -175,7 +184,7 @@ class _Lookups:
         return pa.concat_tables(tables)
 
     def _fetch(self, stored: Stored, operator: Operator, segments: Sequence[Segment]) -> None:
-        """Have Spark read those of the segments that are not here."""
+        """Read the missing ones of these segments by Spark."""
         missing = {s.id: s for s in segments if s.id not in self._held}
         for row in (
             stored.blobs(operator).where(F.col("name").isin(list(missing))).toLocalIterator()
@@ -183,11 +192,12 @@ class _Lookups:
             self._add(missing[row["name"]], bytes(row["blob"]))
 
     def _add(self, segment: Segment, blob: bytes) -> None:
+        """Store a segment's columns in this process."""
         self._cache.add(segment, decode(blob))
         self._held[segment.id] = segment
 
     def _current(self) -> Stored:
-        """The stores after the last micro-batch that is committed."""
+        """Return the stores after the last committed micro-batch."""
         if self._folder is None:
             self._folder = Folder(self._spark, self._checkpoint)
         stored, steps = self._stored, 0
@@ -207,7 +217,9 @@ class _Lookups:
         return stored
 
     def _advanced(self, stored: Stored, folder: Folder) -> Stored:
-        """The stores one micro-batch later, from what it has written."""
+        """Return the stores one micro-batch later, from its changelog files; raise ``Unknown`` if
+        they do not do.
+        """
         batch = _next(stored)
         written: dict[str, bytes] = {}
         operators: dict[Operator, Mapping[int, MemoryBlobs]] = {}
@@ -233,7 +245,7 @@ class _Lookups:
         return after
 
     def _of_followed(self, stored: Stored) -> list[Segment]:
-        """All segments of the stores that are followed."""
+        """Return all segments of the followed stores."""
         return [
             segment
             for kept in stored.stores
@@ -244,19 +256,20 @@ class _Lookups:
         ]
 
     def _forget(self, stored: Stored) -> None:
-        """Drop what no store has any more."""
+        """Drop segments that no store has any more."""
         live = {segment.id for segment in self._of_followed(stored)}
         for name in [name for name in self._held if name not in live]:
             self._cache.drop(self._held.pop(name))
 
 
 def _next(stored: Stored) -> int:
+    """Return the number of the following micro-batch."""
     assert stored.batch is not None
     return stored.batch + 1
 
 
 def _hashable(key: object) -> object:
-    """A key as it can be compared with others."""
+    """Return a key in a form that can be compared and hashed."""
     if isinstance(key, Mapping):
         return tuple(key.items())
     return tuple(key) if isinstance(key, list) else key

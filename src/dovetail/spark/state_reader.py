@@ -1,4 +1,4 @@
-"""What a checkpoint holds, as frames."""
+"""The content of a checkpoint, as frames."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ Moment: TypeAlias = Annotated[
 
 
 class _Planned(Protocol):
+    """An object with a plan: a table or a stream."""
+
     plan: Node
 
 
@@ -75,37 +77,50 @@ def read_state(
     columns: ColumnNames | None = None,
     topology: Topologies | None = None,
 ) -> DataFrame:
-    """What a query's checkpoint holds after a micro-batch: ``batch``, of those that Spark has kept,
-    or the last one that is committed when this is called. The query may be running.
+    """Read what a query's checkpoint holds after a micro-batch. The query may be running.
 
-    Without ``table`` the stores, one a row: ``stage``, as ``explain()`` numbers them, and
-    ``operator``; ``store``, and the ``table`` whose rows it has, null where it only says something
-    of another store's; ``holds``, in words; how many ``rows`` are stored, those that newer ones
-    replace included, ``bytes`` before compression, ``segments``, ``buckets`` that have any, and
-    ``stream_time``, the latest of the store's inputs; ``batch``, and ``offsets``, up to where that
-    micro-batch has read the query's sources, in their order, as Spark writes it down.
+    ``batch``: one of the micro-batches that Spark has kept; by default the last one that is
+    committed at the time of the call.
+
+    Without ``table``, a row for each store:
+
+    - ``stage``, as ``explain()`` numbers them, and ``operator``;
+    - ``store``, and the ``table`` whose rows it has, null where it only helps another store;
+    - ``holds``, in words;
+    - ``rows``, the number that is stored, including rows that newer ones replace;
+    - ``bytes`` before compression, ``segments``, and ``buckets`` that have any;
+    - ``stream_time``, the latest event time of the store's inputs;
+    - ``batch``, and ``offsets``: the end of that micro-batch in each of the query's sources, in
+      their order, in Spark's own form.
 
     With ``table``, the name of an input or of a store: its rows, with the columns of its key, its
-    values and ``_timestamp``. Of a table the last row of each key; of a versioned table all
-    versions that it still has, with ``_change`` (``upsert`` or ``delete``), or with ``as_of=`` a
-    time the rows as they were then; of a stream the records that a window still needs; of a store
-    of records that wait those records, with ``_due``, the stream time up to which they do; of an
-    aggregate, which is named as errors name it, the result of each group, of windows until they are
-    closed. A table that several stages store is the same in all of them.
+    values and ``_timestamp``:
 
-    With ``topology``, a table that the query keeps, one of several results too, also the result of
-    a join of tables that it is made of, by its name (``name=``), or of the whole where ``table`` is
-    left out: it is computed of the rows that are stored. Its ``_timestamp`` is the latest of the
-    rows that make a row. ``topology`` may be the list of all results of ``dt.run``, too.
+    - of a table, the last row of each key;
+    - of a versioned table, all versions that it still has, with ``_change`` (``upsert`` or
+      ``delete``). With ``as_of=`` a time: the rows as they were then;
+    - of a stream, the records that a window still needs;
+    - of a store of records that wait, those records, with ``_due``, the stream time up to which
+      they wait;
+    - of an aggregate, by its name in errors, the result of each group, of windows until they are
+      closed.
+
+    A table that several stages store is the same in all of them.
+
+    With ``topology``, a table that the query keeps (it may be one of several results), results can
+    be read, too. They are computed from the stored rows. ``table`` then may name a join of tables
+    within the topology (``name=``); without ``table`` the result is the whole. Its ``_timestamp``
+    is the latest of the rows that make a row. ``topology`` may also be the list of all results of
+    ``dt.run``.
 
     ``keys``: only the rows of these keys; pieces of the store that cannot hold them are not
     unpacked. ``columns``: only these, and of the values no others are unpacked.
 
-    Nothing is read before the frame is used but the manifests of all buckets.
+    Until the frame is used, only the manifests of all buckets are read.
 
     Raises ``CheckpointError`` where the folder is no checkpoint of a query or has no such
-    micro-batch, ``ConfigurationError`` for what it does not hold, ``PlanError`` for keys of another
-    type.
+    micro-batch. Raises ``ConfigurationError`` for what it does not hold, and ``PlanError`` for keys
+    of another type.
     """
     stored = Stored.of("read_state", spark, fspath(checkpoint), batch)
     names = [columns] if isinstance(columns, str) else columns
@@ -127,6 +142,7 @@ def read_state(
 
 
 def _only(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
+    """Return these columns of a frame; raise ``ConfigurationError`` for unknown ones."""
     if columns is None:
         return frame
     unknown = [name for name in columns if name not in frame.columns]
@@ -137,14 +153,14 @@ def _only(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
 
 
 def _refuse_for(what: str, given: Mapping[str, Any]) -> None:
-    """Refuse arguments that only go with something else."""
+    """Raise ``ConfigurationError`` for given arguments that need ``what``."""
     for name, value in given.items():
         if value is not None:
             raise ConfigurationError("read_state", f"{name}= goes with {what}", "Name one")
 
 
 def _listing(stored: Stored) -> Iterator[tuple[Any, ...]]:
-    """A row for each store."""
+    """Yield a row of ``_LISTING`` for each store."""
     stores = stored.stores
     offsets = stored.offsets() if stores else []
     for kept in stores:

@@ -1,4 +1,4 @@
-"""The results of joins, computed of the tables that a checkpoint holds."""
+"""Results of joins, computed from the tables that a checkpoint holds."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ from dovetail.spark.stored_rows import last_versions, rows
 def result_named(
     stored: Stored, results: Sequence[Node], name: str | None
 ) -> tuple[Node, Node] | None:
-    """The result that is meant, and that of the query by which it is computed: of one result, which
-    the query must have, itself where no name is given; or of all of them. None where an input is.
+    """Return the result with this name, and the query's result within which it is computed.
+
+    A single result must be one of the query's, and stands for itself if ``name`` is None. Several
+    must be all of the query's results. None if the name is an input's.
     """
     if len(results) == 1:
         refuse_none_of(results[0], *stored.topology)
@@ -51,11 +53,11 @@ def result_named(
 
 
 def result(stored: Stored, topology: Node, node: Node) -> DataFrame:
-    """The table that ``node``, of the topology, is after the micro-batch: key, values and
-    ``_timestamp``.
+    """Return the table of ``node``, a part of the topology, after the micro-batch.
 
-    It is what a batch run makes of the stored rows of its stage's inputs, so it takes no more than
-    these. ``ConfigurationError`` for a result that depends on more.
+    Columns: key, values and ``_timestamp``. It is the result of a batch run over the stored rows of
+    its stage's inputs. Raises ``ConfigurationError`` for a result that depends on more than these
+    rows.
     """
     _refuse_timed(stored, node)
     if isinstance(node, Aggregation):
@@ -65,7 +67,7 @@ def result(stored: Stored, topology: Node, node: Node) -> DataFrame:
         )
     plan = plan_of([topology], buckets=1, emit="change")
     own = [stage for stage in plan.stages if _runs(stage, node)]
-    if isinstance(node, Entry):  # a view, in a stage that stores its rows
+    if isinstance(node, Entry):  # a view whose rows a stage stores
         frame = _stored(stored, own, node).frame
         assert frame is not None
         return frame
@@ -86,7 +88,7 @@ def result(stored: Stored, topology: Node, node: Node) -> DataFrame:
 
 
 def _stored(stored: Stored, own: list[Stage], entry: Entry) -> Source:
-    """An input as a static table of its stored rows."""
+    """Return an input as a static table of its stored rows."""
     names = {
         port.source.name
         for stage in own
@@ -101,7 +103,7 @@ def _stored(stored: Stored, own: list[Stage], entry: Entry) -> Source:
             "Ask for the join that it is made of, by its name",
         )
     found = [stored.named(name, lambda kept: kept.stage.topology in topologies) for name in names]
-    kept = min(found, key=lambda kept: not kept.store.whole)  # of a table that refers to itself
+    kept = min(found, key=lambda kept: not kept.store.whole)  # two if it refers to itself
     frame = rows(stored, kept)
     if kept.store.kind == "versions":
         frame = last_versions(frame, kept)
@@ -116,12 +118,12 @@ def _stored(stored: Stored, own: list[Stage], entry: Entry) -> Source:
 
 
 def _runs(stage: Stage, node: Node) -> bool:
-    """Whether a stage computes a node or a part of it."""
+    """Say whether a stage computes a node or a part of it."""
     return node in _own(stage.node)
 
 
 def _own(node: Node) -> Iterator[Node]:
-    """A node and what its stage makes it of, without what is made in other stages."""
+    """Yield a node and its inputs within the same stage, at any depth."""
     yield node
     if not isinstance(node, Entry):
         for part in node.inputs:
@@ -129,6 +131,7 @@ def _own(node: Node) -> Iterator[Node]:
 
 
 def _refuse_timed(stored: Stored, node: Node) -> None:
+    """Raise ``ConfigurationError`` for a result that cannot be computed from stored rows alone."""
     parts = list(_own(node))
     reasons: dict[str, Any] = {
         "is a stream, of which nothing is left once it is written": node.stream,

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 
 def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
-    """The changelog of a node whose inputs are static, as a static frame."""
+    """Return the changelog of a node with static inputs, as a static frame.
+
+    ``buckets``: None for the session's number of shuffle partitions.
+    """
     session = session_of(node)
     if buckets is None:
         buckets = int(str(session.conf.get("spark.sql.shuffle.partitions")))
@@ -39,23 +42,27 @@ def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
 
 @dataclass
 class Static(Frames):
-    """Over static frames, in one batch."""
+    """The steps of a plan over static frames, in one batch."""
 
     flat = False
 
     def staged(self, packed: DataFrame, step: Step, emission: Emission) -> DataFrame:
-        """By ``applyInPandas``."""
+        """Return the rows of a stage with state, by ``applyInPandas``."""
         run = _bucket(step.stage.fragment, emission, step.number)
         return packed.groupBy("bucket").applyInPandas(run, emission.columns)
 
 
 def _bucket(fragment: Fragment, emission: Emission, number: int) -> Any:
+    """Return the function for ``applyInPandas`` that processes one bucket, and lets other rows
+    pass.
+    """
+
     def run(key: Any, rows: pd.DataFrame) -> pd.DataFrame:
         import pandas as pd
 
         own, others = parted(rows, number)
         pieces = [unpack_piece(row) for row in own.itertuples(index=False)]
-        # The end of the input ends all waiting.
+        # The end of the input, which ends all waiting.
         pieces += Piece.ends(len(fragment.sources))
         done = process(fragment, pieces, MemoryBlobs(), SegmentCache(), bucket=key[0])
         frames = [

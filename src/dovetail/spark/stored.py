@@ -1,6 +1,9 @@
-"""The stores of a checkpoint after a micro-batch: what its own file and the buckets' manifests say
-of them, and the blobs in which they lie. Spark's reader of state is asked, which goes by the files
-that the micro-batch has left, so a query that runs meanwhile is not disturbed.
+"""The stores of a checkpoint after a micro-batch: their description, and the blobs in which they
+lie.
+
+The description is in the checkpoint's own file and in the buckets' manifests. Blobs are read by
+Spark's reader of state, from the files that the micro-batch has left. So a running query is not
+disturbed.
 """
 
 from __future__ import annotations
@@ -31,9 +34,9 @@ from dovetail.state.manifest import Manifest
 from dovetail.state.runs import Runs
 
 _QUOTED = re.compile(r'[\s"<>\\^`{|}%#?\[\]]')
-"""What a path cannot have in a URI as it is."""
+"""The characters of a path that a URI must quote."""
 MANIFESTS = f"name = '{manifests.NAME}' OR name LIKE '{manifests.PAGE}%'"
-"""Which blobs are not segments."""
+"""The SQL condition for blobs that are not segments."""
 
 
 _FIRST = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -41,19 +44,19 @@ _LAST = datetime(9999, 12, 31, tzinfo=timezone.utc)
 
 
 class Operator(NamedTuple):
-    """Spark's number of an operator with state, and in how many partitions it has it."""
+    """One of Spark's operators with state: its number, and the number of its partitions."""
 
     number: int
     partitions: int
 
 
 def runs_of(manifest: Manifest, store: str) -> Runs:
-    """What a store consists of, without what merges have not completed."""
+    """Return the sorted runs of a store, without incomplete merges."""
     return Runs(manifest.stores.get(store, Runs()).runs)
 
 
 class Kept(NamedTuple):
-    """A store of a stage, and the manifests of the buckets in which it is, by their labels."""
+    """A store of a stage, and the manifests of the buckets that have it, by their labels."""
 
     stage: StageLayout
     name: str
@@ -62,34 +65,39 @@ class Kept(NamedTuple):
     buckets: Mapping[int, Manifest]
 
     def runs(self, bucket: int) -> Runs:
-        """What the store consists of in a bucket."""
+        """Return the sorted runs of the store in a bucket."""
         return runs_of(self.buckets[bucket], self.name)
 
 
 @dataclass(frozen=True)
 class Stored:
-    """All stores after micro-batch ``batch``, which is None where none is committed.
-
-    ``caller``: the function that errors name; ``topology``: the fingerprint and the description of
-    the plan that the checkpoint is bound to, with so many ``buckets``; ``stages``: by the
-    fingerprint that their state has; ``reads``: what is read, in the order of Spark's sources, each
-    with how many of these it is, and the numbers of their folders; ``operators``: those that have
-    state, with the blobs of each bucket's manifest by its label.
-    """
+    """All stores after a micro-batch."""
 
     caller: str
+    """The function that errors name."""
     spark: SparkSession
     checkpoint: str
     batch: int | None
+    """The micro-batch; None if none is committed."""
     topology: tuple[str, Mapping[str, Any]]
+    """The fingerprint and the description of the plan to which the checkpoint is bound."""
     buckets: int
+    """The number of buckets."""
     stages: Mapping[str, StageLayout]
+    """The stages by the fingerprint of their state."""
     reads: Sequence[tuple[Any, int | None, Sequence[int] | None]] = ()
+    """The inputs in the order of Spark's sources, each with the number of these and of their
+    folders."""
     operators: Mapping[Operator, Mapping[int, MemoryBlobs]] = field(default_factory=dict)
+    """The operators with state, each with the blobs of its buckets' manifests by label."""
 
     @classmethod
     def of(cls, caller: str, spark: SparkSession, checkpoint: str, batch: int | None) -> Stored:
-        """What manifests and the checkpoint's file say."""
+        """Read the manifests and the checkpoint's file.
+
+        ``batch``: None for the last committed one. Raises ``CheckpointError`` for another folder or
+        batch.
+        """
         bound = _bound(caller, spark, checkpoint)
         refuse_unreadable(caller, checkpoint)
         operators, after = _operators(caller, spark, checkpoint, batch)
@@ -117,7 +125,7 @@ class Stored:
 
     @cached_property
     def _buckets(self) -> dict[str, tuple[Operator, Mapping[int, Manifest]]]:
-        """By the fingerprint of a stage its operator, and its buckets' manifests."""
+        """The operator of each stage, by its fingerprint, with its buckets' manifests."""
         found = dict[str, tuple[Operator, Mapping[int, Manifest]]]()
         for operator, blobs in self.operators.items():
             buckets = {label: _whole(own) for label, own in blobs.items()}
@@ -137,11 +145,16 @@ class Stored:
         return sorted(found, key=lambda kept: kept.stage.number)
 
     def states(self) -> dict[str, DataFrame]:
-        """By the fingerprint of a stage the blobs of its buckets, also of one that has no store."""
+        """Return the blobs of each stage's buckets, by its fingerprint, also of a stage without a
+        store.
+        """
         return {topology: self.blobs(own) for topology, (own, _) in self._buckets.items()}
 
     def named(self, table: str, among: Callable[[Kept], bool] = lambda _: True) -> Kept:
-        """The store that is meant: of an input its rows rather than those that wait."""
+        """Return the store of a table or with a name; prefer an input's rows to those that wait.
+
+        Raises ``ConfigurationError`` if there is none that can be read.
+        """
         stores = [kept for kept in self.stores if among(kept)]
         own = [kept for kept in stores if kept.store.kind is not None and kept.store.of]
         by_table = [kept for kept in own if kept.store.of == table]
@@ -156,8 +169,9 @@ class Stored:
         raise ConfigurationError(self.caller, problem, f"{has}; a join's result takes topology=")
 
     def offsets(self) -> list[str | None]:
-        """Up to where each of the query's sources is read, as Spark has written it down; None for
-        one that has brought nothing yet.
+        """Return the offset up to which each of the query's sources is read, in Spark's form.
+
+        None for a source that has brought nothing yet.
         """
         path = f"{self.checkpoint.rstrip('/')}/offsets/{self.batch}"
         text = self.spark.read.text(path, wholetext=True).head()
@@ -166,7 +180,7 @@ class Stored:
         return [None if offset == "-" else offset for offset in offsets]
 
     def blobs(self, operator: Operator) -> DataFrame:
-        """What a stage's buckets have stored: ``bucket``, its label; ``name``; ``blob``."""
+        """Return the blobs of a stage's buckets: ``bucket`` (the label), ``name`` and ``blob``."""
         reader = self.spark.read.format("statestore").option("operatorId", operator.number)
         reader = reader.option("stateVarName", "blobs").option("batchId", str(self.batch))
         problem = f"Spark cannot read {self.checkpoint}"
@@ -179,7 +193,9 @@ class Stored:
 
 
 def _bound(caller: str, spark: SparkSession, checkpoint: str) -> dict[str, Any]:
-    """The checkpoint's own file."""
+    """Return the checkpoint's own file; raise ``CheckpointError`` for a missing or unreadable
+    one.
+    """
     path = f"{checkpoint.rstrip('/')}/{binding.NAME}"
     try:
         text = spark.read.text(path, wholetext=True).head()
@@ -206,8 +222,9 @@ def _bound(caller: str, spark: SparkSession, checkpoint: str) -> dict[str, Any]:
 
 
 def refuse_unreadable(caller: str, checkpoint: str) -> None:
-    """Refuse a checkpoint of which Spark's readers of state take the path for that of another
-    folder: they quote it twice.
+    """Raise ``ConfigurationError`` for a path that Spark's readers of state mistake for another.
+
+    They quote it twice.
     """
     quoted = _QUOTED.search(checkpoint)
     if quoted is not None:
@@ -219,6 +236,7 @@ def refuse_unreadable(caller: str, checkpoint: str) -> None:
 
 
 def _whole(blobs: MemoryBlobs) -> Manifest:
+    """Return the manifest of a bucket with its pages."""
     manifest = manifests.read(blobs)
     assert manifest is not None, "pages without a manifest"
     return manifest
@@ -227,8 +245,10 @@ def _whole(blobs: MemoryBlobs) -> Manifest:
 def _operators(
     caller: str, spark: SparkSession, checkpoint: str, batch: int | None
 ) -> tuple[list[Operator], int | None]:
-    """Those that have state, and the micro-batch after which all are read; none where nothing is
-    stored yet.
+    """Return the operators with state, and the micro-batch after which they are read.
+
+    An empty list and None if nothing is stored yet. Raises ``CheckpointError`` for an unknown
+    batch.
     """
     spark.streams.active  # noqa: B018 -- starts what Spark's reader of state asks
     with refused(caller, f"Spark cannot read {checkpoint}", "Mend what it names"):
@@ -247,7 +267,9 @@ def _operators(
 
 
 def refuse_other_times(caller: str, table: str, kept: Kept, as_of: datetime) -> None:
-    """Refuse to look into the past of what has none, or further than it is kept."""
+    """Raise ``ConfigurationError`` for a time before the stored history, or a table without
+    history.
+    """
     if kept.store.kind != "versions":
         raise ConfigurationError(
             caller,
@@ -266,10 +288,12 @@ def refuse_other_times(caller: str, table: str, kept: Kept, as_of: datetime) -> 
 
 
 def moment(us: int) -> datetime:
-    """A time in microseconds as Python has it; the end of time is in the year 9999."""
+    """Return a time in microseconds as a ``datetime`` in UTC; the end of time is in the year
+    9999.
+    """
     return _FIRST + min(timedelta(microseconds=us), _LAST - _FIRST)
 
 
 def in_us(time: datetime) -> int:
-    """A time in microseconds."""
+    """Return a ``datetime`` in microseconds since 1970."""
     return (time - moment(0)) // timedelta(microseconds=1)

@@ -1,4 +1,4 @@
-"""The rows of a checkpoint's stores as frames, each bucket's read by one task."""
+"""The rows of a checkpoint's stores as frames. One task reads each bucket."""
 
 from __future__ import annotations
 
@@ -33,15 +33,18 @@ _NAMES_MAX = 10_000
 
 
 class _Bucket(NamedTuple):
-    """Of a store what is read in a bucket, and of those that are read beside it."""
+    """The parts of a bucket that are read for a store."""
 
     runs: Runs
+    """The store's own sorted runs."""
     beside: Mapping[str, Runs]
+    """The runs of the stores that are read beside it, by name."""
     horizon_us: int
+    """The begin of its history."""
 
     @property
     def segments(self) -> list[Segment]:
-        """All that are read."""
+        """All segments that are read."""
         return [s for runs in (self.runs, *self.beside.values()) for s in runs.segments]
 
 
@@ -52,8 +55,10 @@ def rows(
     keys: Sequence[Any] | None = None,
     columns: Sequence[str] | None = None,
 ) -> DataFrame:
-    """The rows of a store, each bucket's by one task; where ``columns`` are given, at least these;
-    where ``keys`` are, those of these keys.
+    """Return the rows of a store.
+
+    ``columns``: at least these are read; None for all. ``keys``: only the rows of these keys; None
+    for all. Raises ``ConfigurationError`` for unknown columns.
     """
     store = kept.store
     if columns is not None:
@@ -88,7 +93,7 @@ def rows(
 
 
 def _of_keys(frame: DataFrame, store: Store, asked: Sequence[pa.Array]) -> DataFrame:
-    """The rows with one of these keys."""
+    """Return the rows with one of these keys."""
     names = [key_name(number) for number in range(len(asked))]
     keys = frame.sparkSession.createDataFrame(pa.table(list(asked), names=names))
     same = (
@@ -101,8 +106,9 @@ def _of_keys(frame: DataFrame, store: Store, asked: Sequence[pa.Array]) -> DataF
 def _reading(
     store: Store, buckets: Mapping[int, _Bucket], unread: Collection[str]
 ) -> BatchFunction:
-    """A function for ``mapInArrow``: from the segments of buckets to a store's rows. Segments go to
-    disk as they come, without the columns ``unread``, and are merged from there.
+    """Return the ``mapInArrow`` function from the segments of buckets to a store's rows.
+
+    Segments go to disk as they come, without the columns ``unread``, and are merged from there.
     """
 
     @mapping
@@ -129,7 +135,10 @@ def _reading(
 
 
 def last_versions(frame: DataFrame, kept: Kept, as_of: datetime | None = None) -> DataFrame:
-    """Of a versioned table's rows each key's last version, or that of a time."""
+    """Return each key's last version of a versioned table, or the one at the time ``as_of``.
+
+    Keys whose version is a delete are left out.
+    """
     window = Window.partitionBy(*map(quoted, kept.store.key)).orderBy(F.desc(TIMESTAMP))
     then = frame if as_of is None else frame.where(F.col(TIMESTAMP) <= F.lit(as_of))
     last = then.withColumn("_n", F.row_number().over(window))

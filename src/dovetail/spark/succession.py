@@ -1,8 +1,8 @@
-"""How a topology goes on with what the query of another one has stored.
+"""The way in which a topology goes on with the stored state of another one's query.
 
-A stage that both have is carried over, blob by blob. Any other of the new one begins with rows: of
-a source, as some stage of the old one has them; of a carried stage, which are its result. What a
-stage has made of a stream's records cannot be had in this way.
+A stage of both topologies is carried over, blob by blob. Any other stage of the new one begins with
+rows: those of a source, from some stage of the old one; or those of a carried stage, which are its
+result. What a stage has made of a stream's records cannot be obtained in this way.
 """
 
 from __future__ import annotations
@@ -47,32 +47,35 @@ _START = "Start with a new checkpoint, and read its sources from their beginning
 
 @dataclass(frozen=True)
 class Succession:
-    """``carried``: the stages that are carried over; ``rows``: by input what those begin with that
-    are not, a source of which nothing is known not among them; ``results``: likewise the rows of
-    carried stages.
-    """
+    """The way in which the stages of a plan begin."""
 
     carried: tuple[Stage, ...]
+    """The stages that are carried over."""
     rows: Mapping[Entry, DataFrame]
+    """By input: the initial rows of stages that are not carried over. Sources without history are
+    absent."""
     results: Mapping[Stage, DataFrame]
+    """By carried stage: its result, the initial rows of the stages that read it."""
 
 
 @dataclass(frozen=True)
 class _Found:
-    """A store of the old query that has an input's rows, and what the input was then."""
+    """A store of the old query with an input's rows."""
 
     store: Store
     kept: Kept | None
+    """The store in the checkpoint; None if nothing is stored yet."""
     then: Mapping[str, Any]
+    """The description of the input in the old query."""
 
 
 def succession(
     stored: Stored, plan: Plan, nodes: Sequence[Node], *, results: bool = False
 ) -> Succession:
-    """How the stages of a plan, whose results are ``nodes``, begin; ``results``: whether these are
-    wanted, too, of stages that are carried over.
+    """Return the way in which the stages of a plan begin; ``nodes``: its results.
 
-    Raises ``CheckpointError`` for a stage that needs what the checkpoint does not have.
+    ``results``: whether the rows of results are wanted, also of carried stages. Raises
+    ``CheckpointError`` for a stage that needs what the checkpoint does not have.
     """
     kept = tuple(
         stage
@@ -112,7 +115,9 @@ def succession(
 
 
 def _storing(plan: Plan, ends: Sequence[Stage]) -> list[Stage]:
-    """The stages that store something, or that are among ``ends``, and all that feed them."""
+    """Return the stages that store something or are in ``ends``, and all that feed them, in
+    order.
+    """
     found = list[Stage]()
     for stage in reversed(plan.stages):
         feeds = any(stage is port.origin for other in found for port in other.ports)
@@ -124,9 +129,11 @@ def _storing(plan: Plan, ends: Sequence[Stage]) -> list[Stage]:
 def offsets(
     stored: Stored, plan: Plan, nodes: Sequence[Node]
 ) -> tuple[list[str | None], list[tuple[int, int]]]:
-    """Where the query of a plan goes on to read each of Spark's sources, None from where a new one
-    begins; and which of the old query's sources it is, by the numbers of their folders, then and
-    now.
+    """Return the offset at which a plan's query goes on in each of Spark's sources, None for a new
+    one.
+
+    Also return pairs of the folder numbers of a source, in the old query and the new one. Raises
+    ``CheckpointError`` for sources whose positions contradict each other.
     """
     places = _places(stored)
     made, same = list[str | None](), dict[int, tuple[int | None, str | None]]()
@@ -165,7 +172,7 @@ def offsets(
 
 
 def _places(stored: Stored) -> list[tuple[Any, list[tuple[int, str | None]]]]:
-    """What the old query has read, each time with the folders and offsets of its sources."""
+    """Return the inputs of the old query, each with the folders and offsets of its sources."""
     then = iter(enumerate(stored.offsets()))
     places: list[tuple[Any, list[tuple[int, str | None]]]] = []
     for known, leaves, numbers in stored.reads:
@@ -185,8 +192,10 @@ def _settle(
     folder: int,
     place: tuple[int | None, str | None],
 ) -> None:
-    """Enter of which source of the old query one goes on, and from where. Inputs that share a frame
-    are one source to Spark, which reads on from one place.
+    """Record which source of the old query a source continues, and its offset.
+
+    Inputs that share a frame are one source to Spark, which reads on from one place. Raises
+    ``CheckpointError`` if their places differ.
     """
     known = same.setdefault(folder, place)
     if (known[0] is None) != (place[0] is None) or known[1] != place[1]:
@@ -198,7 +207,7 @@ def _settle(
 
 
 def _result(stored: Stored, stage: Stage) -> DataFrame:
-    """The rows of a carried stage's table."""
+    """Return the rows of a carried stage's table."""
     try:
         return state_results.result(stored, stage.node, stage.node)
     except ConfigurationError as error:
@@ -206,7 +215,9 @@ def _result(stored: Stored, stage: Stage) -> DataFrame:
 
 
 def _refuse_past(stored: Stored, stage: Stage) -> None:
-    """Refuse a stage that would have kept something of a stream's records."""
+    """Raise ``CheckpointError`` for a stage that would have kept something of a stream's
+    records.
+    """
     streams = [port.source.name for port in stage.ports if port.source.stream]
     tables = {port.source.name for port in stage.ports} - set(streams)
     for store in stage.fragment.stores.values() if streams else ():
@@ -220,7 +231,9 @@ def _refuse_past(stored: Stored, stage: Stage) -> None:
 
 
 def _kept(plan: Plan, ports: Sequence[Port]) -> set[str]:
-    """What is kept of the rows of an input, in words, where that is not all."""
+    """Return the descriptions of the parts of an input's rows that stores keep; empty if one keeps
+    all.
+    """
     nodes = {
         (stage.node, port.source.name)
         for stage in plan.stages
@@ -243,8 +256,10 @@ def _rows(
     ports: Sequence[Port],
     enough: Collection[str],
 ) -> tuple[Entry, DataFrame]:
-    """The rows of an input, or of what it is a view of; ``enough``: what a store need hold that has
-    not all of them.
+    """Return the rows of an input, or of the node below its views, with the entry that they are of.
+
+    ``enough``: the descriptions of partial stores that suffice. Raises ``CheckpointError`` if no
+    store fits.
     """
     problems = [f"has no rows of {entry.name}"]
     for part in parts_of(entry):
@@ -264,7 +279,7 @@ def _rows(
 
 
 def _needed(port: Port) -> set[str]:
-    """The columns without which a stage cannot begin."""
+    """Return the columns without which a stage cannot begin."""
     input_ = port.input
     assert input_ is not None
     computed = any(not isinstance(item, str) for item, _ in input_.foreign)
@@ -274,8 +289,9 @@ def _needed(port: Port) -> set[str]:
 
 
 def _stores(stored: Stored, wanted: Mapping[str, Any], part: Entry) -> list[_Found]:
-    """The stores that have an input's rows: those with most of its columns first, and of a
-    versioned table its histories.
+    """Return the stores with an input's rows, the best first.
+
+    Those with most of its columns come first, then for a versioned table those with history.
     """
     by_name = {(kept.stage.topology, kept.name): kept for kept in stored.stores}
     found = [
@@ -296,7 +312,7 @@ def _stores(stored: Stored, wanted: Mapping[str, Any], part: Entry) -> list[_Fou
 
 
 def _refuse_waiting(stored: Stored, found: _Found) -> None:
-    """Refuse to take a table over of which some rows wait for another input."""
+    """Raise ``CheckpointError`` for a table of which some rows wait for another input."""
     own = None if found.kept is None else found.kept.stage.topology
     for kept in stored.stores:
         waits = kept.store.kind == "queue" and kept.store.of == found.store.of
@@ -309,7 +325,7 @@ def _refuse_waiting(stored: Stored, found: _Found) -> None:
 
 
 def _misfit(found: _Found, part: Entry, needed: set[str]) -> str | None:
-    """Why a store does not have an input's columns, None where it has."""
+    """Return why a store does not have an input's columns; None if it has."""
     stored = spark_schema(contents.schema_of(found.store))
     then = {name for name, _ in _columns(found.then)}
     for field in part.row:
@@ -324,14 +340,16 @@ def _misfit(found: _Found, part: Entry, needed: set[str]) -> str | None:
 
 
 def _columns(described: Mapping[str, Any]) -> list[Sequence[str]]:
-    """The columns that a described input had."""
+    """Return the columns of a described input."""
     parts = ("columns",) if "view" in described else ("key", "values")
     return [column for part in parts for column in described[part]]
 
 
 def _widens(was: DataType, is_: DataType) -> bool:
-    """Whether every value of one type is one of the other, too. A struct's fields go by their
-    names, as columns do: one more is null, and one that is gone is left out.
+    """Say whether every value of the type ``was`` is one of ``is_``, too.
+
+    A struct's fields are matched by name, like columns: a new one is null, a missing one is left
+    out.
     """
     if isinstance(was, StructType) and isinstance(is_, StructType):
         both = [name for name in is_.names if name in was.names]
@@ -344,7 +362,7 @@ def _widens(was: DataType, is_: DataType) -> bool:
 
 
 def _is_wider(was: DataType, is_: DataType) -> bool:
-    """Whether every number of one type is one of the other, too."""
+    """Say whether every number of the type ``was`` is one of ``is_``, too."""
     if isinstance(was, DecimalType) and isinstance(is_, DecimalType):
         more = is_.scale - was.scale
         return more >= 0 and is_.precision - was.precision >= more
@@ -358,11 +376,11 @@ def _is_wider(was: DataType, is_: DataType) -> bool:
 
 _DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
 _EXACT_DIGITS = 15
-"""How many decimal digits of whole numbers a double has at least."""
+"""The number of decimal digits of whole numbers that a double has at least."""
 
 
 def _fitted(stored: Stored, found: _Found, part: Entry) -> DataFrame:
-    """A store's rows with an input's columns, null where it had none."""
+    """Return a store's rows with an input's columns, null for columns that it lacks."""
     if found.kept is None:
         return seed.empty(stored.spark, part)
     frame = rows(stored, found.kept)
@@ -380,7 +398,7 @@ def _fitted(stored: Stored, found: _Found, part: Entry) -> DataFrame:
 
 
 def _widened(own: Column, was: DataType, is_: DataType) -> Column:
-    """A value of one type in another that holds it (``_widens``)."""
+    """Return a value in a wider type (``_widens``)."""
     if isinstance(was, StructType) and isinstance(is_, StructType):
         fields = (
             _widened(own[f.name], was[f.name].dataType, f.dataType)
@@ -401,4 +419,5 @@ def _widened(own: Column, was: DataType, is_: DataType) -> Column:
 
 
 def _refusal(stored: Stored, problem: str, remedy: str = _START) -> CheckpointError:
+    """Return the error for a checkpoint that cannot be gone on with."""
     return CheckpointError(stored.caller, f"the checkpoint {stored.checkpoint} {problem}", remedy)

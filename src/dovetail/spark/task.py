@@ -1,5 +1,5 @@
-"""What a worker knows of the Spark task that it runs, outside of Spark of none, and what it does at
-its end.
+"""The Spark task that a worker runs, and the action at its end. Outside of Spark there is no
+task.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def partition() -> int:
-    """The number of the task's partition."""
+    """Return the number of the task's partition; 0 outside of Spark."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -30,26 +30,26 @@ def partition() -> int:
 
 
 def micro_batch() -> int:
-    """The number of the streaming query's micro-batch."""
+    """Return the number of the streaming query's micro-batch; 0 outside of one."""
     tagged = _tagged()
     return int(_local_property("streaming.sql.batchId") or (tagged[1] if tagged else 0))
 
 
 def run() -> str:
-    """What names this run of the streaming query."""
+    """Return the identifier of this start of the streaming query; empty outside of one."""
     tagged = _tagged()
     return tagged[2] if tagged else _local_property("spark.jobGroup.id") or ""
 
 
 def directory(name: str) -> Path:
-    """A directory of this name among the application's temporary files on this machine."""
+    """Return the path of a directory of this name among the application's temporary files."""
     from pyspark import SparkFiles
 
     return Path(SparkFiles.getRootDirectory() or tempfile.gettempdir()) / name
 
 
 def mapping(function: BatchFunction) -> BatchFunction:
-    """A decorator of functions for ``mapInArrow``: what their tasks do at their end."""
+    """Decorate a function for ``mapInArrow``: its task freezes the imports at its end."""
 
     @wraps(function)
     def batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -61,8 +61,7 @@ def mapping(function: BatchFunction) -> BatchFunction:
 
 @cache
 def freeze_imports() -> None:
-    """At the end of this worker process's first task: take all objects that it has by now out of
-    the garbage collector's sight.
+    """Take all present objects out of the garbage collector's sight, once in a worker process.
 
     Spark's workers collect garbage after each task, and would go through every imported library
     each time.
@@ -71,11 +70,14 @@ def freeze_imports() -> None:
 
 
 def _tagged() -> re.Match[str] | None:
-    """What a job that ``foreachBatch`` starts on Spark Connect knows of its micro-batch."""
+    """Return the tag with a micro-batch's number and run, which jobs of ``foreachBatch`` have on
+    Spark Connect.
+    """
     return _TAG.search(_local_property("spark.job.tags") or "")
 
 
 def _local_property(name: str) -> str | None:
+    """Return a local property of the task's job; None outside of Spark."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

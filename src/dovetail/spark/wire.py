@@ -58,13 +58,14 @@ from dovetail.sessions import attempted
 from dovetail.spark.look_up import answered
 
 Metric: TypeAlias = Callable[[str], str]
-"""From the name of an observed metric to one that no other of the query has."""
+"""A function from the name of an observed metric to one that is unique in the query."""
 
 
 class Wire:
-    """The columns in which rows travel, for all that read them: what several need is there once.
+    """The columns in which rows travel to all their readers; a shared column travels once.
 
-    The columns' names are plain, for ``mapInArrow`` takes the dots of a user's names for nesting.
+    The columns' names are plain, because ``mapInArrow`` takes the dots of a user's names for
+    nesting.
     """
 
     def __init__(self, read: Read, first: int = 0) -> None:
@@ -76,23 +77,26 @@ class Wire:
         return len(self._columns)
 
     def frame(self, *carried: str) -> DataFrame:
-        """The rows, in columns whose places methods have named, the first of which is number
-        ``first``; before them those that are carried.
+        """Return the rows with the columns that methods have placed, numbered from ``first``.
+
+        The columns ``carried`` come before them.
         """
         columns = enumerate(self._columns.values(), start=self._first)
         made = (column.alias(wire_name(number)) for number, column in columns)
         return self._frame.select(*carried, *made)
 
     def own(self, names: Iterable[str]) -> list[int]:
-        """The places of columns as they are in the frame."""
+        """Return the places of columns that travel as they are in the frame."""
         return [self._place(("own", name), F.col(quoted(name))) for name in names]
 
     def input(self, input_: Input, spec: SourceSpec, *, letters: bool) -> list[int]:
-        """The places of an input's columns of ``SourceSpec.travel_schema``; without ``_deleted``
-        where there are no tombstones. Where the foreign key may fail, also that of a column which
-        is null where it does not; with ``letters`` it has the row as JSON.
+        """Return the places of an input's columns of ``SourceSpec.travel_schema``.
 
-        A key is canonical, the source's own too where it travels as a value. A stream's rows with a
+        ``_deleted`` is absent if there are no tombstones. If the foreign key may fail, there is one
+        more place. Its column is null where the key does not fail; with ``letters`` it has the row
+        as JSON.
+
+        A key is canonical, also a source's own key that travels as a value. A stream's rows with a
         null in the key are spread over the buckets by their times.
         """
         read = self._read
@@ -135,8 +139,9 @@ class Wire:
         return places + failed
 
     def out(self) -> int | None:
-        """The place of a column that is null in what is a row; None where all are, but for those on
-        their way to others.
+        """Return the place of a column that is null for rows; None if everything is a row.
+
+        Rows that pass to other stages do not count.
         """
         beside = [name for name in _beside(self._read.frame) if name != PASSING]
         if not beside:
@@ -144,23 +149,26 @@ class Wire:
         return self._place("out", F.when(reduce(Column.__or__, _there(beside)), F.lit(True)))
 
     def letters(self, *, unread: bool) -> int | None:
-        """The place of the dead letters, with those of records that cannot be read where they are
-        ``unread`` here; None if there are none.
+        """Return the place of the dead letters; None if there are none.
+
+        ``unread``: add those of records that cannot be read.
         """
         names = ([UNREAD] if unread else []) + [FAILED]
         letters = [F.col(name) for name in names if name in self._read.frame.columns]
         return self._place("letters", F.coalesce(*letters)) if letters else None
 
     def time(self) -> int:
-        """The place of the event time."""
+        """Return the place of the event time, in microseconds."""
         return self._place("time", F.unix_micros(self._read.timestamp))
 
     def _canonical(self, field: StructField) -> int:
+        """Return the place of a field in its canonical form."""
         own = F.col(quoted(field.name))
         column = _canonical(own, field.dataType)
         return self._place(("own" if column is own else "canonical", field.name), column)
 
     def _place(self, what: Hashable, column: Column) -> int:
+        """Return the place of a column, adding it on first use."""
         if what not in self._columns:
             self._columns[what] = column
         return self._first + [*self._columns].index(what)
@@ -168,22 +176,25 @@ class Wire:
 
 @dataclass(frozen=True)
 class Read:
-    """A frame, its event time, which of its rows are tombstones (null for one that only a condition
-    makes a tombstone), and what puts them in order; ``carried``: the names of further columns,
-    which stay as they are.
-    """
+    """The rows of an input."""
 
     frame: DataFrame
     timestamp: Column
+    """The event time."""
     deleted: Column | None
+    """True for tombstones (rows that delete their key's row). Null for a row that only a condition
+    turns into a tombstone. None if there are no tombstones."""
     positions: list[Column]
+    """The columns that order the rows."""
     carried: tuple[str, ...] = ()
+    """The names of further columns, which stay as they are."""
 
 
 class Shared:
-    """A source's rows, read once, from which several views are made, one after the other: what
-    travels of each is beside what there is of the source. A view makes of a row one at most, or
-    none: that row is another's only, which ``_left_out`` says.
+    """A source's rows, read once, from which several views are made one after the other.
+
+    The travelling columns of each view are beside the source's columns. A view makes at most one
+    row of a row. If it makes none, the row is only for other views, and ``_left_out`` is set.
     """
 
     def __init__(self, source: Source, *, unread: bool) -> None:
@@ -202,7 +213,7 @@ class Shared:
         self._width = 0
 
     def read(self, entry: Entry, *, reported: int, metric: Metric | None) -> Read:
-        """The source, or a view of it, as ``read_of`` reads it."""
+        """Return the source, or a view of it, read as in ``read_of``."""
         own = zip(self._kept, self._names, strict=True)
         frame = self._frame.select(
             *self._held,
@@ -216,21 +227,22 @@ class Shared:
         return _as_viewed(entry, read, reported=reported, metric=metric)
 
     def wire(self, read: Read) -> Wire:
-        """That of what has been read last."""
+        """Return the travelling columns of what was read last."""
         return Wire(read, self._width)
 
     def add(self, wire: Wire) -> None:
-        """Keep what travels."""
+        """Keep the travelling columns."""
         self._frame = wire.frame(*self._held)
         self._width += len(wire)
 
     @property
     def _held(self) -> list[str]:
+        """The names of the source's columns and of the travelling ones."""
         return [*self._kept, *map(wire_name, range(self._width))]
 
     @property
     def frame(self) -> DataFrame:
-        """What travels of all that has been read."""
+        """The travelling columns of all that was read."""
         return self._frame.select(*map(wire_name, range(self._width)))
 
 
@@ -242,9 +254,11 @@ def read_of(
     reported: int = 0,
     metric: Metric | None = None,
 ) -> Read:
-    """How an input is read; ``upstream``: the changelog, where another stage makes it; ``unread``:
-    with the records that cannot be read, beside the rows (``Source.with_unread``); ``reported``: as
-    in ``Reading``; ``metric``: the name of an observed metric, of which look-ups have some.
+    """Return the rows of an input.
+
+    ``upstream``: the changelog, if another stage makes it. ``unread``: add the records that cannot
+    be read, beside the rows (``Source.with_unread``). ``reported``: as in ``Reading``. ``metric``:
+    names the observed metrics of look-ups.
     """
     base = source.base
     if isinstance(base, Source):
@@ -258,6 +272,7 @@ def read_of(
 
 
 def _from_outside(source: Source, *, unread: bool) -> Read:
+    """Return the rows of a source's frame."""
     assert source.frame is not None
     assert source.timestamp is not None
     positions = [p for p in (source.sequence, source.log_partition) if p is not None]
@@ -266,13 +281,13 @@ def _from_outside(source: Source, *, unread: bool) -> Read:
     if not unread:
         return Read(source.frame, source.timestamp, deleted, positions, carried)
     assert source.with_unread is not None
-    assert deleted is not None  # every record says it
+    assert deleted is not None  # sources of records always have the column
     deleted = deleted | F.col(UNREAD).isNotNull()  # nothing is computed of it
     return Read(source.with_unread, source.timestamp, deleted, positions, carried)
 
 
 def _as_viewed(entry: Entry, read: Read, *, reported: int, metric: Metric | None) -> Read:
-    """What is read, as an entry's views are made of it, one after the other."""
+    """Return the rows after an entry's views, applied one after the other."""
     for number, view in enumerate(views_of(entry)):
         if isinstance(view, LookUp):
             read = looked_up(view, read, metric=metric)
@@ -282,13 +297,14 @@ def _as_viewed(entry: Entry, read: Read, *, reported: int, metric: Metric | None
 
 
 def viewed(view: View, read: Read, *, reports: bool = False) -> Read:
-    """The rows of a view from those that it is a view of, and what comes beside them (``PASSING``,
-    ``UNREAD``, ``FAILED``) as it is.
+    """Return the rows of a view from those of its node.
 
-    A tombstone, or a record without a value, has nulls for values, and nothing is computed of it.
-    The rows on which the view fails, where it does not fail the query, are left out; if it
-    ``reports``, they are beside the others, their dead letters in ``FAILED``. Where the rows are
-    other views' too (``LEFT_OUT``), those that are left out stay, marked as such.
+    Columns beside the rows (``PASSING``, ``UNREAD``, ``FAILED``) stay as they are. A tombstone, or
+    a record without a value, has null values, and no expression is computed for it.
+
+    Rows on which the view fails are left out, unless it fails the query. If it ``reports``, they
+    stay beside the others with their dead letters in ``FAILED``. If the rows are shared with other
+    views (``LEFT_OUT``), rows that are left out stay, marked as such.
     """
     frame, numbers, beside = _plain(read, view.node.row.names)
     carried = [*read.carried, *beside]
@@ -334,8 +350,10 @@ def viewed(view: View, read: Read, *, reports: bool = False) -> Read:
 
 
 def _without(frame: DataFrame, out: Column) -> DataFrame:
-    """The frame without some rows; where they are other views' too, they only say that they are
-    left out, and nothing is computed of them.
+    """Return the frame without the rows ``out``.
+
+    If the rows are shared with other views, they stay, marked as left out, and as deleted so that
+    nothing is computed for them.
     """
     if LEFT_OUT not in frame.columns:
         return frame.filter(~out)
@@ -344,8 +362,9 @@ def _without(frame: DataFrame, out: Column) -> DataFrame:
 
 
 def looked_up(view: LookUp, read: Read, *, metric: Metric | None = None) -> Read:
-    """A stream's records with what a store has of them, from the records; ``metric``: as in
-    ``read_of``. A record without a value is left out.
+    """Return a stream's records with the rows that a store has for them.
+
+    ``metric``: as in ``read_of``. A record without a value is left out.
     """
     law = store_look_up(view)
     frame, numbers, beside = _plain(read, law.needed)
@@ -357,8 +376,10 @@ def looked_up(view: LookUp, read: Read, *, metric: Metric | None = None) -> Read
 
 
 def _plain(read: Read, names: Sequence[str]) -> tuple[DataFrame, list[str], list[str]]:
-    """These columns of what is read with ``_timestamp``, ``_deleted`` and what comes along; of this
-    the columns that put rows in order, and those that have something in place of rows.
+    """Return a frame of these columns, with ``_timestamp``, ``_deleted`` and what is carried along.
+
+    Also return the names of the columns that order the rows, and of those with something in place
+    of rows.
     """
     numbers = [*map(position_name, range(len(read.positions)))]
     beside = _beside(read.frame)
@@ -375,21 +396,22 @@ def _plain(read: Read, names: Sequence[str]) -> tuple[DataFrame, list[str], list
 
 
 def _beside(frame: DataFrame) -> list[str]:
-    """The columns of a frame that have something in place of rows."""
+    """Return the columns of a frame that have something in place of rows."""
     return [name for name in (PASSING, UNREAD, FAILED, LEFT_OUT) if name in frame.columns]
 
 
 def _there(beside: Sequence[str]) -> list[Column]:
-    """Whether each of these columns has something in place of a row."""
+    """Return whether each of these columns has something in place of a row."""
     return [F.col(name).isNotNull() for name in beside]
 
 
 def _attempted(
     frame: DataFrame, view: View, beside: Sequence[str]
 ) -> tuple[DataFrame, dict[int, Column], list[Column]]:
-    """The frame with what each expression of a view makes in a column of its own; these columns, by
-    the expression's number: 0, the condition, or from 1 on that of a column; and of each expression
-    where it fails, in words, null on other rows.
+    """Return the frame with each expression's result in a column of its own, null where it fails.
+
+    Also return these columns by the expression's number: 0 for the condition, from 1 on for
+    columns. Third, return each expression's problem as text, null where it does not fail.
     """
     items = (("condition", view.condition), *zip(view.row.names, view.columns, strict=True))
     absent = reduce(Column.__or__, _there(beside), F.lit(False))
@@ -408,7 +430,7 @@ def _attempted(
 
 
 def _letter(view: View, problems: Sequence[Column]) -> Column:
-    """The dead letter of a row that a view leaves out."""
+    """Return the dead letter of a row that a view leaves out."""
     row = F.struct(*(F.col(quoted(name)) for name in view.node.row.names))
     return F.struct(
         F.lit(view.letters).alias(OPERATOR),
@@ -419,20 +441,24 @@ def _letter(view: View, problems: Sequence[Column]) -> Column:
 
 
 def _fitted(item: Made, field: StructField) -> Column:
-    """A column as it is; what is computed for a field in its type, nullable at every depth."""
+    """Return a column of the node, or a computed one in the field's type, nullable at every
+    depth.
+    """
     return fitted(item, field.dataType) if isinstance(item, Column) else column_of(item)
 
 
 def fitted(column: Column, type_: DataType) -> Column:
-    """A computed column of a plan's type, which may have nulls where the expression makes none."""
+    """Return a computed column in a plan's type, whose nested values may be null."""
     return column.cast(type_) if isinstance(type_, (ArrayType, MapType, StructType)) else column
 
 
 def with_foreign_key(
     frame: DataFrame, items: Sequence[str | Column], deleted: Column | None, name: str
 ) -> tuple[DataFrame, list[Column], Column]:
-    """The frame with the foreign key in a column of this name; the key's parts; and on which rows
-    it fails: never on a tombstone, which has none.
+    """Return the frame with the foreign key in a column ``name``, the key's parts, and whether it
+    fails.
+
+    It never fails on a tombstone, which has none.
     """
     key = attempted(frame.sparkSession, [column_of(item) for item in items])
     failed = F.col(name).isNull()
@@ -444,16 +470,19 @@ def with_foreign_key(
 
 
 def as_json(input_: Input) -> Column:
-    """A row of an input, as text."""
+    """Return a row of an input as JSON text."""
     return F.to_json(F.struct(*(F.col(quoted(name)) for name in input_.source.row.names)))
 
 
 def _any_null(columns: list[Column]) -> Column:
+    """Return whether any of the columns is null."""
     return reduce(Column.__or__, (column.isNull() for column in columns))
 
 
 def _canonical(column: Column, type_: DataType) -> Column:
-    """A key in which equal values have equal bits: one NaN and no negative zero, at any depth."""
+    """Return a key in which equal values have equal bits: one NaN and no negative zero, at any
+    depth.
+    """
     if isinstance(type_, (FloatType, DoubleType)):
         zero = F.lit(0.0).cast(type_)
         nan = F.lit(float("nan")).cast(type_)

@@ -21,19 +21,19 @@ _AWARE = "org.apache.spark.sql.catalyst.expressions.TimeZoneAwareExpression"
 
 
 def setting(session: SparkSession, zone: str) -> dict[str, str]:
-    """The setting of a query that does not run in the session's time zone."""
+    """Return the setting of a query that does not run in the session's time zone; else nothing."""
     return {} if session.conf.get(SETTING) == zone else {SETTING: zone}
 
 
 def zone_of(run: Run, bound: Mapping[str, Any] | None) -> str:
-    """The time zone of a query: what it computes itself is computed in the one it began with.
+    """Return the time zone of a query: the one in which its checkpoint began.
 
-    Raises ``CheckpointError`` for a frame whose own expressions are bound to another one.
+    Raises ``CheckpointError`` for a frame whose own expressions are bound to another zone.
     """
     now = str(run.session.conf.get(SETTING))
     zone = now if bound is None else str(bound.get(TIMEZONE, now))
     if zone == now or is_remote(run.session):
-        return zone  # Spark Connect resolves a frame when its query starts
+        return zone  # Spark Connect resolves a frame only when its query starts
     for source in origins_of(run.nodes):
         for said, own in () if source.frame is None or source.static else _zoned(source.frame):
             if own != zone:
@@ -48,7 +48,7 @@ def zone_of(run: Run, bound: Mapping[str, Any] | None) -> str:
 
 
 def _zoned(frame: DataFrame) -> Iterator[tuple[str, str]]:
-    """The expressions of a frame that depend on the time zone, with theirs."""
+    """Yield the expressions of a frame that depend on a time zone, each with its zone."""
     given: Any = frame
     plan = given._jdf.queryExecution().analyzed()  # noqa: SLF001 -- no public face
     aware = plan.getClass().getClassLoader().loadClass(_AWARE)
@@ -60,6 +60,7 @@ def _zoned(frame: DataFrame) -> Iterator[tuple[str, str]]:
 
 
 def _within(expressions: list[Any], aware: Any) -> Iterator[tuple[str, str]]:
+    """Yield the zone-dependent ones of expressions and their children, each with its zone."""
     waiting = [*expressions]
     while waiting:
         expression = waiting.pop()
@@ -74,9 +75,10 @@ def _within(expressions: list[Any], aware: Any) -> Iterator[tuple[str, str]]:
 
 
 def _says_zone(expression: Any) -> bool:
-    """Whether a reader or writer of text has a time zone of its own."""
+    """Say whether a reader or writer of text has a time zone of its own."""
     return any(expression.options().contains(name) for name in ("timeZone", "timezone"))
 
 
 def _each(sequence: Any) -> list[Any]:
+    """Return the items of a Scala sequence."""
     return [sequence.apply(number) for number in range(sequence.size())]

@@ -1,7 +1,7 @@
-"""Where a bucket keeps its bytes: named blobs, written once or replaced whole.
+"""The storage of a bucket's bytes: named blobs, written once or replaced whole.
 
-On Spark they live in the query's state store (``spark.frames``), which commits them with the
-batch; in the test driver and in batch runs they live in memory.
+On Spark they live in the query's state store (``spark.frames``), which commits them with the batch.
+In the test driver and in batch runs they live in memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ class Blobs(Protocol):
     """Named blobs of one bucket."""
 
     def get(self, name: str) -> bytes | None:
-        """The blob, or None where there is none."""
+        """Return the blob, or None if there is none."""
 
     def put(self, name: str, blob: bytes) -> None:
         """Store or replace a blob."""
@@ -23,13 +23,13 @@ class Blobs(Protocol):
 
 
 class MemoryBlobs:
-    """Blobs in a dictionary; the twin that tests and batch runs use."""
+    """Blobs in a dictionary, for tests and batch runs."""
 
     def __init__(self, blobs: dict[str, bytes] | None = None) -> None:
         self.blobs = {} if blobs is None else blobs
 
     def get(self, name: str) -> bytes | None:
-        """The blob, or None where there is none."""
+        """Return the blob, or None if there is none."""
         return self.blobs.get(name)
 
     def put(self, name: str, blob: bytes) -> None:

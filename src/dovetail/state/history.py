@@ -1,7 +1,7 @@
 """Stored rows by key and time: the versions of a versioned table, or the records of a stream.
 
-A look-up costs by what is asked for: a binary search over each run's hash column, then one over the
-times of that hash, then a comparison of the keys themselves.
+A look-up costs in proportion to what is asked for. It does a binary search over the hashes of each
+run, then one over the times of that hash, then compares the keys themselves.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _FIRST = int(np.iinfo(np.int64).min)
 
 @dataclass(frozen=True)
 class Matches:
-    """The stored rows that answer range queries: pair i says that query ``query[i]`` is answered by
-    row ``row[i]`` of ``rows``, which has each row once.
-    """
+    """The stored rows that answer range queries, as pairs of a query and a row."""
 
     query: Ints
+    """The query of each pair: int64[pairs]."""
     row: Ints
+    """The index in ``rows`` of each pair: int64[pairs]."""
     rows: pa.Table
+    """The rows, each once."""
 
 
 class HistoryState(RunState):
-    """Columns ``_hash``, ``_event_time``, others, keys, values; ordered by hash, then time, then
-    arrival.
+    """A store with columns ``_hash``, ``_event_time``, others, keys, values.
 
-    ``versioned``: a row is a version of its key from its time on, and the newest of two with one
-    time is the one. A merge drops what ended before ``horizon_us``: of a stream, the rows before
-    it; of a versioned table, the versions that a later one replaced at or before it.
+    Rows are ordered by hash, then time, then arrival. If ``versioned``, a row is a version of its
+    key from its time on; of two with one time the newer one counts. A merge drops what ended before
+    ``horizon_us``: rows of a stream before it, versions that another replaced at or before it.
     """
 
     def __init__(
@@ -56,8 +56,10 @@ class HistoryState(RunState):
         versioned: bool,
         horizon_us: int = _FIRST,
     ) -> None:
-        """``schema``: the stored columns; ``keys``: the numbers of those that make the key;
-        ``horizon_us`` may be set later, before anything is stored.
+        """Open the store.
+
+        ``schema``: the stored columns; ``keys``: the numbers of the key columns. ``horizon_us`` may
+        be set later, before anything is stored.
         """
         super().__init__(schema, runs, blobs, cache, order=Order((HASH, EVENT_TIME)))
         self._key_columns = keys
@@ -66,13 +68,14 @@ class HistoryState(RunState):
 
     @property
     def latest_us(self) -> int | None:
-        """The largest time stored, None where there is nothing."""
+        """The largest time stored; None if nothing is."""
         return max((run.latest_us for run in self.runs.runs), default=None)
 
     def as_of(self, hash_: Ints, keys: Sequence[pa.Array], time_us: Ints) -> Located:
-        """For each query the key's last version at or before a time, tombstones included.
+        """Find the last version of each query's key at or before a time, tombstones included.
 
-        ``hash_`` is non-decreasing.
+        ``hash_``: int64[n], non-decreasing; ``keys``: n rows each; ``time_us``: int64[n]. A query
+        without such a version gets segment -1, the smallest int64 as its time, and is not present.
         """
         n = len(hash_)
         tables: list[pa.Table] = []
@@ -97,9 +100,10 @@ class HistoryState(RunState):
     def between(
         self, hash_: Ints, keys: Sequence[pa.Array], low_us: Ints, high_us: Ints
     ) -> Matches:
-        """All rows of each query's key from ``low_us`` to ``high_us``, both inclusive.
+        """Find all rows of each query's key from ``low_us`` to ``high_us``, both inclusive.
 
-        ``hash_`` is non-decreasing. Rows come run by run, oldest first, in each in time order.
+        ``hash_``: int64[n], non-decreasing; the other arguments have n rows, too. Rows come run by
+        run, oldest first, and in each run in time order.
         """
         queries: list[Ints] = []
         rows: list[Ints] = []
@@ -126,8 +130,10 @@ class HistoryState(RunState):
         )
 
     def _candidates(self, hash_: Ints) -> Iterator[tuple[pa.Table, Ints, Ints, Ints]]:
-        """Per segment, oldest first, the queries whose hash it holds, and where: rows from the
-        first up to an exclusive end.
+        """Yield for each segment, oldest first, the queries whose hash it holds.
+
+        Each item is (table, query, first, end): the rows of query ``query[i]`` are those from
+        ``first[i]`` up to ``end[i]``, exclusive. Keys are not compared yet.
         """
         for run in self.runs.runs:
             for segment in run.segments:
@@ -144,10 +150,12 @@ class HistoryState(RunState):
                     yield table, low + hit, first[hit], end
 
     def _same_key(self, table: pa.Table, row: Ints, keys: Sequence[pa.Array], query: Ints) -> Mask:
+        """Say for each pair whether stored row ``row[i]`` has the key of query ``query[i]``."""
         stored = [table.column(i).chunk(0).take(pa.array(row)) for i in self._key_columns]
         return rows_equal(stored, [key.take(pa.array(query)) for key in keys])
 
     def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
+        """Return the rows that are not older than the horizon, or the versions still asked for."""
         rows = pa.concat_tables(pieces).combine_chunks()
         if rows.num_rows == 0:
             return rows
@@ -155,13 +163,24 @@ class HistoryState(RunState):
         if not self._versioned:
             kept = np.flatnonzero(time >= self.horizon_us)
             return rows.take(pa.array(kept[np.lexsort((time[kept], hash_[kept]))]))
-        # A version that came late may lie in a newer run than the tombstone that replaced it.
+        # A late version may lie in a newer run than the tombstone that replaced it.
         others = (run.earliest_us for run in self.runs.beside(merge))
         settled_us = min([self.horizon_us, *others])
         begun = merge.done[-1].last if merge.done else None
         return last_versions(rows, self._key_columns, self.horizon_us, settled_us, begun)
 
 
+# An example with horizon_us = 30 and settled_us = 20; ✗ marks a tombstone:
+#
+# | row | hash | key | time | kept? |
+# |---|---|---|---|---|
+# | 0 | 7 | a | 10 | no: replaced at 25, before the horizon |
+# | 1 | 7 | a | 25 | no: row 2 has the same time and was written later |
+# | 2 | 7 | a | 25 | yes: in force at the horizon |
+# | 3 | 7 | a | 40 | yes |
+# | 4 | 3 | b | 15 ✗ | no: older than settled_us (yes if begun = 3) |
+#
+# The result is rows 2 and 3.
 def last_versions(
     rows: pa.Table,
     key_columns: Sequence[int],
@@ -169,13 +188,16 @@ def last_versions(
     settled_us: int,
     begun: int | None = None,
 ) -> pa.Table:
-    """The versions among ``rows``, oldest written first, that anyone can still ask for, by hash and
-    time.
+    """Return the versions that anyone can still ask for, ordered by hash, then time.
 
-    Of two of a key with one time the later written; none that another replaced at or before the
-    horizon; and no tombstone older than ``settled_us``, at most the horizon, before which no other
-    version is stored. ``begun``: the hash of which older versions have been kept elsewhere, so that
-    its tombstones stay.
+    ``rows`` come with the oldest written first. Dropped are:
+
+    - of two versions of a key with one time, the earlier written;
+    - a version that another replaced at or before ``horizon_us``;
+    - a tombstone older than ``settled_us``, since no other version before that time is stored.
+
+    ``settled_us`` is at most the horizon. ``begun``: the hash whose older versions were kept
+    elsewhere, so its tombstones stay; None for no such hash.
     """
     keys = [rows.column(i).combine_chunks() for i in key_columns]
     hash_, time = numbers(rows, HASH), numbers(rows, EVENT_TIME)

@@ -1,5 +1,6 @@
-"""Tables as bytes, in the state and on their way through the JVM, which copies them many times:
-Arrow IPC streams, compressed with LZ4.
+"""Tables as bytes: Arrow IPC streams, compressed with LZ4.
+
+They lie in the state and travel through the JVM, which copies them many times.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ from collections.abc import Collection, Iterator
 
 import pyarrow as pa
 
-# Without threads: the columns of such small tables take less time than handing them over, and the
-# cores are Spark's to share out.
+# Without threads: in such small tables handing a column over takes longer than encoding it, and
+# Spark shares out the cores.
 COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 _ANY_ROWS = sys.maxsize
 ONE_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
 
 
 def to_ipc(table: pa.Table) -> bytes:
-    """The table as one stream."""
+    """Return the table as one stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=COMPRESSED) as writer:
         writer.write_table(table)
@@ -25,7 +26,7 @@ def to_ipc(table: pa.Table) -> bytes:
 
 
 def from_ipc(stream: pa.Buffer | bytes, without: Collection[str] = ()) -> pa.Table:
-    """The table that one stream holds, but for some columns."""
+    """Return the table of one stream, but for the columns ``without``, which are not unpacked."""
     reader = pa.ipc.open_stream(stream, options=ONE_THREAD)
     if without:
         kept = [n for n, name in enumerate(reader.schema.names) if name not in without]
@@ -35,8 +36,9 @@ def from_ipc(stream: pa.Buffer | bytes, without: Collection[str] = ()) -> pa.Tab
 
 
 def parts_of(table: pa.Table, size_bytes: int, rows: int = _ANY_ROWS) -> Iterator[pa.Table]:
-    """The table in parts of at most so many bytes and rows, however its rows differ in size; of one
-    row at least.
+    """Yield the table in consecutive parts of at most ``size_bytes`` and ``rows`` rows.
+
+    A part has at least one row, whatever its size. An empty table is one part.
     """
     parts = max(-(-len(table) // rows), -(-table.nbytes // size_bytes))
     if parts <= 1 or len(table) <= 1:

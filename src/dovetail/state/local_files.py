@@ -1,8 +1,7 @@
-"""Files of this machine that hold copies: written whole or not at all, and readable by their user
-alone.
+"""Local files that hold copies: written whole or not at all, and readable by their user alone.
 
-A copy can be missing at any time, so what goes wrong with a file or its directory is never an
-error: what cannot be written is not there.
+A copy may be missing at any time. So a problem with a file or its directory is never an error: a
+file that cannot be written just does not exist.
 """
 
 from __future__ import annotations
@@ -18,7 +17,10 @@ _OWNER_ONLY = 0o700
 
 
 def write(path: Path, fill: Callable[[IO[bytes]], None]) -> bool:
-    """Write a file by ``fill``; whether it is there. Its directory is made where it is missing."""
+    """Write a file by ``fill`` and say whether it exists now. Its directory is created if missing.
+
+    The file appears under its name only once it is complete.
+    """
     partial = None
     try:
         own(path.parent)
@@ -35,13 +37,13 @@ def write(path: Path, fill: Callable[[IO[bytes]], None]) -> bool:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, if it is one and there."""
+    """Remove a file, if it exists and is one."""
     with suppress(OSError):
         path.unlink()
 
 
 def remove_older(directory: Path, than_s: float) -> None:
-    """Remove the directory's files that were written or touched before a time of the clock."""
+    """Remove the directory's files last written or touched before the epoch second ``than_s``."""
     try:
         paths = list(directory.iterdir())
     except OSError:
@@ -53,7 +55,10 @@ def remove_older(directory: Path, than_s: float) -> None:
 
 
 def own(directory: Path) -> None:
-    """Make the directory, for its user alone; it is an error where it is another user's."""
+    """Create the directory, for its user alone.
+
+    Raises ``PermissionError`` if another user owns it.
+    """
     directory.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
     found = directory.stat()
     if hasattr(os, "geteuid") and found.st_uid != os.geteuid():

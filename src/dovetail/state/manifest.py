@@ -1,14 +1,16 @@
-"""The manifest: what a bucket's state consists of, replaced whole at the end of each batch.
+"""The manifest: the list of everything that a bucket's state consists of.
 
-It is the commit point. It is one blob beside the segments: a version byte, then JSON. It names the
-topology and the number of buckets it belongs to, so that a checkpoint cannot be read as another's.
+It is the commit point, replaced whole at the end of each batch. It is one blob beside the segments:
+a version byte, then JSON. It names its topology and number of buckets, so a checkpoint cannot be
+read as that of another query.
 
-A run's list of segments only grows at its end, while a merge writes it. So every ``_PAGE`` of them
-are a *page*, a blob of their own, written once and named by their first; the manifest names pages,
-and only the rest of each list is in it. What a batch writes hardly grows with the state.
+A run's list of segments only grows at its end, while a merge writes it. So every ``_PAGE`` segments
+are a *page*, a blob of its own. A page is written once and named after its first segment. The
+manifest has the names of the pages and only the rest of each list. So the bytes that a batch writes
+hardly grow with the state.
 
-The format is also that of what the segments mean: with another ``arrays.hashing.stable_hash``
-stored rows would not be found, so ``FORMAT_VERSION`` changes with it.
+The format covers the meaning of segments, too. With another ``arrays.hashing.stable_hash`` stored
+rows would not be found, so a change of it changes ``FORMAT_VERSION``.
 """
 
 from __future__ import annotations
@@ -38,28 +40,31 @@ Pages: TypeAlias = "Mapping[str, Segments]"
 
 @dataclass(frozen=True)
 class Manifest:
-    """One bucket after a batch.
-
-    ``topology``: the fingerprint of the stage's plan; ``buckets``: how many share the key space;
-    ``stream_time_us``: per source the largest timestamp processed, None before the first;
-    ``read_us``: the largest one read, which differs where rows wait for another source;
-    ``heard_us``: the wall-clock time at which the source last brought something; ``position``: how
-    many changes the bucket has emitted; ``rows``: how many stream rows it has numbered; ``stores``:
-    the runs of each store, by its name; ``logs``: per source, where its logs are waited for each by
-    itself, of each log the largest timestamp read and when it last brought something; ``pages``:
-    those that are stored.
-    """
+    """The state of one bucket after a batch."""
 
     topology: str
+    """The fingerprint of the stage's plan."""
     buckets: int
+    """The number of buckets of the key space."""
     stream_time_us: tuple[int | None, ...]
+    """For each source the largest timestamp processed; None before the first."""
     read_us: tuple[int | None, ...] = ()
+    """For each source the largest timestamp read. It is larger if rows wait for another source."""
     heard_us: tuple[int | None, ...] = ()
+    """For each source the wall-clock time at which it last brought something."""
     position: int = 0
+    """The number of changes that the bucket has emitted."""
     rows: int = 0
+    """The number of stream rows that the bucket has numbered."""
     stores: Mapping[str, Runs] = field(default_factory=dict)
+    """The runs of each store, by its name."""
     logs: tuple[Logs, ...] = ()
+    """For each source, by log, the largest timestamp read and when the log last brought something.
+
+    Empty if logs are not waited for one by one.
+    """
     pages: Pages = field(default_factory=dict, compare=False)
+    """The pages that are stored, by name."""
 
 
 def load(
@@ -69,8 +74,10 @@ def load(
     sources: int,
     known: Pages = MappingProxyType({}),
 ) -> Manifest:
-    """The bucket's manifest, or an empty one before its first batch. ``known``: pages that need
-    not be read.
+    """Return the bucket's manifest, or an empty one before its first batch.
+
+    ``known``: pages that need not be read. Raises ``CheckpointError`` if the manifest belongs to
+    another topology or number of buckets.
     """
     found = read(blobs, known)
     if found is None:
@@ -87,7 +94,10 @@ def load(
 
 
 def read(blobs: Blobs, known: Pages = MappingProxyType({})) -> Manifest | None:
-    """The bucket's manifest, whatever topology it is of; None before its first batch."""
+    """Return the bucket's manifest, of whatever topology, or None before its first batch.
+
+    ``known``: pages that need not be read.
+    """
     blob = blobs.get(NAME)
     if blob is None:
         return None
@@ -126,8 +136,10 @@ def read(blobs: Blobs, known: Pages = MappingProxyType({})) -> Manifest | None:
 
 
 def save(blobs: Blobs, manifest: Manifest) -> Pages:
-    """Make the manifest the bucket's state, in place of the one whose ``pages`` it has; the pages
-    that are stored now.
+    """Write the manifest and return the pages that are stored now.
+
+    Pages that are not in ``manifest.pages`` are written first, and pages no longer needed are
+    deleted last.
     """
     pages: dict[str, Segments] = {}
 
@@ -165,16 +177,19 @@ def save(blobs: Blobs, manifest: Manifest) -> Pages:
 
 
 def _page(blobs: Blobs, name: str) -> Segments:
+    """Return the segments of a stored page."""
     blob = blobs.get(name)
     assert blob is not None, f"{name} is in the manifest but not in the store"
     return _parse(_body(blob))
 
 
 def _blob(body: Any) -> bytes:
+    """Return the stored form of a JSON value."""
     return bytes([FORMAT_VERSION]) + json.dumps(body, separators=(",", ":")).encode()
 
 
 def _body(blob: bytes) -> Any:
+    """Return the JSON value of a blob. Raises ``StateError`` for another format version."""
     if blob[0] != FORMAT_VERSION:
         raise StateError(
             "state manifest",
@@ -185,4 +200,5 @@ def _body(blob: bytes) -> Any:
 
 
 def _parse(segments: Sequence[Sequence[Any]]) -> Segments:
+    """Return segments from their JSON form, a list of field values each."""
     return tuple(Segment(*fields) for fields in segments)

@@ -1,4 +1,4 @@
-"""Stored rows that wait for a time: appended when they arrive, taken when it has come."""
+"""Stored rows that wait for a time: appended on arrival, taken once the time has come."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from dovetail.state.segment import SegmentCache, numbers
 
 
 class QueueState(RunState):
-    """Columns ``_due``, ``_event_time`` and others, ordered by ``_due``, then arrival.
+    """A store with columns ``_due``, ``_event_time`` and others, by due time, then arrival.
 
-    What was taken is gone: a row that is due no later than ``taken_us`` is no longer there, and
-    none such may be appended.
+    A row due at or before ``taken_us`` counts as taken and gone. No such row may be appended.
     """
 
     def __init__(
@@ -29,7 +28,7 @@ class QueueState(RunState):
         self._taken_us = taken_us
 
     def take(self, upto_us: int) -> pa.Table:
-        """The rows due at or before a time, in the order due, then of arrival; they are gone."""
+        """Remove and return the rows due at or before ``upto_us``, by due time, then arrival."""
         parts = [self.schema.empty_table()]
         for run in self.runs.runs:
             for segment in run.segments:
@@ -44,7 +43,7 @@ class QueueState(RunState):
         return rows.take(pa.array(np.argsort(rows.column(DUE).to_numpy(), kind="stable")))
 
     def expire_due(self) -> None:
-        """Drop the runs of which everything has been taken."""
+        """Drop the runs of which every row has been taken. Runs that are being merged stay."""
         dropped = tuple(
             run
             for run in self.runs.idle()
@@ -53,6 +52,7 @@ class QueueState(RunState):
         self._drop(dropped)
 
     def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
+        """Return the rows that have not been taken, by due time, then arrival."""
         rows = pa.concat_tables(pieces).combine_chunks()
         due = rows.column(DUE).to_numpy()
         kept = np.flatnonzero(due > self._taken_us)

@@ -1,5 +1,7 @@
-"""How far a step of a merge reads its inputs: the next rows in their common order, about so many
-bytes of them, however the rows are spread over the inputs and over the column that orders them.
+"""The extent of one step of a merge: how far it reads each of its inputs.
+
+A step reads the next rows in the common order of all inputs, up to a number of bytes. The limit
+holds however rows are spread over the inputs and over the column that orders them.
 """
 
 from __future__ import annotations
@@ -19,26 +21,28 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Order:
-    """The int64 columns that order the rows of a run, the first one's name first. Rows that are
-    equal in all of them are in the order of the runs, oldest first.
+    """The int64 columns that order the rows of a run.
 
-    ``whole``: rows that are equal in them are read in one step, however many they are.
+    Rows that are equal in all of them are in the order of the runs, oldest first.
     """
 
     columns: tuple[str, ...]
+    """The names of the columns, most significant first."""
     whole: bool = False
+    """True if rows that are equal in all columns must be read in one step."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """A run that is merged. ``rows``, ``size_bytes``: int64[segments + 1], how many lie before each
-    segment, then how many there are in all.
-    """
+    """A run that is being merged."""
 
     run: Run
     open: Callable[[Segment], pa.Table]
+    """The function that returns the rows of a segment."""
     rows: Ints = field(init=False)
+    """The number of rows before each segment, then that of all rows: int64[segments + 1]."""
     size_bytes: Ints = field(init=False)
+    """The number of bytes before each segment, then that of all: int64[segments + 1]."""
 
     def __post_init__(self) -> None:
         segments = self.run.segments
@@ -46,23 +50,27 @@ class Input:
         object.__setattr__(self, "size_bytes", np.cumsum([0, *(s.size_bytes for s in segments)]))
 
     def bytes_before(self, row: int) -> float:
-        """About how many bytes the first ``row`` rows have."""
+        """Estimate the size of the first ``row`` rows."""
         return float(np.interp(row, self.rows, self.size_bytes))
 
     def some(self, row: int, size_bytes: float) -> int:
-        """The end of about ``size_bytes`` from a row on, in one segment, of one row at least."""
+        """Return the exclusive end of about ``size_bytes`` from ``row`` on.
+
+        The rows lie in one segment and are at least one.
+        """
         end = np.interp(self.bytes_before(row) + size_bytes, self.size_bytes, self.rows)
         return min(max(int(end), row + 1), int(self.rows[self._segment(row) + 1]))
 
     def values(self, row: int, order: Order) -> tuple[int, ...]:
-        """What orders a row."""
+        """Return the values that order a row."""
         number = self._segment(row)
         table = self.open(self.run.segments[number])
         return tuple(int(numbers(table, name)[row - self.rows[number]]) for name in order.columns)
 
     def position(self, row: int, values: Sequence[int], order: Order, *, after: bool) -> int:
-        """The first row from ``row`` on that comes after these values or, if not ``after``, is
-        equal to them.
+        """Find the first row, from ``row`` on, that is not below ``values``.
+
+        With ``after``, it must be above them. The number of all rows is returned if there is none.
         """
         for number in range(self._segment(row), len(self.run.segments)):
             first = int(self.rows[number])
@@ -78,7 +86,7 @@ class Input:
         return int(self.rows[-1])
 
     def slice(self, start: int, end: int) -> list[pa.Table]:
-        """The rows from ``start`` up to an exclusive end."""
+        """Return the rows from ``start`` up to an exclusive ``end``, a table for each segment."""
         parts = []
         while start < end:
             number = self._segment(start)
@@ -88,17 +96,26 @@ class Input:
         return parts
 
     def _segment(self, row: int) -> int:
+        """Return the number of the segment that has a row."""
         return int(np.searchsorted(self.rows, row, side="right") - 1)
 
 
+# An example with size_bytes = 8, rows of one byte and one order column. The slash is the end of the
+# step. It comes after the seventh byte, once three quarters of the limit are exceeded:
+#
+# | input | values |
+# |---|---|
+# | 0, older | 1 3 4 4 / 8 9 |
+# | 1, newer | 2 4 5 / 6 7 9 |
+#
+# The result is (4, 3). Of equal values those of the older input come first.
 def step_end(
     inputs: Sequence[Input], read: Sequence[int], size_bytes: int, order: Order
 ) -> tuple[int, ...]:
-    """Per input, oldest first, how many of its rows are read after the next step, which reads the
-    next rows in order: between three quarters of ``size_bytes`` and all of it, where rows are not
-    larger.
+    """Return for each input, oldest first, the number of its rows read after the next step.
 
-    ``read``: how many are before the step.
+    The step reads the next rows in order: between three quarters of ``size_bytes`` and all of it,
+    as long as single rows are not larger. ``read``: the number of rows of each input read before.
     """
     ends = [int(i.rows[-1]) for i in inputs]
     now = list(read)
@@ -115,8 +132,9 @@ def step_end(
 def _before_last_value(
     inputs: Sequence[Input], read: Sequence[int], now: list[int], ends: list[int], order: Order
 ) -> list[int]:
-    """Where the first unread row's value in the first of several columns begins, so that its rows
-    are read together if that is possible.
+    """Move the ends back to where the first unread value of the leading column begins.
+
+    So rows with that value are read together, if possible. With one order column the ends stay.
     """
     unread = [
         i.values(row, order) for i, row, end in zip(inputs, now, ends, strict=True) if row < end
@@ -128,14 +146,16 @@ def _before_last_value(
 
 
 def _bytes(inputs: Sequence[Input], rows: Sequence[int]) -> float:
+    """Estimate the size of the first ``rows[i]`` rows of all inputs i."""
     return sum(i.bytes_before(row) for i, row in zip(inputs, rows, strict=True))
 
 
 def _advanced(
     inputs: Sequence[Input], now: list[int], ends: list[int], share: float, order: Order
 ) -> list[int]:
-    """About ``share`` bytes further in the input whose share ends first, and in the others up to
-    there: so no input is read further than its share.
+    """Advance by about ``share`` bytes in the input whose share ends first, others up to there.
+
+    So no input is read further than its share.
     """
     reach = {
         number: input_.some(now[number], share)

@@ -1,9 +1,8 @@
-"""What all stores of a bucket share: append a batch's rows as segments, merge, expire, fetch.
+"""The operations that all stores of a bucket share: append, merge, expire, fetch.
 
-A store is a list of sorted runs (``state.runs``). Its kinds differ in the column that orders the
-rows, in how they look rows up, and in what a merge keeps: ``TableState``, ``HistoryState`` and
-``QueueState``. ``compact`` spends a budget in bytes that the caller derives from what the batch
-wrote.
+A store is a list of sorted runs (``state.runs``). Its kinds are ``TableState``, ``HistoryState``
+and ``QueueState``. They differ in the column that orders rows, in look-ups, and in the rows that a
+merge keeps. ``compact`` spends a budget in bytes, derived from the bytes that the batch wrote.
 """
 
 from __future__ import annotations
@@ -32,20 +31,22 @@ _COMPACTION_BYTES_MIN = 256 << 10
 
 @dataclass(frozen=True)
 class Located:
-    """Where the stored rows that answer n queries lie: ``segment`` (an index into ``tables``, the
-    opened segments, -1 for none) and ``row``: int64[n]; ``event_time_us``: int64[n]; ``present``:
-    bool[n], false where there is no row or a tombstone.
-    """
+    """The places of the stored rows that answer n queries."""
 
     schema: pa.Schema
     tables: tuple[pa.Table, ...]
+    """The opened segments."""
     segment: Ints
+    """The index in ``tables`` for each query, -1 if no row answers it: int64[n]."""
     row: Ints
+    """The row in that segment: int64[n]."""
     event_time_us: Ints
+    """The event time of the row: int64[n]."""
     present: Mask
+    """False if there is no row or the row is a tombstone: bool[n]."""
 
     def of(self, which: Ints) -> Located:
-        """The answers to some of the queries."""
+        """Return the answers to the queries ``which``, in that order."""
         return replace(
             self,
             segment=self.segment[which],
@@ -55,7 +56,7 @@ class Located:
         )
 
     def beside(self, other: Located) -> Located:
-        """These answers, then another's."""
+        """Return these answers, then those of ``other``."""
         shifted = np.where(other.segment < 0, -1, other.segment + len(self.tables))
         return Located(
             self.schema,
@@ -67,13 +68,25 @@ class Located:
         )
 
     def fetch(self, which: Ints, columns: Sequence[int]) -> pa.Table:
-        """Some columns of the rows of the queries ``which``, in that order."""
+        """Return the ``columns`` of the rows that answer the queries ``which``, in that order.
+
+        Every one of these queries must have a row.
+        """
         rows, place = self.gathered(which, columns)
         return rows.combine_chunks().take(pa.array(place))
 
     def gathered(self, which: Ints, columns: Sequence[int]) -> tuple[pa.Table, Ints]:
-        """Some columns of the rows of the queries ``which``, segment by segment, and where among
-        them each query's is.
+        """Return the ``columns`` of the rows that answer the queries ``which``, by segment.
+
+        The second result is int64[which]: the place of each query's row among them. For example,
+        queries 4, 1 and 2 have rows in segments 1, 0 and 1:
+
+        | rows | query 1 | query 4 | query 2 |
+        |---|---|---|---|
+        | segment | 0 | 1 | 1 |
+        | place | 0 | 1 | 2 |
+
+        So the places of queries 4, 1 and 2 are [1, 0, 2].
         """
         parts, order = [self.schema.empty_table().select(columns)], [np.zeros(0, np.int64)]
         segment = self.segment[which]
@@ -100,7 +113,10 @@ class RunState(ABC):
         order: Order,
         expiry: str = EVENT_TIME,
     ) -> None:
-        """``schema``: the stored columns; ``expiry``: the column of times by which they expire."""
+        """Open the store.
+
+        ``schema``: the stored columns; ``expiry``: the column by which rows expire.
+        """
         self.runs = runs
         self.schema = schema
         self._order = order
@@ -110,25 +126,35 @@ class RunState(ABC):
 
     @abstractmethod
     def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
-        """The rows that a merge keeps of a slice of its inputs, oldest first, in order."""
+        """Return, in the store's order, the rows that a merge keeps of one slice of its inputs.
+
+        ``pieces``: the slice of each input, oldest first.
+        """
 
     def store(self, rows: pa.Table) -> None:
-        """Append a batch's rows, in the store's order, and let compaction keep pace with them."""
+        """Append a batch's rows, which are in the store's order, and compact in proportion."""
         written = self.append(rows)
         if written:
             self.compact(2 * self.runs.tiers() * written + _COMPACTION_BYTES_MIN)
 
     def expire(self, before_us: int) -> None:
-        """Drop the runs whose rows are all older than a time."""
+        """Drop the runs whose rows are all older than ``before_us``.
+
+        Runs that are being merged stay.
+        """
         self._drop(tuple(run for run in self.runs.idle() if run.latest_us < before_us))
 
     def _drop(self, dropped: tuple[Run, ...]) -> None:
+        """Remove these runs, with their segments."""
         self.runs = self.runs.without(dropped)
         for run in dropped:
             self._delete(run)
 
     def append(self, rows: pa.Table) -> int:
-        """Store a batch's rows, in the store's order; returns the bytes written."""
+        """Store a batch's rows, which are in the store's order, as a run.
+
+        Returns the bytes written.
+        """
         if rows.num_rows == 0:
             return 0
         segments = tuple(self._write(part) for part in parts_of(rows, SEGMENT_BYTES_MAX))
@@ -136,8 +162,9 @@ class RunState(ABC):
         return sum(segment.size_bytes for segment in segments)
 
     def compact(self, budget_bytes: int) -> None:
-        """Carry merges on until about ``budget_bytes`` of input are read; one step is at least made
-        for each merge that the budget reaches.
+        """Carry merges on until about ``budget_bytes`` of input are read.
+
+        Each merge that the budget reaches makes at least one step.
         """
         self.runs = self.runs.due()
         size_bytes = min(budget_bytes, SEGMENT_BYTES_MAX)
@@ -154,14 +181,15 @@ class RunState(ABC):
                     self._delete(run)
 
     def contents(self) -> Iterator[pa.Table]:
-        """All rows that a merge of everything would keep, in order, some at a time. It is for a
-        store that is only read: its runs are as one tier from then on.
+        """Yield, in order and some at a time, all rows that a merge of everything would keep.
+
+        It is for a store that is only read, because it puts all runs into one tier.
         """
         self.runs = self.runs.level()
         merge = Merge(0, (0,) * len(self.runs.runs))
         whole = tuple(run.rows for run in self.runs.runs)
         while merge.read != whole:
-            order = replace(self._order, whole=True)  # what replaces a row is read with it
+            order = replace(self._order, whole=True)  # a row is read with its replacement
             read, pieces = self._slice(merge, SEGMENT_BYTES_MAX, order)
             merged, merge = self._merged(pieces, merge), replace(merge, read=read)
             if merged.num_rows:
@@ -169,7 +197,10 @@ class RunState(ABC):
                 yield merged
 
     def _step(self, merge: Merge, size_bytes: int) -> tuple[Merge, int]:
-        """Merge the next slice, one that holds about ``size_bytes`` of input."""
+        """Merge the next slice, of about ``size_bytes``.
+
+        Return the merge after it and the bytes read.
+        """
         read, pieces = self._slice(merge, size_bytes, self._order)
         read_bytes = sum(piece.nbytes for piece in pieces)
         merged = self._merged(pieces, merge)
@@ -181,7 +212,7 @@ class RunState(ABC):
     def _slice(
         self, merge: Merge, size_bytes: int, order: Order
     ) -> tuple[tuple[int, ...], list[pa.Table]]:
-        """How far the next slice reads each input, and what it reads there."""
+        """Return for each input how many rows are read after the next slice, and the slice."""
         inputs = [Input(run, self._open) for run in self.runs.inputs(merge)]
         read = step_end(inputs, merge.read, size_bytes, order)
         pieces = [
@@ -191,9 +222,11 @@ class RunState(ABC):
         return read, pieces
 
     def _open(self, segment: Segment) -> pa.Table:
+        """Return the rows of a segment."""
         return self._cache.open(segment, self._blobs.get)
 
     def _write(self, table: pa.Table) -> Segment:
+        """Store a table as a new segment."""
         table = table.combine_chunks()
         segment = self._described(table)
         self._blobs.put(segment.id, encode(table))
@@ -201,9 +234,11 @@ class RunState(ABC):
         return segment
 
     def _described(self, table: pa.Table) -> Segment:
+        """Return the manifest's entry for a table as a new segment."""
         return describe(table, self._order.columns[0], self._expiry)
 
     def _delete(self, run: Run) -> None:
+        """Delete the segments of a run."""
         for segment in run.segments:
             self._blobs.delete(segment.id)
             self._cache.drop(segment)

@@ -1,13 +1,15 @@
-"""Sorted runs of a store and the order in which they are merged.
+"""Sorted runs of a store, and the order in which they are merged.
 
 A *run* is a list of segments with disjoint, ascending ranges of the column that orders them. A
-batch appends one run of tier 0. When a tier holds ``FANOUT`` runs they are merged into one of the
-next tier, each kind of store by its own rule (where that leaves less than half of the bytes, the
-result stays in its tier: it holds mostly the same keys again). A merge proceeds in the order of the
-rows, a bounded piece in each batch (``state.reading``), and its inputs stand until it is complete;
-so the work of a batch is in proportion to what the batch wrote, however large the state has grown.
+batch appends one run of tier 0. Once a tier has ``FANOUT`` runs, they are merged into one run of
+the next tier, by the rule of the store's kind. If less than half of the bytes are left, the result
+stays in its tier, because it mostly holds the same keys again.
 
-All values here are immutable; ``run_state`` holds the current ones and does the work.
+A merge proceeds in the order of the rows, a bounded piece in each batch (``state.reading``). Its
+inputs stay until it is complete. So the work of a batch is in proportion to the bytes that it
+wrote, however large the state is.
+
+All values here are immutable. ``run_state`` holds the current ones and does the work.
 """
 
 from __future__ import annotations
@@ -30,54 +32,57 @@ class Run:
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
+        """The number of rows."""
         return sum(segment.rows for segment in self.segments)
 
     @property
     def size_bytes(self) -> int:
-        """The size of the local form."""
+        """The size of the local, uncompressed form."""
         return sum(segment.size_bytes for segment in self.segments)
 
     @property
     def earliest_us(self) -> int:
-        """The smallest event time of its rows."""
+        """The smallest time by which a row expires."""
         return min(segment.earliest_us for segment in self.segments)
 
     @property
     def latest_us(self) -> int:
-        """The largest event time of its rows."""
+        """The largest time by which a row expires."""
         return max(segment.latest_us for segment in self.segments)
 
 
 @dataclass(frozen=True)
 class Merge:
-    """An unfinished merge of the oldest runs of ``tier``: ``read`` says how many rows of each, the
-    oldest first, are merged into ``done``.
-    """
+    """An unfinished merge of the oldest runs of ``tier``."""
 
     tier: int
     read: tuple[int, ...]
+    """For each input, oldest first, the number of its rows that are merged already."""
     done: tuple[Segment, ...] = ()
+    """The segments that the merge has written."""
 
 
 @dataclass(frozen=True)
 class Runs:
-    """A table's runs, oldest first, so in descending tier, and the merges under way, by tier."""
+    """The state of one store."""
 
     runs: tuple[Run, ...] = ()
+    """The runs, oldest first and so in descending tier."""
     merges: tuple[Merge, ...] = field(default=())
+    """The merges under way, at most one for each tier."""
 
     @property
     def segments(self) -> Iterator[Segment]:
-        """All segments, those that unfinished merges have written included."""
+        """All segments, including those that unfinished merges have written."""
         for part in self.runs:
             yield from part.segments
         for merge in self.merges:
             yield from merge.done
 
     def holding(self, ordered: Sequence[int]) -> Runs:
-        """Of these runs the segments that may have rows with one of the values, in ascending order,
-        in the column that orders them.
+        """Return the runs with only the segments that may have one of the ``ordered`` values.
+
+        ``ordered``: values of the column that orders rows, ascending.
         """
 
         def may(segment: Segment) -> bool:
@@ -87,41 +92,41 @@ class Runs:
         return Runs(tuple(run for run in runs if run.segments))
 
     def append(self, segments: tuple[Segment, ...]) -> Runs:
-        """These runs and, as the newest, a batch's own."""
+        """Return the runs with a batch's segments as the newest run, of tier 0."""
         return replace(self, runs=(*self.runs, Run(0, segments)))
 
     def level(self) -> Runs:
-        """All runs in one tier, none of them being merged."""
+        """Return all runs in tier 0, without any merges."""
         return Runs(tuple(replace(run, tier=0) for run in self.runs))
 
     def of_tier(self, tier: int) -> tuple[Run, ...]:
-        """The runs of one tier, oldest first."""
+        """Return the runs of one tier, oldest first."""
         return tuple(run for run in self.runs if run.tier == tier)
 
     def tiers(self) -> int:
-        """How many tiers there are, empty ones below the highest included."""
+        """Return the number of tiers, including empty ones below the highest."""
         return self.runs[0].tier + 1 if self.runs else 0
 
     def beside(self, merge: Merge) -> tuple[Run, ...]:
-        """The runs that a merge does not read."""
+        """Return the runs that a merge does not read."""
         inputs = self.inputs(merge)
         return tuple(run for run in self.runs if run not in inputs)
 
     def inputs(self, merge: Merge) -> tuple[Run, ...]:
-        """The runs that a merge reads."""
+        """Return the runs that a merge reads."""
         return self.of_tier(merge.tier)[: len(merge.read)]
 
     def idle(self) -> tuple[Run, ...]:
-        """The runs that are not being merged."""
+        """Return the runs that no merge reads."""
         merging = [run for merge in self.merges for run in self.inputs(merge)]
         return tuple(run for run in self.runs if run not in merging)
 
     def without(self, dropped: tuple[Run, ...]) -> Runs:
-        """These runs but for some idle ones."""
+        """Return the runs but for ``dropped`` ones, which no merge may read."""
         return replace(self, runs=tuple(run for run in self.runs if run not in dropped))
 
     def due(self) -> Runs:
-        """These runs with a merge begun in every tier that is full and has none."""
+        """Return the runs with a new merge in every tier that is full and has none."""
         merging = {merge.tier for merge in self.merges}
         fresh = tuple(
             Merge(tier, (0,) * len(self.of_tier(tier)))
@@ -131,11 +136,14 @@ class Runs:
         return replace(self, merges=(*self.merges, *fresh))
 
     def advanced(self, old: Merge, new: Merge) -> Runs:
-        """These runs with a merge carried on."""
+        """Return the runs with the merge ``old`` replaced by ``new``."""
         return replace(self, merges=tuple(new if m is old else m for m in self.merges))
 
     def completed(self, merge: Merge) -> Runs:
-        """The merge's inputs replaced by its result, older than every run that was not merged."""
+        """Return the runs with the merge's inputs replaced by its result.
+
+        The result counts as older than every other run of that tier or a lower one.
+        """
         inputs = self.inputs(merge)
         merged = Run(merge.tier, merge.done)
         if 2 * merged.size_bytes >= sum(run.size_bytes for run in inputs):

@@ -1,11 +1,15 @@
 """Segments: immutable pieces of a bucket's state, rows in ascending order of one int64 column.
 
-Their columns are the store's: each kind of store (``table_state``, ``history``, ``queue``) says
-which they are and which of them, the key hash or a time, orders the rows.
+Their columns are those of the store. Each kind of store (``table_state``, ``history``, ``queue``)
+defines them, and which of them orders the rows: the key hash or a time.
 
-Stored form: one version byte, then an Arrow IPC stream compressed with LZ4. Local form: an
-uncompressed Arrow IPC file named by the segment's id, memory-mapped, so that a look-up reads only
-the pages it touches. Ids are never reused, so a local file can be missing but not stale.
+| form | content |
+|---|---|
+| stored | one version byte, then an Arrow IPC stream compressed with LZ4 |
+| local | an uncompressed Arrow IPC file named by the segment's id, memory-mapped |
+
+A look-up reads only the pages of the local file that it touches. Ids are never reused, so a local
+file can be missing but not stale.
 """
 
 from __future__ import annotations
@@ -44,25 +48,26 @@ _ID = b"segment"
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment's entry in the manifest.
-
-    ``size_bytes`` is that of the local, uncompressed form; ``first`` and ``last`` are the ends of
-    the column that orders the rows; ``earliest_us`` and ``latest_us`` are those of the column of
-    times by which rows expire.
-    """
+    """A segment's entry in the manifest."""
 
     id: str
     rows: int
     size_bytes: int
+    """The size of the local, uncompressed form."""
     first: int
+    """The smallest value of the column that orders the rows."""
     last: int
+    """The largest value of that column, inclusive."""
     earliest_us: int
+    """The smallest time by which a row expires."""
     latest_us: int
+    """The largest time by which a row expires."""
 
 
 def describe(table: pa.Table, order: str, expiry: str = EVENT_TIME) -> Segment:
-    """A new segment, under a new id, for rows that are already in the order of column ``order``;
-    ``expiry``: the column of times by which they expire.
+    """Return a new segment, under a new id, for rows that are already ordered by column ``order``.
+
+    ``expiry``: the column of times by which rows expire. ``table`` has at least one row.
     """
     ordering, time = table.column(order), table.column(expiry).cast(pa.int64()).to_numpy()
     return Segment(
@@ -77,12 +82,15 @@ def describe(table: pa.Table, order: str, expiry: str = EVENT_TIME) -> Segment:
 
 
 def encode(table: pa.Table) -> bytes:
-    """The stored form of a segment."""
+    """Return the stored form of a segment's rows."""
     return bytes([FORMAT_VERSION]) + to_ipc(table)
 
 
 def decode(blob: bytes, without: Collection[str] = ()) -> pa.Table:
-    """The rows of a stored segment, but for some columns that are not to be unpacked."""
+    """Return the rows of a stored segment, but for the columns ``without``, which stay packed.
+
+    Raises ``StateError`` for another format version.
+    """
     if blob[0] != FORMAT_VERSION:
         raise StateError(
             "state segment",
@@ -93,17 +101,17 @@ def decode(blob: bytes, without: Collection[str] = ()) -> pa.Table:
 
 
 class SegmentCache:
-    """Opened segments of this process, and their local copies where a directory is given.
+    """The opened segments of this process, with local copies if a directory is given.
 
-    A copy is never needed: where there is none, or one that cannot be read, the segment is read
-    from the blobs again; rows of which no copy can be written stay in memory, as without a
-    directory, but for ``_MEMORY_BYTES_MAX`` of them in all.
+    A copy is never needed. If it is missing or cannot be read, the segment is read from the blobs
+    again. Rows that cannot be written to a copy stay in memory, as without a directory, up to
+    ``_MEMORY_BYTES_MAX`` in all.
 
-    Other processes may share the directory. What one of them has deleted is closed here, too, and
-    copies that no bucket has asked for or kept for ``_UNUSED_S_MAX`` are deleted (``settle``): of
-    buckets that have gone to another machine, and what a process left when it was killed.
+    Other processes may share the directory. ``settle`` closes segments that one of them has
+    deleted. It also deletes copies that no bucket has used for ``_UNUSED_S_MAX``: those of buckets
+    that have moved to another machine, and of processes that were killed.
 
-    ``pages``: parts of manifests that this process has seen last.
+    ``pages``: the parts of manifests that this process has seen last.
     """
 
     def __init__(self, directory: Path | None = None) -> None:
@@ -117,11 +125,14 @@ class SegmentCache:
 
     @property
     def segments(self) -> frozenset[str]:
-        """The ids of those that are open."""
+        """The ids of the open segments."""
         return frozenset(self._open)
 
     def open(self, segment: Segment, fetch: Callable[[str], bytes | None]) -> pa.Table:
-        """The segment's rows; ``fetch`` is asked for the stored form only where no copy exists."""
+        """Return the segment's rows.
+
+        ``fetch`` is asked for the stored form only if there is no copy.
+        """
         table = self._open.get(segment.id)
         if table is not None:
             self._open.move_to_end(segment.id)
@@ -134,7 +145,7 @@ class SegmentCache:
         return self.add(segment, decode(blob))
 
     def add(self, segment: Segment, table: pa.Table) -> pa.Table:
-        """Keep a copy of a segment whose rows, one chunk a column, are at hand."""
+        """Keep a copy of a segment and return its rows. ``table`` has one chunk a column."""
         path = self._path(segment.id)
         mapped = None
         if path is not None and local_files.write(path, _named(segment, table)):
@@ -152,7 +163,7 @@ class SegmentCache:
             local_files.remove(path)
 
     def see(self, pages: Mapping[str, tuple[Segment, ...]]) -> None:
-        """Remember parts of a manifest, which never change."""
+        """Remember pages of a manifest, which never change."""
         for name, page in pages.items():
             self.pages[name] = page
             self.pages.move_to_end(name)
@@ -160,8 +171,10 @@ class SegmentCache:
             self.pages.popitem(last=False)
 
     def settle(self, kept: Iterable[Segment], now_s: float) -> None:
-        """At the end of a bucket's batch: ``kept`` is all that it consists of; ``now_s``: the time
-        of the clock by which files are dated.
+        """Clean up at the end of a bucket's batch.
+
+        ``kept``: all segments of the bucket; ``now_s``: the time in epoch seconds, by the clock
+        that dates files.
         """
         if self._directory is None:
             return
@@ -180,6 +193,7 @@ class SegmentCache:
             local_files.remove_older(self._directory, now_s - _UNUSED_S_MAX)
 
     def _present(self) -> set[str]:
+        """Return the names of the files in the directory."""
         assert self._directory is not None
         try:
             return {path.name for path in self._directory.iterdir()}
@@ -187,10 +201,11 @@ class SegmentCache:
             return set()
 
     def _path(self, name: str) -> Path | None:
+        """Return the path of a local copy; None without a directory."""
         return None if self._directory is None else self._directory / name
 
     def _map(self, segment: Segment) -> pa.Table | None:
-        """The segment's rows from its local copy, None where that is missing or not one."""
+        """Return the segment's rows from its local copy, or None if that is missing or invalid."""
         path = self._path(segment.id)
         if path is None:
             return None
@@ -208,6 +223,7 @@ class SegmentCache:
         return table.replace_schema_metadata(None)
 
     def _keep(self, segment: Segment, table: pa.Table) -> pa.Table:
+        """Add rows to the open segments, and close the oldest ones above the limits."""
         self._open[segment.id] = table
         if len(self._open) > _OPEN_SEGMENTS_MAX:
             self._close(next(iter(self._open)))
@@ -216,12 +232,13 @@ class SegmentCache:
         return table
 
     def _close(self, name: str) -> None:
+        """Forget the rows of a segment."""
         self._open.pop(name, None)
         self._memory_bytes -= self._in_memory.pop(name, 0)
 
 
 def _named(segment: Segment, table: pa.Table) -> Callable[[IO[bytes]], None]:
-    """Writes a local copy that says of which segment it is."""
+    """Return a function that writes a local copy with the segment's id in its metadata."""
     named = table.replace_schema_metadata({_ID: segment.id})
 
     def fill(file: IO[bytes]) -> None:
@@ -232,5 +249,5 @@ def _named(segment: Segment, table: pa.Table) -> Callable[[IO[bytes]], None]:
 
 
 def numbers(table: pa.Table, column: str) -> Ints:
-    """An int64 column of an opened segment, without a copy."""
+    """Return an int64 column of an opened segment, without a copy."""
     return table.column(column).chunk(0).to_numpy()  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
 """The stored rows of one table in one bucket, the newest of each key.
 
-A look-up costs by the keys asked for: a binary search over each run's hash column, newest first,
-then a comparison of the keys themselves.
+A look-up costs in proportion to the keys asked for. It does a binary search over the hashes of each
+run, newest first, then compares the keys themselves.
 """
 
 from __future__ import annotations
@@ -27,17 +27,20 @@ from dovetail.state.segment import SegmentCache, numbers
 
 @dataclass(frozen=True)
 class Scan:
-    """The rows that a scan finds: row i of ``located`` answers query ``query[i]``."""
+    """The rows that a scan finds."""
 
     query: Ints
+    """The query that each row answers: int64[rows]."""
     located: Located
+    """The places of the rows, in the same order."""
 
 
 class TableState(RunState):
-    """One table: columns ``_hash``, ``_event_time``, ``_deleted``, keys, values, in hash order.
+    """A store with columns ``_hash``, ``_event_time``, ``_deleted``, keys, values, in hash order.
 
-    Within a run a key occurs once; a newer run's row replaces an older one's. A merge drops a
-    tombstone once nothing older lies below it, and a row older than the horizon.
+    A key occurs once in a run, and its row in a newer run replaces the older one. A merge drops
+    rows older than the horizon. It drops a tombstone (a row that deletes its key) once no older run
+    could still have a row of that key.
     """
 
     def __init__(
@@ -51,9 +54,10 @@ class TableState(RunState):
         horizon_us: int = NO_TIME,
         expiry: str = EVENT_TIME,
     ) -> None:
-        """``schema``: the stored columns; ``keys``: how many of them, after the first three, make
-        the key; ``horizon_us``: keys whose rows are older, by the column ``expiry``, are no longer
-        asked for.
+        """Open the store.
+
+        ``schema``: the stored columns; ``keys``: the number of key columns after the first three.
+        Rows older than ``horizon_us``, by the column ``expiry``, are never asked for again.
         """
         super().__init__(
             schema, runs, blobs, cache, order=Order((HASH,), whole=True), expiry=expiry
@@ -67,11 +71,12 @@ class TableState(RunState):
         return range(self.key_columns.stop, len(self.schema))
 
     def store(self, rows: pa.Table) -> None:
-        """Append a batch's rows, drop what lies behind the horizon."""
+        """Append a batch's rows, and drop the runs behind the horizon."""
         super().store(rows)
         self.expire(self.horizon_us)
 
     def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
+        """Return the newest row of each key. A merge of the oldest tier drops tombstones."""
         merged = newest_of_key(pieces, self.key_columns)
         if self.horizon_us != NO_TIME:
             time = merged.column(self._expiry).cast(pa.int64())
@@ -80,7 +85,11 @@ class TableState(RunState):
         return merged.filter(pc.invert(merged.column(DELETED))) if oldest else merged
 
     def locate(self, hash_: Ints, keys: Sequence[pa.Array]) -> Located:
-        """The current row of each key. ``hash_`` is non-decreasing; the keys are distinct."""
+        """Find the current row of each key.
+
+        ``hash_``: int64[n], non-decreasing; ``keys``: n distinct keys. A tombstone is found, but
+        not present.
+        """
         n = len(hash_)
         tables: list[pa.Table] = []
         found = Located(
@@ -103,10 +112,10 @@ class TableState(RunState):
         return replace(found, tables=tuple(tables))
 
     def scan(self, low: Ints, high: Ints, prefix: Sequence[pa.Array]) -> Scan:
-        """The current rows whose order lies in the range ``low`` to ``high`` of a query, both
-        included, and whose key begins with the query's; tombstones left out.
+        """Find the current rows in the hash range of each query whose key begins with the query's.
 
-        ``low`` and ``high`` are non-decreasing; ``prefix``: the queries' first key columns.
+        ``low``, ``high``: int64[n], non-decreasing, the ends of the ranges, both inclusive;
+        ``prefix``: the queries' first key columns. Tombstones are left out.
         """
         tables: list[pa.Table] = []
         parts: list[tuple[Ints, Ints, Ints, Ints]] = []
@@ -136,7 +145,10 @@ class TableState(RunState):
     def _current(
         self, tables: Sequence[pa.Table], parts: Sequence[tuple[Ints, Ints, Ints, Ints]]
     ) -> Scan:
-        """Of the rows found, newest run first, those that no newer one replaces."""
+        """Return the rows that no newer row replaces, without tombstones.
+
+        ``parts``: for each of ``tables``, newest run first, arrays of query, table, row and hash.
+        """
         none = np.zeros(0, np.int64)
         query, segment, row, order = (
             np.concatenate(column) for column in zip((none,) * 4, *parts, strict=True)
@@ -163,7 +175,7 @@ class TableState(RunState):
         keys: Sequence[pa.Array],
         found: Located,
     ) -> None:
-        """Enter into ``found`` those of the ``wanted`` keys that the segment holds."""
+        """Enter into ``found`` the ``wanted`` keys that the segment ``number`` holds."""
         stored_hash = numbers(table, HASH)
         first = np.searchsorted(stored_hash, hash_[wanted])
         hit = stored_hash[np.minimum(first, len(stored_hash) - 1)] == hash_[wanted]
@@ -184,8 +196,21 @@ class TableState(RunState):
             query, row = query[collides], row[collides]
 
 
+# An example with two pieces. Keys a and c have the same hash:
+#
+# | order | piece | hash | key | kept? |
+# |---|---|---|---|---|
+# | 0 | 0 | 3 | b | yes |
+# | 1 | 1 | 7 | a | yes |
+# | 2 | 1 | 7 | c | yes: not equal to row 1 (distance 1) |
+# | 3 | 0 | 7 | a | no: equal to row 1 (distance 2), which is newer |
+#
+# Rows are compared at growing distances, until no two rows that far apart have a common hash.
 def newest_of_key(pieces: Sequence[pa.Table], key_columns: Sequence[int]) -> pa.Table:
-    """The rows of ``pieces`` (oldest first) in hash order, each key's newest only."""
+    """Return the newest row of each key, tombstones included, in hash order.
+
+    ``pieces`` come oldest first. Within a piece a key occurs once.
+    """
     rows = pa.concat_tables(pieces).combine_chunks()
     age = np.repeat(np.arange(len(pieces)), [len(piece) for piece in pieces])
     if rows.num_rows == 0:

@@ -1,8 +1,8 @@
-"""Run a topology inside the process, row by row: no query, no files, and no Spark but for the
-expressions that need it.
+"""Run a topology inside the process, row by row, without a query and without files.
 
-What ``TopologyTestDriver`` is to Kafka Streams. A ``Driver`` runs the code that Spark's workers
-run, on the same stored bytes; what a query does with a record, the driver does with it too.
+Spark is needed only for the expressions that use it. This module is what ``TopologyTestDriver``
+is to Kafka Streams. A ``Driver`` runs the code that Spark's workers run, on the same stored bytes.
+It treats a record as a query would.
 
 >>> import pyarrow as pa
 >>> orders = table("orders", key="id", schema={"id": pa.int64(), "amount": pa.int64()})

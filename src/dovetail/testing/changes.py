@@ -1,4 +1,4 @@
-"""Changes one by one, and as tables in text that read back as what was printed."""
+"""Changes one by one, and as tables in text that can be read back."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _JSON_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 @dataclass(frozen=True, repr=False)
 class Change(HintedChange):
-    """One change of a topology's result.
-
-    ``key``: the key columns; ``values``: the value columns, None for a tombstone; a row that a
-    stream withdraws (``unmatched="retract"``) is a ``delete`` with its values. ``timestamp_us``:
-    event time in microseconds; ``change``: what the row says of its key;
-    ``position``: orders the changes of a key.
-    """
+    """One change of a topology's result."""
 
     key: dict[str, Any]
+    """The key columns by name."""
     values: dict[str, Any] | None
+    """The value columns by name; None for a tombstone (the delete of a table's row). A row that a
+    stream withdraws (``unmatched="retract"``) is a ``delete`` with its values."""
     timestamp_us: int
+    """The event time in microseconds since 1970."""
     change: Literal["upsert", "delete"]
+    """The kind of the change."""
     position: int
+    """A number that orders the changes of a key."""
 
     @property
     def timestamp(self) -> datetime:
@@ -50,6 +50,7 @@ class Change(HintedChange):
         return _EPOCH + timedelta(microseconds=self.timestamp_us)
 
     def _columns(self) -> list[str]:
+        """Return the names that hints compare a misspelled one with."""
         return [*self.key, *(self.values or {})]
 
     def __repr__(self) -> str:
@@ -59,16 +60,21 @@ class Change(HintedChange):
 
 
 class TextTable:
-    """The changes of a node in text: a header, then a line for each, cells parted by bars.
+    """A table in text with the changes of a node: a header, then a line for each change.
 
-    Columns: ``time`` first, the key, the values, and last ``change``, ``upsert`` or ``delete``.
-    An empty cell is null. Of the type of its column a cell is: a text as it is, or as JSON where it
-    is empty, begins or ends with a blank, or has a bar, a quote or what cannot be printed; an
-    instant in microseconds since 1970 within the first day, otherwise as ISO 8601 writes it (both
-    are read anywhere); binary as ``0x`` and hexadecimal digits; a duration in microseconds; arrays,
-    maps (a list of pairs) and structs as JSON. In what is read lines that begin with ``#`` and
-    empty ones are left out, columns may be in any order, a value column that is left out is null
-    and ``change`` is ``upsert``.
+    Cells are divided by bars. Columns: ``time`` first, the key, the values, and last ``change``,
+    ``upsert`` or ``delete``. An empty cell is null. Other cells are written by the type of their
+    column:
+
+    - a text as it is. It is JSON if it is empty, begins or ends with a blank, or has a bar, a quote
+      or an unprintable character;
+    - an instant in microseconds since 1970 within the first day, otherwise in ISO 8601. Both are
+      read anywhere;
+    - binary as ``0x`` and hexadecimal digits; a duration in microseconds;
+    - arrays, maps (a list of pairs) and structs as JSON.
+
+    When a text is read, empty lines and lines that begin with ``#`` are skipped. Columns may be in
+    any order. A value column that is left out is null, and ``change`` is ``upsert``.
     """
 
     def __init__(self, node: Node) -> None:
@@ -78,7 +84,7 @@ class TextTable:
         self._types = {field.name: field.type for field in fields}
 
     def lines(self, *parts: Sequence[Change]) -> list[list[str]]:
-        """Each part under a header of its own, all of the same widths."""
+        """Return each part's lines under a header of its own, all of the same widths."""
         header = [TIME, *self._types, CHANGE]
         tables = [[header, *map(self._cells, part)] for part in parts]
         widths = [max(map(len, column)) for column in zip(*chain(*tables), strict=True)]
@@ -88,16 +94,19 @@ class TextTable:
         ]
 
     def _cells(self, change: Change) -> list[str]:
+        """Return the cells of a change, in the order of the header."""
         row = {**change.key, **(change.values or {})}
         values = (_cell(row.get(name), type_) for name, type_ in self._types.items())
         return [str(_instant(change.timestamp_us)), *values, change.change]
 
     def read(self, text: str) -> list[Change]:
-        """The changes that a text has; a tombstone's values are nulls. Raises ``DataError``."""
+        """Return the changes in a text; a tombstone's values are nulls. Raise ``DataError`` for
+        another text.
+        """
         lines = ((n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip())
         given = [(n, _split(line)) for n, line in lines if not line.lstrip().startswith("#")]
         header = given[0][1] if given else []
-        # A table's own column may have the name, too.
+        # A table may have a column of its own called "change".
         marked = header[-1:] == [CHANGE] and header.count(CHANGE) > (CHANGE in self._types)
         names = header[1 : len(header) - marked]
         strange = not {*self._key} <= {*names} <= {*self._types} or len({*names}) < len(names)
@@ -111,6 +120,7 @@ class TextTable:
         return [self._read(number, cells, names, marked) for number, cells in given[1:]]
 
     def _read(self, number: int, cells: list[str], names: list[str], marked: bool) -> Change:
+        """Return the change of a line, which has the columns ``names``."""
         where = f"line {number} of the text"
         if len(cells) != 1 + len(names) + marked:
             raise DataError(
@@ -138,7 +148,7 @@ class TextTable:
 
 
 def microseconds_of(moment: datetime | int) -> int:
-    """Microseconds since 1970; a datetime without a zone is in UTC."""
+    """Return microseconds since 1970; a datetime without a zone is in UTC."""
     if not isinstance(moment, datetime):
         return moment
     aware = moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment
@@ -146,7 +156,7 @@ def microseconds_of(moment: datetime | int) -> int:
 
 
 def _split(line: str) -> list[str]:
-    """A line's cells; bars within texts as JSON has them part none."""
+    """Return a line's cells. Bars within JSON texts do not divide cells."""
     masked = _JSON_TEXT.sub(lambda found: "x" * len(found[0]), line)
     ends = [*(bar.start() for bar in re.finditer(r"\|", masked)), len(line)]
     starts = [0, *(end + 1 for end in ends)]
@@ -154,6 +164,7 @@ def _split(line: str) -> list[str]:
 
 
 def _cell(value: Any, type_: pa.DataType) -> str:
+    """Return a value as the text of a cell; empty for null."""
     said = _said(value, type_)
     if said is None:
         return ""
@@ -163,11 +174,12 @@ def _cell(value: Any, type_: pa.DataType) -> str:
 
 
 def _is_plain(text: str) -> bool:
+    """Say whether a text can be a cell without JSON's quotes."""
     return text.isprintable() and text == text.strip() != "" and not {*text} & {"|", '"'}
 
 
 def _said(value: Any, type_: pa.DataType) -> Any:
-    """A value as JSON has it."""
+    """Return a value as JSON data."""
     if value is None or not pa.types.is_nested(type_):
         return _scalar(value, type_)
     if pa.types.is_map(type_):
@@ -178,6 +190,7 @@ def _said(value: Any, type_: pa.DataType) -> Any:
 
 
 def _scalar(value: Any, type_: pa.DataType) -> bool | int | float | str | None:
+    """Return a value that is not nested as JSON data."""
     if isinstance(value, datetime):
         return _instant(microseconds_of(value), "Z" if type_.tz else "")
     if isinstance(value, timedelta):
@@ -190,6 +203,7 @@ def _scalar(value: Any, type_: pa.DataType) -> bool | int | float | str | None:
 
 
 def _instant(us: int, zone: str = "Z") -> int | str:
+    """Return a time as microseconds within the first day of 1970, else as text in ISO 8601."""
     try:
         moment = _EPOCH + timedelta(microseconds=us)
     except OverflowError:
@@ -198,7 +212,7 @@ def _instant(us: int, zone: str = "Z") -> int | str:
 
 
 def _value(cell: str, type_: pa.DataType) -> Any:
-    """What a cell says, as a value of the type."""
+    """Return the value of a cell in the type of its column."""
     text = pa.types.is_string(type_)
     if not cell or (text and cell[0] != '"'):
         return cell or None
@@ -207,7 +221,7 @@ def _value(cell: str, type_: pa.DataType) -> Any:
 
 
 def _unsaid(said: Any, type_: pa.DataType) -> Any:
-    """What Arrow takes for a value that JSON has so."""
+    """Return JSON data in the form that Arrow takes for the type."""
     if said is None or not pa.types.is_nested(type_):
         return _unsaid_scalar(said, type_)
     if pa.types.is_map(type_):
@@ -218,6 +232,7 @@ def _unsaid(said: Any, type_: pa.DataType) -> Any:
 
 
 def _unsaid_scalar(said: Any, type_: pa.DataType) -> Any:
+    """Return JSON data that is not nested in the form that Arrow takes for the type."""
     if said is None or pa.types.is_string(type_):
         return said
     if pa.types.is_timestamp(type_):
@@ -232,10 +247,12 @@ def _unsaid_scalar(said: Any, type_: pa.DataType) -> Any:
 
 
 def _microseconds(said: Any) -> int:
+    """Return the microseconds of a number or of a text in ISO 8601."""
     if isinstance(said, int) or _WHOLE.fullmatch(said):
         return int(said)
     return microseconds_of(datetime.fromisoformat(said.replace("Z", "+00:00")))
 
 
 def _show(values: dict[str, Any]) -> str:
+    """Return columns as ``name=value``, separated by commas."""
     return ", ".join(f"{name}={value!r}" for name, value in values.items())

@@ -1,4 +1,4 @@
-"""The driver: a topology in this process, fed row by row."""
+"""The driver: a topology in this process that is fed row by row."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ from dovetail.testing.inputs import (
 from dovetail.topology import ATopology, AWindowedTable, Topology
 
 Fed: TypeAlias = "tuple[list[tuple[Source, pa.Table]], int, int | None]"
-"""What a micro-batch was fed, its time by the wall clock, and the stream time it moved to."""
+"""The content of a micro-batch, its time by the wall clock, and the stream time to which it
+moved."""
 
 _SNAPSHOT = pa.schema(
     [("stage", pa.int32()), ("bucket", pa.int32()), ("name", pa.string()), ("blob", pa.binary())]
@@ -58,24 +59,27 @@ _SNAPSHOT_VERSION = 4
 
 
 class Driver(HintedDriver):
-    """One topology, fed by hand: each ``pipe`` is a micro-batch. Of several results, and of
-    ``dt.dead_letters``, all changes are returned, one result's after the other's; ``read`` gives
-    those of one.
+    """One topology, fed by hand: each ``pipe`` is a micro-batch.
 
-    Rows are read in the order given; where a join aligns its sides, in the order of time, as far as
-    it lets them through. ``emit``: as in ``Table.write_stream``. ``buckets``: into how many parts
-    the key space is cut; the changes of a micro-batch come bucket by bucket, so with one, the
-    default, they come in the order of the records that cause them. ``key_hash``: the function from
-    key columns to int64 that places keys; tests give a constant one to make all keys collide.
-    ``spark``: the session that evaluates the topology's Spark expressions, if it has any; ``idle``:
-    as in ``Table.write_stream``, by the clock of ``advance_wall_clock``.
+    With several results, and with ``dt.dead_letters``, all changes are returned, one result's after
+    the other's; ``read`` returns those of one.
 
-    Tables and streams of the topology that are read from frames are fed by hand, too, under their
-    key and value columns; of the frames nothing is read, and ``timestamp=``, ``deleted=`` and
-    ``sequence=`` of their readers do not apply.
+    Rows are read in the order given. If a join aligns its sides, they are read in the order of
+    time, as far as the join lets them through.
 
-    ``dropped`` counts the rows that no join can use, ``counts`` all others that reach no result, by
-    the metric of docs/operations.md, and ``examples`` has the first of each.
+    ``emit``: as in ``Table.write_stream``. ``buckets``: the number of parts of the key space. The
+    changes of a micro-batch come bucket by bucket. With one bucket, the default, they come in the
+    order of the records that cause them. ``key_hash``: the function from key columns to int64 that
+    places keys; tests give a constant one to make all keys collide. ``spark``: the session that
+    evaluates the topology's Spark expressions, if it has any. ``idle``: as in
+    ``Table.write_stream``, by the clock of ``advance_wall_clock``.
+
+    Tables and streams that are read from frames are fed by hand, too, with their key and value
+    columns. Their frames are not read. ``timestamp=``, ``deleted=`` and ``sequence=`` of their
+    readers do not apply.
+
+    ``dropped`` counts the rows that no join can use. ``counts`` counts all others that reach no
+    result, by the metric of docs/operations.md, and ``examples`` has the first of each.
     """
 
     @validated
@@ -94,7 +98,7 @@ class Driver(HintedDriver):
         self._results = {plan: by_hand(plan, self._nodes) for plan in plans}
         nodes = _computed(self._results.values())
         self._node = nodes[0]
-        # Rows come in the order given, so from one log, but where a join orders them by time.
+        # Rows come in the order given, as from one log, unless a join orders them by time.
         waits = (one.longest_align_us for node in nodes for one in node.walk())
         plan = plan_of(
             nodes,
@@ -118,17 +122,17 @@ class Driver(HintedDriver):
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many rows had no use, by metric."""
+        """The number of rows without use, by metric; metrics without rows are absent."""
         return {name: number for name, number in self._root.counted.number.items() if number}
 
     @property
     def examples(self) -> dict[str, str]:
-        """Of each metric the first row that it counts, in words."""
+        """The first row that each metric counts, in words."""
         return self._root.counted.examples
 
     @property
     def dropped(self) -> int:
-        """How many rows no join can use, of all tables and streams together."""
+        """The number of rows that no join can use, of all tables and streams together."""
         return self._root.dropped
 
     @validated
@@ -140,23 +144,24 @@ class Driver(HintedDriver):
         timestamp: Timestamp | Sequence[Timestamp | None] | None = None,
         deleted: bool = False,
     ) -> list[Change]:
-        """Feed rows of one table or stream; returns the changes they cause (inside ``batch``: none
-        yet).
+        """Feed rows of one table or stream and return the changes they cause.
+
+        Inside ``batch`` no changes are returned yet.
 
         ``rows``: one row or several, which make one micro-batch; a value column that a row leaves
         out is null. ``timestamp``: a datetime (naive ones are UTC) or microseconds, one for all
         rows or one each. ``deleted``: the rows are tombstones and need no more than their key; a
         stream's are records without a value.
 
-        ``rows`` may be a table in text, which says times and deletes itself, with the columns that
-        ``as_text`` prints; columns of values and ``change`` may be left out:
+        ``rows`` may be a table in text, with times and deletes of its own. Its columns are those
+        that ``as_text`` prints; columns of values and ``change`` may be left out:
 
             time | id | amount | change
             1    | 1  | 5      | upsert
             3    | 1  |        | delete
 
-        Raises ``PlanError`` for an input that the topology does not read, ``DataError`` for a null
-        timestamp, an unknown column or a value of the wrong type; then nothing has happened.
+        Raises ``PlanError`` for an input that the topology does not read. Raises ``DataError`` for
+        a null timestamp, an unknown column or a value of the wrong type. Then nothing has happened.
         """
         if not self._inside_batch:
             with self.batch() as changes:
@@ -198,7 +203,7 @@ class Driver(HintedDriver):
         return []
 
     def batch(self) -> AbstractContextManager[list[Change]]:
-        """Group what is piped in the block into one micro-batch, run when the block ends.
+        """Group the rows that are piped in the block into one micro-batch, run when the block ends.
 
         Yields a list that then holds the changes. A block that raises leaves everything as it was.
         """
@@ -207,6 +212,7 @@ class Driver(HintedDriver):
 
     @contextmanager
     def _batch(self, beat_us: int | None = None) -> Iterator[list[Change]]:
+        """Run the block's rows as one micro-batch; ``beat_us``: the stream time to move to."""
         changes: list[Change] = []
         self._inside_batch = True
         try:
@@ -221,7 +227,11 @@ class Driver(HintedDriver):
 
     @validated
     def advance_stream_time(self, timestamp: Timestamp) -> list[Change]:
-        """Move the stream time of all inputs to ``timestamp``, by a batch without rows."""
+        """Move the stream time of all inputs to ``timestamp`` by a batch without rows; return the
+        changes.
+
+        Stream time is the largest event time so far.
+        """
         self._refuse_inside("advance_stream_time()")
         with self._batch(microseconds_of(timestamp)) as changes:
             pass
@@ -229,7 +239,7 @@ class Driver(HintedDriver):
 
     @validated
     def advance_wall_clock(self, span: Span) -> list[Change]:
-        """Let time pass by the wall clock, then run a batch without rows, for ``align=`` and
+        """Let ``span`` pass by the wall clock, then run a batch without rows, for ``align=`` and
         ``idle=``.
         """
         self._refuse_inside("advance_wall_clock()")
@@ -239,8 +249,10 @@ class Driver(HintedDriver):
         return changes
 
     def end_input(self) -> list[Change]:
-        """End all inputs, as at the end of a batch run and of a query with ``close_at_end=True``:
-        windows close, grace periods are over. Nothing can be piped in after that.
+        """End all inputs and return the changes.
+
+        It is the end of a batch run, or of a query with ``close_at_end=True``: windows close, grace
+        periods are over. Nothing can be piped in after that.
         """
         self._refuse_inside("end_input()")
         with self._batch(END_OF_TIME) as changes:
@@ -250,13 +262,13 @@ class Driver(HintedDriver):
 
     @validated
     def read(self, result: AResult | None = None) -> list[Change]:
-        """All changes since the last ``read``; ``result``: of which of several."""
+        """Return all changes since the last ``read``; ``result``: which of several results."""
         number, _ = self._result("read", result)
         changes, self._unread[number] = self._unread[number], []
         return changes
 
     def _result(self, call: str, result: AResult | None) -> tuple[int, Node]:
-        """The number of a result, and its node."""
+        """Return the number of a result, and its node; raise ``PlanError`` for another one."""
         if result is None and len(self._results) == 1:
             return 0, self._node
         if result is None or result.plan not in self._results:
@@ -267,14 +279,15 @@ class Driver(HintedDriver):
 
     @validated
     def as_text(self, changes: Sequence[Change], result: AResult | None = None) -> str:
-        """Changes of the topology's result as a table in text, aligned, as ``pipe`` reads it:
+        """Return changes of the topology's result as a table in text, aligned, as ``pipe``
+        reads it:
 
             time | id | amount | paid | change
             3    | 1  | 5      | true | upsert
 
         An empty cell is null, an empty text ``""``. Times within the first day of 1970 are
-        microseconds, others as in ``2024-05-01T10:00:00Z``; arrays, structs, maps (as lists of
-        pairs) and texts with bars, quotes or blanks at an end are JSON; lines that begin with ``#``
+        microseconds, others as in ``2024-05-01T10:00:00Z``. Arrays, structs, maps (as lists of
+        pairs) and texts with bars, quotes or blanks at an end are JSON. Lines that begin with ``#``
         are not read.
         """
         _, node = self._result("as_text", result)
@@ -282,8 +295,10 @@ class Driver(HintedDriver):
 
     @validated
     def assert_changes(self, text: str, result: AResult | None = None) -> None:
-        """Assert that the changes since the last ``read`` are those of a table in text, no more, in
-        this order, and take them as read; ``result``: of which of several results.
+        """Assert that the changes since the last ``read`` equal a table in text, in order, with no
+        others.
+
+        The changes count as read. ``result``: which of several results.
 
         Raises ``AssertionError`` with the lines in which both tables differ, ``DataError`` for a
         text that is not such a table.
@@ -298,16 +313,18 @@ class Driver(HintedDriver):
 
     @validated
     def table(self, table: ATopology | AWindowedTable) -> dict[Any, dict[str, Any]]:
-        """The rows of any table of the topology after the last micro-batch: the values by the key,
-        a tuple where the key has several columns.
+        """Return the rows of any table of the topology after the last micro-batch: the values by
+        the key.
 
-        They are what the table's own changes make: what its law leaves out (null keys, late rows of
-        a versioned table) is not there, and ``align=`` of joins above it does not hold it back. Of
-        a windowed table they are those of ``to_table()``, windows past their retention among them;
-        of a ``late="history"`` join each key's latest.
+        A key of several columns is a tuple.
 
-        Raises ``PlanError`` for a stream, for what the topology does not read, and on a restored
-        driver, which does not know what was piped before.
+        The rows are made by the table's own changes. Rows that its law leaves out (null keys, late
+        rows of a versioned table) are absent. ``align=`` of joins above it does not hold it back.
+        A windowed table has the rows of ``to_table()``, with windows past their retention among
+        them. A ``late="history"`` join has each key's latest.
+
+        Raises ``PlanError`` for a stream, and for a table that the topology does not read. It is
+        also raised on a restored driver, which does not know former rows.
         """
         node = self._nodes.get(table.plan)
         if node is None or node.stream:
@@ -328,7 +345,9 @@ class Driver(HintedDriver):
         return self._views[node].rows(self._log, self._root.idle)
 
     def snapshot(self) -> bytes:
-        """The stored state after the last micro-batch, as a query's checkpoint would hold it."""
+        """Return the stored state after the last micro-batch, as a query's checkpoint would hold
+        it.
+        """
         self._refuse_inside("snapshot()")
         rows = [
             (stage, bucket, name, blob)
@@ -361,12 +380,12 @@ class Driver(HintedDriver):
         spark: SparkSession | None = None,
         idle: Span | None = None,
     ) -> Driver:
-        """A driver that goes on from a snapshot as a restarted query does, in any process.
+        """Return a driver that goes on from a snapshot as a restarted query does, in any process.
 
         ``topology``, or the list of several results, may be built anew from tables of the same
-        names and columns; if it is not the one that was cut, ``CheckpointError`` names the
-        differences. Its last ``select=`` may be
-        another. Unread changes, ``dropped`` and what ``table`` knows do not travel.
+        names and columns. Its last ``select=`` may be another. Other differences raise
+        ``CheckpointError``, which names them. Unread changes, ``dropped`` and the rows for
+        ``table`` are not in a snapshot.
         """
         try:
             if snapshot[:1] != bytes([_SNAPSHOT_VERSION]):
@@ -409,6 +428,7 @@ class Driver(HintedDriver):
         return driver
 
     def _source(self, table: Topology) -> Source:
+        """Return the input of a table that is fed; raise ``PlanError`` for another one."""
         source = self._nodes.get(table.plan)
         if isinstance(source, Source):
             return source
@@ -419,7 +439,7 @@ class Driver(HintedDriver):
         )
 
     def _run(self, beat_us: int | None = None) -> list[Change]:
-        """One micro-batch."""
+        """Run one micro-batch and return its changes, one result's after the other's."""
         made = self._root.run(self._batches, self._now_us, beat_us)
         self._batches += bool(made)
         if self._log is not None:
@@ -436,10 +456,11 @@ class Driver(HintedDriver):
 
     @property
     def _computed(self) -> list[Node]:
-        """The results but for dead letters."""
+        """The results without dead letters."""
         return _computed(self._results.values())
 
     def _refuse_inside(self, call: str) -> None:
+        """Raise ``PlanError`` inside a batch, and after the end of the input."""
         if self._inside_batch:
             raise PlanError(call, "a batch is open", "Call it after the with block")
         if self._ended:
@@ -447,16 +468,18 @@ class Driver(HintedDriver):
 
 
 def _in_order(results: Sequence[AResult]) -> list[Node]:
-    """The plans of results, the dead letters last."""
+    """Return the plans of results without duplicates, the dead letters last."""
     plans = [result.plan for result in results]
     return sorted(dict.fromkeys(plans), key=lambda plan: isinstance(plan, DeadLetters))
 
 
 def _computed(nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes without dead letters."""
     return [node for node in nodes if not isinstance(node, DeadLetters)]
 
 
 def _changes(node: Node, rows: pa.Table) -> Iterator[Change]:
+    """Yield the rows of a result as changes."""
     for row in rows.to_pylist():
         deleted = row[DELETED]
         held = {name: row[name] for name in node.values.names}
@@ -470,18 +493,19 @@ def _changes(node: Node, rows: pa.Table) -> Iterator[Change]:
 
 
 def _letters(node: Node, rows: pa.Table) -> Iterator[Change]:
+    """Yield dead letters as changes: all upserts, in order."""
     none = pa.array([False] * len(rows))
     numbers = pa.array(range(len(rows)))
     yield from _changes(node, rows.append_column(DELETED, none).append_column(POSITION, numbers))
 
 
 class _View(Driver):
-    """A table of a driver's topology as a topology of its own, which is fed what the driver was."""
+    """A table of a driver's topology as a topology of its own, which is fed the same rows."""
 
     _log: list[Fed]
 
     def rows(self, log: Sequence[Fed], idle: Idle | None) -> dict[Any, dict[str, Any]]:
-        """The values by the key after all that is in the driver's log."""
+        """Return the values by the key after all micro-batches in the driver's log."""
         if idle is not None and self._root.idle is None:
             self._root.go_on(idle)
         for fed, now_us, beat_us in log[len(self._log) :]:
@@ -493,7 +517,7 @@ class _View(Driver):
         for change in self._unread[0]:
             parts = tuple(map(hashable, change.key.values()))
             key = parts if len(parts) > 1 else parts[0]
-            # Of a history the last one is the latest.
+            # A history keeps the change with the latest time.
             late = change.timestamp_us < last.get(key, change).timestamp_us
             if self._node.current or not late:
                 last[key] = change

@@ -1,4 +1,4 @@
-"""Inputs that a driver feeds by hand, and rows of theirs as stages take them."""
+"""Inputs that a driver feeds by hand, and their rows in the form that stages take."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Timestamp: TypeAlias = Annotated[
 
 @validated
 def table(name: Text, *, key: ColumnNames, schema: Schema, versioned: Span | None = None) -> Table:
-    """A table that a ``Driver`` feeds; it joins like any other.
+    """Return a table that a ``Driver`` feeds; it joins like any other.
 
     ``schema``: all its columns, key included, as a pyarrow schema, a Spark ``StructType``, or a
     mapping of names to pyarrow types. ``versioned``: as in ``Table.from_changelog``. Raises
@@ -54,7 +54,7 @@ def table(name: Text, *, key: ColumnNames, schema: Schema, versioned: Span | Non
 
 @validated
 def stream(name: Text, *, key: ColumnNames, schema: Schema) -> Stream:
-    """A stream that a ``Driver`` feeds; its arguments are those of ``table``."""
+    """Return a stream that a ``Driver`` feeds; its arguments are those of ``table``."""
     return Stream(_source(name, key, schema, stream=True))
 
 
@@ -66,6 +66,7 @@ def _source(
     stream: bool = False,
     versioned: Span | None = None,
 ) -> Source:
+    """Return the source of a table or a stream without a frame."""
     operator = f"{'stream' if stream else 'table'} {name}"
     own, values = keyed(operator, key, schema_of(operator, "schema=", schema))
     return Source(
@@ -78,8 +79,10 @@ def _source(
 
 
 def by_hand(node: Node, known: dict[Node, Node]) -> Node:
-    """The node over sources without frames, whose rows come in the order in which they are fed;
-    ``known``: what each node of it has become.
+    """Return the node over sources without frames, whose rows come in the order in which they are
+    fed.
+
+    ``known``: the replacement of each node so far, which is extended.
     """
     if node not in known:
         if isinstance(node, Source):
@@ -95,6 +98,7 @@ def by_hand(node: Node, known: dict[Node, Node]) -> Node:
 
 
 def _part_by_hand(part: Any, known: dict[Node, Node]) -> Any:
+    """Return a field of a node with the nodes in it replaced."""
     if isinstance(part, Node):
         return by_hand(part, known)
     if isinstance(part, tuple) and any(isinstance(one, Node) for one in part):
@@ -104,7 +108,7 @@ def _part_by_hand(part: Any, known: dict[Node, Node]) -> Any:
 
 
 def columns_of(source: Source) -> pa.Schema:
-    """The key, then the values."""
+    """Return the schema of a source's rows: the key, then the values."""
     return arrow_schema(source.row)
 
 
@@ -116,8 +120,9 @@ def arrow_rows(
     deleted: Sequence[bool],
     sequence: int,
 ) -> pa.Table:
-    """The rows as a stage's inputs take them; ``schema``: ``columns_of`` the source; ``sequence``:
-    the first one's place among all.
+    """Return rows as a stage's inputs take them, in order.
+
+    ``schema``: the result of ``columns_of``; ``sequence``: the position of the first row among all.
     """
     _check_columns(source, rows)
     columns = {field.name: _array(source, field.name, rows, field.type) for field in schema}
@@ -129,6 +134,7 @@ def arrow_rows(
 
 
 def _check_columns(source: Source, rows: Sequence[Row]) -> None:
+    """Raise ``DataError`` for unknown columns, and for rows without a key column."""
     known = {*source.key.names, *source.values.names}
     for row in rows:
         unknown = sorted(row.keys() - known)
@@ -143,6 +149,9 @@ def _check_columns(source: Source, rows: Sequence[Row]) -> None:
 
 
 def _array(source: Source, name: str, rows: Sequence[Row], type_: pa.DataType) -> pa.Array:
+    """Return a column of the rows, null where a row lacks it; raise ``DataError`` for another
+    type.
+    """
     try:
         return pa.array([row.get(name) for row in rows], type_)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -154,7 +163,9 @@ def _array(source: Source, name: str, rows: Sequence[Row], type_: pa.DataType) -
 
 
 def hashable(part: Any) -> Hashable:
-    """A key's part as a dictionary has it: arrays and structs as tuples, one NaN."""
+    """Return a key's part in the form of a dictionary's key: arrays and structs as tuples,
+    one NaN.
+    """
     if isinstance(part, (list, dict)):
         return tuple(map(hashable, part.values() if isinstance(part, dict) else part))
     return math.nan if isinstance(part, float) and math.isnan(part) else part
