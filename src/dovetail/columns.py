@@ -39,7 +39,8 @@ Beside a stage's rows in the JVM:
 - ``_passing``: a row that is on its way to another stage;
 - ``_unread``: the dead letter of a record that cannot be read;
 - ``_failed``: the dead letter of a row on which a view fails;
-- ``_left_out``: whether the row is for other views only.
+- ``_left_out``: whether the row is for other views only;
+- ``_counted``: the counts of a stage, in a row that is no change.
 
 On the way to an aggregate: its input columns as ``_v0`` …. On a stage's way out: the keys as
 ``_k0`` …, the values of leaf 0 as ``_0_0``, ``_0_1`` …, ``_position``, and ``_visible``, a bit per
@@ -63,6 +64,7 @@ DUE, ROW, PENDING = "_due", "_row", "_pending"
 PLACE, EPOCH, INSTRUCTION, FOREIGN = "_place", "_epoch", "_instruction", "_foreign"
 PASSING, UNREAD, FAILED, LEFT_OUT = "_passing", "_unread", "_failed", "_left_out"
 POSITION, VISIBLE = "_position", "_visible"
+COUNTED = "_counted"
 FILE_METADATA = "_metadata"  # Spark's hidden column of file sources
 CHANGE, TIMESTAMP = "_change", "_timestamp"
 WINDOW_START, WINDOW_END = "window_start", "window_end"
@@ -101,6 +103,7 @@ _OWN = (
     LEFT_OUT,
     POSITION,
     VISIBLE,
+    COUNTED,
     CHANGE,
     TIMESTAMP,
 )

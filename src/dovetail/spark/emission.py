@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
+from dovetail.columns import COUNTED
 from dovetail.engine.arranged import stairs_of
 from dovetail.engine.fragment import Processed
 from dovetail.engine.pack import PACKED, Tag, packed, whole
@@ -41,19 +43,52 @@ class Emission(ABC):
 
 @dataclass
 class Rows(Emission):
-    """Changes as the rows of a query's output."""
+    """Changes as the rows of a query's output.
+
+    If the stage counts, the rows have a column ``_counted`` besides. It is null, except in a last
+    row, which is no change: there it has ``[[number, example], ...]`` of ``counts`` as JSON. A
+    batch in which nothing was counted has no such row::
+
+        _change  _position  _counted
+        upsert   7          null
+        delete   8          null
+        ""       0          [[2, "id=7 at 1970-01-01T00:00:00Z"]]
+    """
 
     output: Output
+    counts: Sequence[str]
+    """The metrics of rows without use."""
 
     def __post_init__(self) -> None:
-        self.columns = self.output.columns
+        counted = [StructField(COUNTED, StringType())] if self.counts else []
+        self.columns = StructType([*self.output.columns, *counted])
 
     def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
         """Yield frames with pandas columns of Arrow types."""
-        import pandas as pd
-
         for rows in _parts(done.changes):
-            yield self.output.rows(rows).to_pandas(types_mapper=pd.ArrowDtype)
+            table = self.output.rows(rows)
+            if self.counts:
+                table = table.append_column(COUNTED, pa.nulls(len(table), pa.string()))
+            yield _in_pandas(table)
+        number, examples = done.counts.number, done.counts.examples
+        if any(number[name] for name in self.counts):
+            counted = json.dumps([[number[name], examples.get(name)] for name in self.counts])
+            empty = [
+                pa.nulls(1, field.type) if declared.nullable else _ZERO.cast(field.type)
+                for field, declared in zip(self.output.schema, self.output.columns, strict=True)
+            ]
+            schema = self.output.schema.append(pa.field(COUNTED, pa.string()))
+            yield _in_pandas(pa.table([*empty, pa.array([counted])], schema=schema))
+
+
+_ZERO = pa.array([0])
+"""A value for columns without nulls, in a row that is dropped."""
+
+
+def _in_pandas(table: pa.Table) -> pd.DataFrame:
+    import pandas as pd
+
+    return table.to_pandas(types_mapper=pd.ArrowDtype)
 
 
 @dataclass

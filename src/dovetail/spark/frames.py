@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from dovetail.columns import FAILED, LEFT_OUT, LETTER, PASSING
+from dovetail.columns import COUNTED, FAILED, LEFT_OUT, LETTER, PASSING
 from dovetail.engine.blame import blamed
 from dovetail.engine.flow import Flow
 from dovetail.engine.idle import Idle
@@ -296,14 +296,27 @@ class Frames(Flow[DataFrame, DataFrame]):
 
         Flat columns leave a query's stage as they are. Other columns do not pass through pandas'
         Arrow types. They leave in blobs that a second step unpacks. So do the rows of a stage that
-        counts in observed metrics, or that other rows pass.
+        other rows pass.
         """
         fragment, output = step.stage.fragment, output_of(step.stage)
-        if not fragment.counts and self.flat and _is_flat(output) and not step.passes:
-            return self.staged(packed, step, Rows(output))
+        if self.flat and _is_flat(output) and not step.passes:
+            return self._counted(self.staged(packed, step, Rows(output, fragment.counts)), step)
         blobs = self.staged(packed, step, Blobs(output, fragment.counts, step.number))
         blobs = self._observed(blobs, fragment.counts, step.number, 0)
         return unpacked(blobs, output, step)
+
+    def _counted(self, rows: DataFrame, step: Step) -> DataFrame:
+        """Return flat rows without those that only count, and count these as observed metrics."""
+        counts = step.stage.fragment.counts
+        if not counts:
+            return rows
+        for place, name in enumerate(counts):
+            number, example = (
+                F.get_json_object(F.col(COUNTED), f"$[{place}][{part}]") for part in (0, 1)
+            )
+            total = F.coalesce(F.sum(number.cast("long")), F.lit(0)).alias("records")
+            rows = rows.observe(self._metric(name), total, F.min(example).alias("example"))
+        return rows.where(F.col(COUNTED).isNull()).drop(COUNTED)
 
     def _metric(self, name: str) -> str:
         """Return a name for an observed metric that is unique in the query."""
