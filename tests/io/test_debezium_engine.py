@@ -246,13 +246,14 @@ class Feed:
         """Wait until the topics have all that has been committed."""
         import time
 
-        self.marks += 1
-        self.database.run(f"INSERT INTO marks VALUES ({self.marks})")
         deadline = time.monotonic() + DRAIN_S
-        while self._marked() < self.marks:
-            self.worker.refuse_failed()
-            assert time.monotonic() < deadline, self.worker.log.read_text()[-3000:]
-            time.sleep(0.3)
+        for _ in range(2):  # the first mark may overtake records of other topics
+            self.marks += 1
+            self.database.run(f"INSERT INTO marks VALUES ({self.marks})")
+            while self._marked() < self.marks:
+                self.worker.refuse_failed()
+                assert time.monotonic() < deadline, self.worker.log.read_text()[-3000:]
+                time.sleep(0.3)
 
     def _marked(self) -> int:
         records = self.spark.read.format("kafka").option("kafka.bootstrap.servers", self.servers)
@@ -263,12 +264,15 @@ class Feed:
     def table(self, columns: str, *, encodings: Any = None, **options: Any) -> dt.Table:
         """The table as its topic says it, now."""
         read = {name: options.pop(name) for name in ("malformed", "streaming") if name in options}
+        names = {column.split()[0] for column in columns.split(", ")}
+        known = self.database.encodings.items()
+        encodings = encodings or {name: one for name, one in known if name in names}
         return dt.Table.from_topic(
             self.spark,
             self.database.topic("rows"),
             servers=self.servers,
             key_columns="id",
-            value=dt.debezium(columns, encodings=encodings or self.database.encodings, **options),
+            value=dt.debezium(columns, encodings=encodings, **options),
             name="rows",
             **{"streaming": False, **read},
         )
@@ -345,6 +349,7 @@ def test_the_topic_is_the_table(
     trade(database, draw, 20)
     feed = Feed(kafka_spark, kafka_servers, database, tmp_path / "connect", schemas=schemas)
     with started(feed):
+        feed.drain()  # a snapshot that is broken off leaves rows that go before the next one
         trade(database, draw, 30)
         feed.worker.kill()  # records that it has sent, but not noted, come again
         trade(database, draw, 10)

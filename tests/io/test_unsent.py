@@ -132,11 +132,11 @@ ENDLESS: list[tuple[str, str | None, Any, Any]] = [
     ("timestamp", "NanoTimestamp", 2**63 - 1, -(2**63)),
     ("timestamp", None, "+294247-01-10T04:00:25.2Z", "-290308-12-21T19:59:27.6Z"),
     ("timestamp_ntz", "MicroTimestamp", PLUS, MINUS),
-    ("date", None, -2147472693, -2147472692),
+    ("date", None, -2147472692, -2147472691),
     ("date", None, "infinity", "-infinity"),
     ("array<timestamp>", None, ["infinity", None], ["-infinity", None]),
     ("array<timestamp_ntz>", "MicroTimestamp", [PLUS], [MINUS]),
-    ("array<date>", None, [-2147472693], [-2147472692]),
+    ("array<date>", None, [-2147472692], [-2147472691]),
 ]
 
 

@@ -99,8 +99,8 @@ _AMBIGUOUS: Final = (DayTimeIntervalType, DecimalType, TimestampNTZType, Timesta
 
 _Ranges: TypeAlias = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]
 _INFINITE_DAYS: Final[_Ranges] = (
-    ((-2147472693, -2147472693), (-622191234, -622191234), ((1 << 31) - 1, (1 << 31) - 1)),
-    ((-2147472692, -2147472692), (-625821272, -625821272), (-(1 << 31), -(1 << 31))),
+    ((-2147472693, -2147472692), (-622191234, -622191234), ((1 << 31) - 1, (1 << 31) - 1)),
+    ((-2147472691, -2147472691), (-625821272, -625821272), (-(1 << 31), -(1 << 31))),
 )
 """The ranges of numbers (inclusive) by which Debezium encodes a date's ``infinity`` and
 ``-infinity``, in days. They are overflows of PostgreSQL's driver, or the largest and the smallest

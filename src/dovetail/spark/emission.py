@@ -52,7 +52,7 @@ class Rows(Emission):
         _change  _position  _counted
         upsert   7          null
         delete   8          null
-        ""       0          [[2, "id=7 at 1970-01-01T00:00:00Z"]]
+        0        0          [[2, "id=7 at 1970-01-01T00:00:00Z"]]
     """
 
     output: Output
