@@ -23,7 +23,7 @@ CREATE TABLE shop.products
 CREATE TABLE shop.orders
   (order_id bigint PRIMARY KEY, customer_id bigint, product_id bigint, quantity int NOT NULL,
    placed_at timestamptz NOT NULL);
-CREATE TABLE shop.{MARK} (id int PRIMARY KEY);
+CREATE TABLE shop.{MARK} (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY);
 CREATE SCHEMA reports;
 """
 COLUMNS = "order_id, customer_id, product_id, quantity, placed_at, name, city, title, price, amount"
