@@ -145,7 +145,7 @@ POOL: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Line:
-    """What of the pool an argument takes; ``wrong``: what it refuses besides all others.
+    """The values of the pool that an argument takes; ``wrong``: others that it refuses.
 
     ``says``: what an error says instead of the name of an argument, such as that of a row.
     """
@@ -613,7 +613,7 @@ CALLS: dict[str, Call] = {
                 dt.to_delta(table="no name"),
                 dt.to_delta(table="a.b.c.d"),
             ),
-            says="write_topic: |to_topic: |to_parquet[:(]|to_delta\\(",
+            says="write_topic: |to_topic: |to_parquet: |to_parquet\\(.*path=|to_delta\\(",
         ),
         checkpoint=line(
             "text",
@@ -1089,7 +1089,7 @@ def test_a_wrong_argument_is_named(name: str, argument: str, world: World) -> No
 
 
 def _unfit(call: Any, argument: str, value: Any, words: str) -> str | None:
-    """What is wrong with how a value is refused; ``words``: a pattern for what an error names."""
+    """Say why a refusal is unfit, None if it is fit; ``words``: a pattern for its message."""
     try:
         made = call(argument, value)
     except dt.DovetailError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dovetail as dt
-from dovetail.physical.groups import Aggregation
+from dovetail.physical.groups import AggregationLaw
 from dovetail.physical.law import Law
 from dovetail.spark.session import DAEMON
 
@@ -137,9 +137,9 @@ def rooms_of(law: type[Law]) -> Iterator[str]:
     """The modules that laws name, which are imported where they run."""
     for one in law.__subclasses__():
         yield from rooms_of(one)
-        if one is Aggregation:
+        if one is AggregationLaw:
             spans = (None, dt.tumbling("1 s"), dt.sliding("1 s"), dt.session("1 s"))
-            yield from (Aggregation("", (), windows).room for windows in spans)
+            yield from (AggregationLaw("", (), windows).room for windows in spans)
         else:
             yield str(one.room)
 

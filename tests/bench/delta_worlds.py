@@ -155,7 +155,7 @@ class Tasks:
         self.rng, self.tasks, self.amnesia = rng, tasks, amnesia
         self.operator = self.stage.fragment.last
         law = self.operator.law
-        assert isinstance(law, delta_join.DeltaJoin)
+        assert isinstance(law, delta_join.DeltaJoinLaw)
         self.law = law
         self.ports = [read_by_key(port) for port in self.stage.ports]
         self.upstream = [

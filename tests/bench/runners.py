@@ -25,7 +25,7 @@ from dovetail.engine.pieces import Piece
 from dovetail.laws.table_join import Join as JoinedBy
 from dovetail.laws.table_join import Leaf, Tree
 from dovetail.physical.fragment import Emit, Fragment, Operator
-from dovetail.physical.operators import TableJoin
+from dovetail.physical.operators import TableJoinLaw
 from dovetail.physical.source import SourceSpec
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import SegmentCache
@@ -228,7 +228,7 @@ def kernel(
     known = list(family.sources(join))
     assert isinstance(join, str | tuple)
     sources = tuple(SourceSpec(name, _ROWS, keys=1, sequence=True) for name in known)
-    operator = Operator(law=TableJoin(_tree(join, known)), sources=sources, emit=emit)
+    operator = Operator(law=TableJoinLaw(_tree(join, known)), sources=sources, emit=emit)
     fragment = Fragment(topology="test", buckets=1, sources=sources, operators=(operator,))
     blobs, cache = MemoryBlobs(), SegmentCache()
     answers = []

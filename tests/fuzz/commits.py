@@ -25,7 +25,7 @@ from fuzz.case import Case
 
 
 class Row(NamedTuple):
-    """What a commit says of a row: that it goes, or comes; ``commit``: the commit's time."""
+    """One row of a commit, which goes or comes; ``commit``: the commit's time."""
 
     commit: int
     key: str
@@ -35,7 +35,7 @@ class Row(NamedTuple):
 
     @property
     def goes_us(self) -> int:
-        """When it goes: at the commit's time at the earliest."""
+        """The time at which a row goes: the commit's, or its own if that is later."""
         return max(self.commit, self.time)
 
 
@@ -97,7 +97,7 @@ def topology_of(case: Case) -> tuple[Any, dict[str, Any]]:
 
 
 def difference(case: Case) -> str | None:
-    """What is wrong with what dovetail makes of a case, None for nothing."""
+    """Say which micro-batch dovetail gets wrong, and how; None if all are right."""
     parts = [[Row(*row) for row in part] for part in case.cut(case.records)]
     with forced(case.hash, case.limits):
         topology, inputs = topology_of(case)

@@ -124,7 +124,17 @@ def rows_of(random_: random.Random, of: str, count: int, *, deletes: float) -> I
 
 def drawn(random_: random.Random, name: str) -> Case:
     """A random case."""
-    topology, rows = (_counted if name == "counted" else _guarded)(random_)
+    if name == "guarded":
+        return guarded(random_, *random_.choice(GUARDED))
+    return _case(random_, name, *_counted(random_))
+
+
+def guarded(random_: random.Random, reader: str, of: str) -> Case:
+    """A random case of what reads the table ``of`` behind ``where``: a pair of ``GUARDED``."""
+    return _case(random_, "guarded", *_guarded(random_, reader, of))
+
+
+def _case(random_: random.Random, name: str, topology: Any, rows: Sequence[Row]) -> Case:
     batches = changelogs.batches(random_, len(rows))
     settings = changelogs.settings(random_, len(batches), len(rows), 2)
     return Case(name, topology, [[*row] for row in rows], batches, **settings)
@@ -142,9 +152,8 @@ def _counted(random_: random.Random) -> tuple[Any, list[Row]]:
     return topology, rows
 
 
-def _guarded(random_: random.Random) -> tuple[Any, list[Row]]:
-    name, of = random_.choice(GUARDED)
-    topology = {"reader": name, "of": of}
+def _guarded(random_: random.Random, reader: str, of: str) -> tuple[Any, list[Row]]:
+    topology = {"reader": reader, "of": of}
     read = sorted(source.name for source in _made(topology, inputs()).plan.origins)
     rows = [row for one in read for row in rows_of(random_, one, 16, deletes=0.1)]
     rows = [row._replace(ok=True) for row in rows if row.id is not None]
@@ -173,7 +182,7 @@ def topology_of(case: Case) -> tuple[Any, dict[str, Any]]:
 
 
 def difference(case: Case) -> str | None:
-    """What is wrong with what dovetail makes of a case, None for nothing."""
+    """Say where dovetail breaks the law of a case; None if it keeps it."""
     parts = [[Row(*row) for row in part] for part in case.cut(case.records)]
     with forced(case.hash, case.limits):
         changes, counts = _ran(case, parts)

@@ -99,7 +99,7 @@ def topology_of(case: Case) -> tuple[Any, dict[str, Any]]:
 
 
 def difference(case: Case) -> str | None:
-    """What is wrong with what dovetail makes of a case, None for nothing."""
+    """Say which micro-batch dovetail gets wrong, and how; None if all are right."""
     family = FAMILIES[case.family].family
     join, batches = FAMILIES[case.family].read(case.topology), list(case.cut(records(case)))
     if case.emit == "batch":

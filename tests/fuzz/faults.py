@@ -685,7 +685,7 @@ def check(seed: int, only: str | None = None) -> int:
 
 
 def _run(seed: int, fault: Fault | None) -> tuple[bool, str]:
-    """Whether all cases of a minute hold, and what the run says at its end."""
+    """Run for a minute; return True if all cases hold, and the last line of the run."""
     command = [sys.executable, "-m", "fuzz", "--fault", "" if fault is None else fault.name]
     command += ["--seed", str(seed), "--minutes", str(SECONDS_MAX / 60), "--largest", "60"]
     command += ["--in-process", "--no-shrink", "--failures", "1"]

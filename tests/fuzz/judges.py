@@ -60,8 +60,9 @@ def build(case: Case) -> None:
 
 
 def difference(case: Case) -> str | None:
-    """What is wrong with what dovetail makes of a case, None for nothing. A case that dovetail took
-    and then fails on is wrong, whatever the error.
+    """Say how dovetail breaks the law of a case; None if it keeps it.
+
+    A case that dovetail took and then fails on is wrong, whatever the error.
     """
     try:
         return MODULES.get(case.family, families).difference(case)
@@ -71,7 +72,7 @@ def difference(case: Case) -> str | None:
 
 
 def like(problem: str) -> Callable[[Case], bool]:
-    """Whether a smaller case is wrong in the same way: by the same error, or by no error."""
+    """Return a test for smaller cases: they are wrong by the same error, or by no error."""
     errors = re.compile(r"\w+(Error|Exception|Iteration)(?=: )")
     kind = errors.match(problem)
 

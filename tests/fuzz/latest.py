@@ -51,8 +51,12 @@ def _names() -> dt.Table:
 
 
 def drawn(random_: random.Random, name: str) -> Case:
-    """A random case: many rows are late, none is equal to another one."""
-    last = random_.choice([*LAST])
+    """A random case."""
+    return drawn_for(random_, random_.choice([*LAST]))
+
+
+def drawn_for(random_: random.Random, last: str) -> Case:
+    """A random case with one of ``LAST``: many rows are late, none is equal to another one."""
     steps = random_.choices([*STEPS], k=random_.randrange(4))
     if "union" in steps:  # whose key is another one
         steps = [step for step in steps[: steps.index("union")] if step != "join"] + ["union"]
@@ -66,7 +70,7 @@ def drawn(random_: random.Random, name: str) -> Case:
     settings = changelogs.settings(random_, len(batches), len(records), 3)
     is_table = not LAST[last](table("a")).plan.stream
     emit = random_.choice(["change", "batch"]) if is_table else "change"
-    return Case(name, topology, records, batches, emit=emit, **settings)
+    return Case("latest", topology, records, batches, emit=emit, **settings)
 
 
 def topology_of(case: Case) -> tuple[Any, dict[str, Any]]:
@@ -83,29 +87,28 @@ def _made(case: Case, *, materialized: bool) -> tuple[Any, dict[str, Any]]:
 
 
 def difference(case: Case) -> str | None:
-    """What is wrong with what dovetail makes of a case, None for nothing."""
-    with forced(case.hash, case.limits):
-        found = _last(case, materialized=False)
-        expected = _last(case, materialized=True)
+    """Say how a reader differs from one of ``materialize()``; None if it does not."""
+    found, expected = last_rows(case), last_rows(case, materialized=True)
     return None if found == expected else f"{found}, of materialize() {expected}"
 
 
-def _last(case: Case, *, materialized: bool) -> Any:
+def last_rows(case: Case, *, materialized: bool = False) -> dict[Any, Any]:
     """Each key's last row, if it has one; of a stream its last record, if it has values."""
     topology, inputs = _made(case, materialized=materialized)
     options: dict[str, Any] = {"emit": case.emit, "key_hash": HASHES[case.hash]}
-    driver = testing.Driver(topology, buckets=case.buckets, **options)
     last: dict[Any, Any] = {}
-    for place, part in enumerate(case.cut(case.records)):
-        if place in case.restarts:
-            driver = testing.Driver.restore(topology, driver.snapshot(), **options)
-        with driver.batch() as changes:
-            for of, key, time, values, deleted in part:
-                if inputs[of].plan in topology.plan.origins:
-                    row = {"id": key, **dict(zip(["v", "n", "is"], values, strict=True))}
-                    driver.pipe(inputs[of], row, timestamp=time, deleted=deleted)
-        for change in changes:
-            last[(*change.key.values(),)] = change.values
+    with forced(case.hash, case.limits):
+        driver = testing.Driver(topology, buckets=case.buckets, **options)
+        for place, part in enumerate(case.cut(case.records)):
+            if place in case.restarts:
+                driver = testing.Driver.restore(topology, driver.snapshot(), **options)
+            with driver.batch() as changes:
+                for of, key, time, values, deleted in part:
+                    if inputs[of].plan in topology.plan.origins:
+                        row = {"id": key, **dict(zip(["v", "n", "is"], values, strict=True))}
+                        driver.pipe(inputs[of], row, timestamp=time, deleted=deleted)
+            for change in changes:
+                last[(*change.key.values(),)] = change.values
     if topology.plan.stream:
         return {key: row for key, row in last.items() if row and row.get("n") is not None}
     return {key: row for key, row in last.items() if row is not None}

@@ -17,7 +17,7 @@ from postgres_server import everything
 from dovetail.errors import TargetError
 from dovetail.io.postgres_columns import csv_of
 from dovetail.io.postgres_line import Line
-from dovetail.io.postgres_tables import Changes, Layout, apply, copy, found
+from dovetail.io.postgres_tables import Layout, StagedChanges, apply, copy, found
 
 psycopg = pytest.importorskip("psycopg")
 
@@ -46,7 +46,7 @@ def change(dsn: str, *tables: tuple[str, Rows]) -> None:
             assert target is not None
             staging = target.stage_here(cursor, number)
             copy(cursor, staging, [*TYPES[name], "_deleted", "_position"], [_csv(name, rows)])
-            changes.append(Changes(target, staging, None, clears=False))
+            changes.append(StagedChanges(target, staging, None, clears=False))
         apply(cursor, changes)
 
 

@@ -111,7 +111,7 @@ windows, of which it is asked for counts alone."""
 
 
 def kind_of(join: Any) -> tuple[str, ...]:
-    """How it joins and which options it has, or the windows that it counts in."""
+    """Return the join's ``how`` and its options, or the kind of its windows."""
     if isinstance(join, View):
         return (join.windows[0][1].kind,)
     if isinstance(join, tuple):
@@ -278,7 +278,7 @@ class Query(NamedTuple):
 
     @property
     def net(self) -> bool:
-        """Whether it emits by batch."""
+        """True for ``emit="batch"``."""
         return self.emit == "batch"
 
     @property
@@ -295,7 +295,7 @@ class Query(NamedTuple):
         return given if self.net else cut(records, -(-len(records) // 2))
 
     def expected(self, batches: Batches) -> Answers:
-        """What is due."""
+        """Return the results of these batches, by definition."""
         if self.net:
             return list(self.family.each_batch(self.join, batches))
         return per_batch(self.family.each_record(self.join, flat(batches)), batches)

@@ -42,7 +42,7 @@ class Fed(NamedTuple):
 
 
 def stored(driver: testing.Driver, name: str, *, kind: str | None = None) -> list[dict[str, Any]]:
-    """What all buckets of all stages hold of an input, times in microseconds."""
+    """Return the rows of an input in all buckets of all stages, times in microseconds."""
     found = []
     for buckets in driver._root.buckets:
         for own in buckets.blobs:

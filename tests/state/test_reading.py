@@ -15,7 +15,7 @@ from dovetail.state import run_state
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.history import HistoryState
 from dovetail.state.queue import QueueState
-from dovetail.state.reading import Input, Order, step_end
+from dovetail.state.reading import MergeInput, Order, step_end
 from dovetail.state.run_state import RunState
 from dovetail.state.runs import FANOUT, Run, Runs
 from dovetail.state.segment import SegmentCache, describe
@@ -32,7 +32,7 @@ HISTORY = pa.schema(
 QUEUE = pa.schema([("_due", pa.int64()), ("_event_time", pa.int64()), ("n", pa.int64())])
 
 
-def inputs_of(random_: random.Random, columns: int) -> list[Input]:
+def inputs_of(random_: random.Random, columns: int) -> list[MergeInput]:
     """Runs of some segments, their rows numbered by run, few distinct values to each column."""
     tables: dict[str, pa.Table] = {}
     runs = []
@@ -48,7 +48,7 @@ def inputs_of(random_: random.Random, columns: int) -> list[Input]:
             segments.append(describe(part, "_hash", names[-1]))
             tables[segments[-1].id] = part
             start += len(part)
-        runs.append(Input(Run(0, tuple(segments)), lambda s: tables[s.id]))
+        runs.append(MergeInput(Run(0, tuple(segments)), lambda s: tables[s.id]))
     return runs
 
 

@@ -318,8 +318,10 @@ def flushed(join: View, records: Sequence[Record]) -> list[Record]:
 
 
 def asked(join: View, records: Sequence[Record]) -> dict[str, Any]:
-    """What Kafka Streams is asked: there records without a value count in windows. So those that
-    are dropped here go to it without a key, for which it drops them.
+    """Return the question for Kafka Streams.
+
+    It counts records without a value in windows. Here they are dropped, so they go to it without a
+    key: it drops such records.
     """
     ((_, windows),) = join.windows
     case: dict[str, Any] = {
