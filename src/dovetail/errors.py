@@ -1,15 +1,17 @@
 """The exceptions and warnings of dovetail.
 
-- ``DovetailError``            everything below
-    - ``PlanError``            a mistake in how a topology is written; also a ``ValueError``
-    - ``ConfigurationError``   a Spark setting or a missing piece that a query needs
-    - ``CheckpointError``      a checkpoint that belongs to another topology
-    - ``DataError``            a row that no rule of the topology can place
-    - ``BatchError``           a batch that fails with something else
-    - ``StateError``           stored state that this version cannot read
-    - ``StorageError``         a local disk that a query needs and cannot write
-    - ``TargetError``          a target table that cannot be brought up to date
-- ``DovetailWarning``          a harm that a query runs in spite of; a ``UserWarning``
+- ``DovetailError``: all exceptions below.
+
+    - ``PlanError``: a mistake in how a topology is written. It is a ``ValueError``, too.
+    - ``ConfigurationError``: a Spark setting or a missing piece that a query needs.
+    - ``CheckpointError``: a checkpoint that belongs to another topology.
+    - ``DataError``: a row that no rule of the topology can place.
+    - ``BatchError``: a batch that fails with something else.
+    - ``StateError``: stored state that this version cannot read.
+    - ``StorageError``: a local disk that a query needs and cannot write.
+    - ``TargetError``: a target table that cannot be brought up to date.
+
+- ``DovetailWarning``: a harm in spite of which a query runs. It is a ``UserWarning``.
 
 Every message names the operator, the problem and the remedy.
 """

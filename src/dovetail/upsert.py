@@ -183,12 +183,15 @@ def _upsert(
 def having_keys(keys: Mapping[str, tuple[pa.ChunkedArray, DataType]]) -> str:
     """Return the SQL condition that a row has one of these keys; a null equals a null.
 
-    Their ranges come first, by which files are skipped.
+    The ranges of the keys come first. Delta Lake skips files by them.
 
     >>> from pyspark.sql.types import LongType, StringType
     >>> a, b = pa.chunked_array([[1, 2, 2]]), pa.chunked_array([["x", None, "y"]])
     >>> having_keys({"a": (a, LongType())})
     '`a` >= 1L AND `a` <= 2L AND `a` IN (1L, 2L, 2L)'
+
+    A null has a condition of its own.
+
     >>> having_keys({"a": (a, LongType()), "b": (b, StringType())}).partition(" AND (")[2]
     "((`a`, `b`) IN ((1L, 'x'), (2L, 'y'))) OR (`b` IS NULL AND `a` IN (2L)))"
     """

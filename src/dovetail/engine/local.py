@@ -40,7 +40,7 @@ from dovetail.errors import PlanError
 from dovetail.operators.counts import Counts
 from dovetail.operators.in_order import merge
 from dovetail.operators.look_up import Answering, Caches
-from dovetail.physical.delta_join import DeltaJoin
+from dovetail.physical.delta_join import DeltaJoinLaw
 from dovetail.physical.fragment import Fragment
 from dovetail.physical.inputs import Input
 from dovetail.physical.line import Plan, Reading, Step, walk
@@ -489,7 +489,7 @@ class _MicroBatch(Flow[Made, Packed]):
 
 def _refuse_unrunnable(stage: Stage, views: Sequence[View], evaluates: bool) -> None:
     """Raise ``PlanError`` for a delta join, or for expressions that nothing evaluates."""
-    if isinstance(stage.fragment.last.law, DeltaJoin):
+    if isinstance(stage.fragment.last.law, DeltaJoinLaw):
         raise PlanError(
             stage.node.name,
             "a delta join asks stores that the test driver does not have",

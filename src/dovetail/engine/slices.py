@@ -31,7 +31,7 @@ from dovetail.engine.stock import AT, Stock
 from dovetail.laws.foreign_key_join import MOVED
 from dovetail.operators.job import Batch, Share
 from dovetail.physical.fragment import Fragment
-from dovetail.physical.operators import ForeignKeyJoin
+from dovetail.physical.operators import ForeignKeyJoinLaw
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Slices:
         parts = self._by_key() if by_key else self._by_arrival()
         moved = (
             self._moved(parts)
-            if isinstance(self.share.fragment.operators[0].law, ForeignKeyJoin)
+            if isinstance(self.share.fragment.operators[0].law, ForeignKeyJoinLaw)
             else None
         )
         for number, part in enumerate(parts):

@@ -30,7 +30,7 @@ from dovetail.io.connect import (
     raw_fields,
 )
 from dovetail.io.connect_avro import Envelope, Read
-from dovetail.io.events import METADATA, Changes, Wanted
+from dovetail.io.events import METADATA, ChangeEvents, Wanted
 from dovetail.io.formats import (
     Format,
     JsonFormat,
@@ -145,7 +145,7 @@ class DebeziumFormat(Format):
             said = not_json(F.col("value"), words, framed=self.framed)
             object_ = self._object(wanted)
             problem = lambda parsed: F.coalesce(object_.problem(parsed), said)  # noqa: E731
-        return Changes(
+        return ChangeEvents(
             fields=StructType([*columns.fields, *added]),
             parsed=F.col("value"),
             row=lambda parsed: parsed,

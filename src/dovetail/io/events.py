@@ -153,7 +153,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Changes(Reading):
+class ChangeEvents(Reading):
     """The conversion of records to changes of rows."""
 
     wanted: Wanted

@@ -21,7 +21,7 @@ from dovetail.errors import DovetailError, TargetError
 from dovetail.io.ownership import Existing, Owner, refuse_rows, refuse_taken, standing
 from dovetail.io.postgres_columns import csv_of, outgoing, refuse_values
 from dovetail.io.postgres_line import Line
-from dovetail.io.postgres_tables import TASK, Changes, Target, apply, copy, foreign_key
+from dovetail.io.postgres_tables import TASK, StagedChanges, Target, apply, copy, foreign_key
 from dovetail.lookup.retry import persistently
 from dovetail.plan.arrow import spark_schema
 from dovetail.sessions import keep, release
@@ -171,7 +171,7 @@ class _Part:
         copy(cursor, self.table.target.called, self.kept.columns, self.texts)
         return True
 
-    def changes(self, cursor: Any, number: int, clears: bool) -> Changes | None:
+    def changes(self, cursor: Any, number: int, clears: bool) -> StagedChanges | None:
         """Return the staged rows; None if there is nothing to do.
 
         ``number``: the table's number in the transaction. Raises ``OSError`` if staged rows were
@@ -183,11 +183,11 @@ class _Part:
                 return None
             staging = target.stage_here(cursor, number)
             copy(cursor, staging, self.kept.columns, self.texts)
-            return Changes(target, staging, None, clears)
+            return StagedChanges(target, staging, None, clears)
         tasks = [*self._rows]
         if target.count(cursor, self._staging, tasks) != sum(self._rows.values()):
             raise OSError("the server has lost rows on their way, by a crash")
-        return Changes(target, self._staging, tasks, clears)
+        return StagedChanges(target, self._staging, tasks, clears)
 
     def drop(self, cursor: Any) -> None:
         """Drop the staging table that tasks have filled, if any."""

@@ -238,7 +238,7 @@ class Moves:
 
 
 @dataclass(frozen=True)
-class Changes:
+class StagedChanges:
     """A micro-batch's staged changes of a table."""
 
     target: Target
@@ -329,7 +329,7 @@ class Changes:
         )
 
 
-def apply(cursor: Any, changes: Sequence[Changes]) -> None:
+def apply(cursor: Any, changes: Sequence[StagedChanges]) -> None:
     """Bring tables to the state after the staged changes.
 
     It is one statement, and foreign keys are checked at its end. So tables may refer to each other
@@ -342,7 +342,7 @@ def apply(cursor: Any, changes: Sequence[Changes]) -> None:
     _tried(cursor, changes, {})
 
 
-def _tried(cursor: Any, changes: Sequence[Changes], moves: Mapping[int, Moves]) -> None:
+def _tried(cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, Moves]) -> None:
     """Apply the changes in a savepoint; after a unique violation repeat them with values moved
     first.
     """
@@ -358,7 +358,7 @@ def _tried(cursor: Any, changes: Sequence[Changes], moves: Mapping[int, Moves]) 
         _tried(cursor, changes, {**moves, **found})
 
 
-def _apply(cursor: Any, changes: Sequence[Changes], moves: Mapping[int, Moves]) -> None:
+def _apply(cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, Moves]) -> None:
     """Run the one statement that applies all changes."""
     parts: list[str] = []
     for number, one in enumerate(changes):
@@ -370,7 +370,7 @@ def _apply(cursor: Any, changes: Sequence[Changes], moves: Mapping[int, Moves]) 
         cursor.execute(f"WITH {', '.join(parts)} SELECT 1")
 
 
-def _moves(cursor: Any, changes: Sequence[Changes], refused: Any) -> dict[int, Moves]:
+def _moves(cursor: Any, changes: Sequence[StagedChanges], refused: Any) -> dict[int, Moves]:
     """Return the moves of the table that refused a row, by number; of all tables if it is a
     partition.
     """

@@ -1,8 +1,8 @@
 """PostgreSQL's types beside the declared ones: comparable keys, possible keys, and their SQL.
 
-A key is compared as the type in which it travels (``Carrier``). It is cast to the column's type if
-the column's index needs that. Keys that a column cannot have are left out before, so no cast fails
-or rounds.
+A key is compared as the type in which it travels (``KeyColumnType``). It is cast to the column's
+type if the column's index needs that. Keys that a column cannot have are left out before, so no
+cast fails or rounds.
 
 Values are read in one form. Times without a zone are UTC. Texts are the result of PostgreSQL's own
 cast: a ``char(n)`` without the blanks that fill it, a ``uuid`` in lower case.
@@ -65,7 +65,7 @@ class StoreColumn:
 
 
 @dataclass(frozen=True)
-class Carrier:
+class KeyColumnType:
     """The type in which the keys of a column travel."""
 
     sql: str
@@ -75,19 +75,19 @@ class Carrier:
 
 
 _CARRIERS = {
-    **dict.fromkeys(_INTEGERS, Carrier("int8", pa.int64())),
-    **dict.fromkeys(("float4", "float8"), Carrier("float8", pa.float64())),
-    **dict.fromkeys(_TEXTS, Carrier("text")),
-    "numeric": Carrier("numeric"),
-    "bool": Carrier("bool"),
-    "bytea": Carrier("bytea"),
-    "date": Carrier("date"),
-    "timestamp": Carrier("timestamp", pa.timestamp("us")),
-    "timestamptz": Carrier("timestamptz", pa.timestamp("us", "UTC")),
+    **dict.fromkeys(_INTEGERS, KeyColumnType("int8", pa.int64())),
+    **dict.fromkeys(("float4", "float8"), KeyColumnType("float8", pa.float64())),
+    **dict.fromkeys(_TEXTS, KeyColumnType("text")),
+    "numeric": KeyColumnType("numeric"),
+    "bool": KeyColumnType("bool"),
+    "bytea": KeyColumnType("bytea"),
+    "date": KeyColumnType("date"),
+    "timestamp": KeyColumnType("timestamp", pa.timestamp("us")),
+    "timestamptz": KeyColumnType("timestamptz", pa.timestamp("us", "UTC")),
 }
 
 
-def carrier(column: StoreColumn) -> Carrier:
+def carrier(column: StoreColumn) -> KeyColumnType:
     """Return the type in which keys of a column travel. The column must not be refused."""
     return _CARRIERS[column.type]
 

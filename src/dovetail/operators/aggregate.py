@@ -1,4 +1,4 @@
-"""Rows aggregated by key, and by window of time, on one bucket (``Aggregation``).
+"""Rows aggregated by key, and by window of time, on one bucket (``AggregationLaw``).
 
 The stores hold each group's accumulators, never its rows. A record is *late* for a window that is
 closed when the record arrives, and is left out of that window.
@@ -39,7 +39,7 @@ from dovetail.operators.counts import Counts
 from dovetail.operators.job import Done, Job, minus, output, picked
 from dovetail.operators.parts import Parts, Read, parts_of
 from dovetail.operators.table_join import Pool
-from dovetail.physical.groups import WINDOW_TYPE, Aggregation
+from dovetail.physical.groups import WINDOW_TYPE, AggregationLaw
 from dovetail.plan.metrics import metric
 from dovetail.state.table_state import TableState
 
@@ -53,13 +53,13 @@ def accumulator_name(column: int, part: int) -> str:
     return f"_a{column}_{part}"
 
 
-def run(job: Job, law: Aggregation) -> Done:
+def run(job: Job, law: AggregationLaw) -> Done:
     """Emit every record's own result or, with ``emit="batch"``, each group's last one."""
     store, parts = state_store(job, law), parts_of(job, law)
     if not job.any_rows:
         return Done(None, job.stores)
     updated = _updated(job, law)
-    groups = Groups.of(job, law, updated, store, parts)
+    groups = UpdatedGroups.of(job, law, updated, store, parts)
     results = groups.net() if job.operator.emit == "batch" else groups.each()
     groups.keep(store)
     runs = {law.GROUPS: store.runs}
@@ -68,7 +68,7 @@ def run(job: Job, law: Aggregation) -> Done:
     return Done(results, runs, counts=counted(job, law, updated.late))
 
 
-def counted(job: Job, law: Aggregation, late: Ints) -> Counts:
+def counted(job: Job, law: AggregationLaw, late: Ints) -> Counts:
     """Count the batch's rows that came for closed windows, each once for every such window."""
     counts, source = Counts(), job.sources[0]
     if law.windows is not None:
@@ -92,7 +92,7 @@ class Updated:
     """The batch's rows that came for closed windows, once for each such window."""
 
 
-def _updated(job: Job, law: Aggregation) -> Updated:
+def _updated(job: Job, law: AggregationLaw) -> Updated:
     """Assign the batch's rows to groups or windows."""
     rows, table = job.rows(0), job.batches[0].rows
     if law.windows is None:
@@ -173,7 +173,7 @@ class Before:
     """int64[groups]: the number of rows in the group."""
 
     @classmethod
-    def of(cls, law: Aggregation, events: Timeline, store: TableState) -> Before:
+    def of(cls, law: AggregationLaw, events: Timeline, store: TableState) -> Before:
         """Read the state of the groups of some events."""
         located = store.locate(events.hash, events.keys)
         held = Pool(store.schema.empty_table(), located, events.groups)
@@ -186,11 +186,11 @@ class Before:
 
 
 @dataclass(frozen=True)
-class Groups:
+class UpdatedGroups:
     """The groups that a batch updates, numbered as in ``events``."""
 
     job: Job
-    law: Aggregation
+    law: AggregationLaw
     updated: Updated
     before: Before
     state: Sequence[Columns]
@@ -210,11 +210,11 @@ class Groups:
     def of(
         cls,
         job: Job,
-        law: Aggregation,
+        law: AggregationLaw,
         updated: Updated,
         store: TableState,
         parts: Sequence[Parts],
-    ) -> Groups:
+    ) -> UpdatedGroups:
         """Aggregate the batch's updates over the stored groups."""
         events, values = updated.events, updated.values
         updates = Updates(events.group, events.groups, events.deleted & law.retracts)
@@ -318,7 +318,7 @@ class Groups:
         )
 
 
-def _refuse_several(law: Aggregation, events: Timeline, made: Sequence[Traced]) -> None:
+def _refuse_several(law: AggregationLaw, events: Timeline, made: Sequence[Traced]) -> None:
     """Raise ``DataError`` if a batch leaves several rows in a group that may have one. Rows in
     between do not matter.
     """
@@ -353,7 +353,7 @@ def _times(events: Timeline, stored_us: Ints, count: Ints, emitted: Ints) -> Int
     return running_max(events.event_time_us, start, np.cumsum(begins) - 1, initial)
 
 
-def values_of(job: Job, law: Aggregation, rows: pa.Table, row: Ints) -> list[Columns]:
+def values_of(job: Job, law: AggregationLaw, rows: pa.Table, row: Ints) -> list[Columns]:
     """Return the values that each column aggregates, taken at the rows ``row``."""
     first = job.sources[0].value_columns.start
     return [
@@ -363,7 +363,7 @@ def values_of(job: Job, law: Aggregation, rows: pa.Table, row: Ints) -> list[Col
 
 
 def aggregated(
-    law: Aggregation,
+    law: AggregationLaw,
     what: Literal["scan", "fold", "traced"],
     updates: Updates,
     initial: Sequence[Columns],
@@ -379,7 +379,7 @@ def aggregated(
     return by_column(law, run)
 
 
-def by_column(law: Aggregation, run: Callable[[Aggregate, int], Any]) -> list[Any]:
+def by_column(law: AggregationLaw, run: Callable[[Aggregate, int], Any]) -> list[Any]:
     """Call ``run`` with each column's kernel and number, and collect the returned values. Raises
     ``DataError`` that names the column.
     """
@@ -394,7 +394,7 @@ def by_column(law: Aggregation, run: Callable[[Aggregate, int], Any]) -> list[An
     return made
 
 
-def state_store(job: Job, law: Aggregation) -> TableState:
+def state_store(job: Job, law: AggregationLaw) -> TableState:
     """Return the store of accumulators. Its columns are ``_hash``; ``_event_time``, the end for a
     window; ``_deleted``; the key; the group's time; its number of rows; the accumulators.
     """

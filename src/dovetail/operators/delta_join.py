@@ -24,7 +24,7 @@ from dovetail.lookup.keys import grouped, numbered, refuse_twice
 from dovetail.lookup.source import Found
 from dovetail.operators.job import Batch, Cause, output, picked, whole
 from dovetail.operators.lookup_cache import SideCache
-from dovetail.physical.delta_join import DeltaJoin, LookedUp
+from dovetail.physical.delta_join import DeltaJoinLaw, LookedUp
 from dovetail.physical.fragment import Operator
 from dovetail.physical.source import SourceSpec
 
@@ -69,7 +69,7 @@ def join(
     both tables.
     """
     law = operator.law
-    assert isinstance(law, DeltaJoin)
+    assert isinstance(law, DeltaJoinLaw)
     changed = [
         _changes(operator, side, last, source)
         for source, (side, last) in enumerate(zip(law.sides, batches, strict=True))
@@ -163,7 +163,7 @@ def _with_others(
     the side, its cache after the batch, and its ``Joined.counts``.
     """
     law = operator.law
-    assert isinstance(law, DeltaJoin)
+    assert isinstance(law, DeltaJoinLaw)
     side, schema = law.sides[number], fresh.table.schema
     groups = len(needed)
     names = schema.names[: operator.keys]
@@ -255,7 +255,7 @@ def _entries(side: _Side, asked: pa.Table, complete: Mask, batch: int) -> SideCa
 
 def _tables(
     operator: Operator,
-    law: DeltaJoin,
+    law: DeltaJoinLaw,
     sides: Sequence[_Side],
     keys: Sequence[pa.Array],
     results: delta_join.Results,
@@ -287,7 +287,7 @@ def _tables(
 
 
 def _keys(
-    law: DeltaJoin,
+    law: DeltaJoinLaw,
     sides: Sequence[_Side],
     keys: Sequence[pa.Array],
     results: delta_join.Results,

@@ -1,5 +1,5 @@
 """The second stage of a join by foreign key, on one bucket of foreign keys: subscriptions meet the
-right table (``ForeignKeyJoin``).
+right table (``ForeignKeyJoinLaw``).
 
 A *subscription* is a left row's interest in the right row that its foreign key names. The stores
 hold the subscriptions with their rows, side by side by foreign key, and the right table. If right
@@ -33,13 +33,13 @@ from dovetail.operators.subscriptions import (
     subscriptions_of,
 )
 from dovetail.operators.table_join import count_ignored
-from dovetail.physical.operators import ForeignKeyJoin
+from dovetail.physical.operators import ForeignKeyJoinLaw
 
 _ROWS_MAX = 50_000
 """The most rows in one table of output. It bounds memory, whatever the fan-out."""
 
 
-def run(job: Job, law: ForeignKeyJoin) -> Done:
+def run(job: Job, law: ForeignKeyJoinLaw) -> Done:
     """Emit the results of the batch's subscriptions and right rows, in chunks."""
     stores = Stores.of(job, law)
     if not job.any_rows:
@@ -102,7 +102,7 @@ def _columns(results: _Results) -> tuple[npt.NDArray[Any], ...]:
 
 
 def _answered(
-    job: Job, law: ForeignKeyJoin, events: Timeline, table: Right, subscriptions: Subscriptions
+    job: Job, law: ForeignKeyJoinLaw, events: Timeline, table: Right, subscriptions: Subscriptions
 ) -> _Results:
     """Return the answers to the batch's messages."""
     message = subscriptions.of_batch()
@@ -127,7 +127,7 @@ def _answered(
 
 
 def _fanned_out(
-    law: ForeignKeyJoin, events: Timeline, table: Right, subscriptions: Subscriptions
+    law: ForeignKeyJoinLaw, events: Timeline, table: Right, subscriptions: Subscriptions
 ) -> _Results:
     """Return the results of right records for the left rows that refer to them, in the order of the
     primary keys.
@@ -199,7 +199,7 @@ def _alone(events: Timeline, table: Right, before: Ints, after: Ints) -> _Result
 
 
 def _net(
-    law: ForeignKeyJoin,
+    law: ForeignKeyJoinLaw,
     events: Timeline,
     table: Right,
     subscriptions: Subscriptions,
@@ -236,7 +236,7 @@ def _net(
 
 
 def _before(
-    law: ForeignKeyJoin,
+    law: ForeignKeyJoinLaw,
     events: Timeline,
     table: Right,
     initial: Ints | None,
@@ -274,7 +274,7 @@ def _held(table: Right, subscriptions: Subscriptions, results: _Results) -> list
 
 def _chunks(
     job: Job,
-    law: ForeignKeyJoin,
+    law: ForeignKeyJoinLaw,
     events: Timeline,
     table: Right,
     subscriptions: Subscriptions,

@@ -22,7 +22,7 @@ from dovetail.arrays.timeline import Ints, timeline
 from dovetail.columns import EVENT_TIME
 from dovetail.operators.job import Batch, Job
 from dovetail.operators.table_join import latest, time_of
-from dovetail.physical.operators import ForeignKeyJoin
+from dovetail.physical.operators import ForeignKeyJoinLaw
 
 
 def in_order(job: Job) -> Job:
@@ -36,8 +36,8 @@ def in_order(job: Job) -> Job:
 
 def _in_order(job: Job, source: int) -> Batch:
     """Return a source's batch with the times at which rows take effect."""
-    right = isinstance(job.operator.law, ForeignKeyJoin)
-    store = job.table_store(source, ForeignKeyJoin.RIGHT if right else None)
+    right = isinstance(job.operator.law, ForeignKeyJoinLaw)
+    store = job.table_store(source, ForeignKeyJoinLaw.RIGHT if right else None)
     events = timeline([job.rows(source)])
     stored_us = time_of(latest(store, events))
     time_us = np.empty(len(events.row), np.int64)

@@ -1,4 +1,4 @@
-"""Two versioned tables joined over all of their history, on one bucket (``HistoryJoin``)."""
+"""Two versioned tables joined over all of their history, on one bucket (``HistoryJoinLaw``)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dovetail.laws.versioning import LATEST, batch_versions
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Done, Job, minus_each, output, picked
 from dovetail.operators.table_join import count_ignored, counts, keep
-from dovetail.physical.operators import HistoryJoin
+from dovetail.physical.operators import HistoryJoinLaw
 from dovetail.state.history import HistoryState
 
 
-def run(job: Job, law: HistoryJoin) -> Done:
+def run(job: Job, law: HistoryJoinLaw) -> Done:
     """Emit the points of the joined history that each record makes or corrects."""
     if not job.any_rows:
         return Done(None, job.stores)
@@ -101,7 +101,7 @@ def _points(
 
 def _output(
     job: Job,
-    law: HistoryJoin,
+    law: HistoryJoinLaw,
     events: Timeline,
     pools: Sequence[pa.Table],
     parts: Sequence[tuple[Ints, Corrections]],

@@ -27,7 +27,7 @@ from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline
 from dovetail.columns import DELETED, EVENT_TIME, HASH
 from dovetail.laws.foreign_key_join import combined, combined_range
 from dovetail.operators.job import Job, whole
-from dovetail.physical.groups import Aggregation
+from dovetail.physical.groups import AggregationLaw
 from dovetail.state.blobs import Blobs
 from dovetail.state.runs import Runs
 from dovetail.state.segment import SegmentCache
@@ -283,7 +283,7 @@ class Parts:
         return accumulators[: len(self.lists.value_columns)]
 
 
-def parts_of(job: Job, law: Aggregation) -> list[Parts]:
+def parts_of(job: Job, law: AggregationLaw) -> list[Parts]:
     """Return the parts of all columns that may have them."""
     found = []
     for column in law.listed:

@@ -1,4 +1,4 @@
-"""Rows aggregated by key and session, on one bucket (``Aggregation`` over session windows).
+"""Rows aggregated by key and session, on one bucket (``AggregationLaw`` over session windows).
 
 The store holds the sessions with their accumulators, those of one key side by side.
 """
@@ -30,13 +30,13 @@ from dovetail.operators.aggregate import (
     values_of,
 )
 from dovetail.operators.job import Done, Job, output, picked, whole
-from dovetail.physical.groups import Aggregation
+from dovetail.physical.groups import AggregationLaw
 from dovetail.state.table_state import TableState
 
 _Changed: TypeAlias = tuple[Sessions, Sessions, Ints]
 
 
-def run(job: Job, law: Aggregation) -> Done:
+def run(job: Job, law: AggregationLaw) -> Done:
     """Emit every record's changes of its key's sessions or, with ``emit="batch"``, the batch's net
     changes.
     """
@@ -74,7 +74,7 @@ class _Stored:
     """The number of records in each session."""
 
     @classmethod
-    def of(cls, store: TableState, events: Timeline, law: Aggregation) -> _Stored:
+    def of(cls, store: TableState, events: Timeline, law: AggregationLaw) -> _Stored:
         """Read all stored sessions of the keys, closed ones included."""
         found = store.scan(*combined_range(events.hash), events.keys)
         rows = np.arange(len(found.query))
@@ -98,7 +98,7 @@ class _Batch:
     """
 
     job: Job
-    law: Aggregation
+    law: AggregationLaw
     events: Timeline
     stored: _Stored
     made: Forest

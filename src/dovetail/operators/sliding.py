@@ -1,4 +1,6 @@
-"""Rows aggregated by key and sliding window, on one bucket (``Aggregation`` over sliding windows).
+"""Rows aggregated by key and sliding window, on one bucket.
+
+The law is ``AggregationLaw`` over sliding windows.
 
 The stores hold the accumulators of each window, and the records themselves, because windows of
 later records may hold them. A record is kept as long as a window with it may be open.
@@ -24,8 +26,8 @@ from dovetail.laws.windows import running_max
 from dovetail.operators.aggregate import (
     Before,
     Columns,
-    Groups,
     Updated,
+    UpdatedGroups,
     aggregated,
     by_column,
     counted,
@@ -34,12 +36,12 @@ from dovetail.operators.aggregate import (
     values_of,
 )
 from dovetail.operators.job import Done, Job, minus, output, picked
-from dovetail.physical.groups import Aggregation
+from dovetail.physical.groups import AggregationLaw
 from dovetail.state.history import HistoryState
 from dovetail.state.table_state import TableState
 
 
-def run(job: Job, law: Aggregation) -> Done:
+def run(job: Job, law: AggregationLaw) -> Done:
     """Emit every record's changes of its key's windows or, with ``emit="batch"``, the batch's net
     changes.
     """
@@ -83,13 +85,13 @@ class _Batch:
     """The ``windows`` that a batch changes, of the keys in ``events``."""
 
     job: Job
-    law: Aggregation
+    law: AggregationLaw
     events: Timeline
     windows: Windows
     values: Sequence[Columns]
     """Per column, the values of the windows' records."""
 
-    def groups(self, store: TableState) -> Groups:
+    def groups(self, store: TableState) -> UpdatedGroups:
         """Return the windows as groups, each with one update that stands for all its updates."""
         windows = self.windows
         owner = windows.group
@@ -104,7 +106,7 @@ class _Batch:
         own = updates.row
         moment = windows.moment[own]
         emitted = np.lexsort((windows.start_us[own], moment))
-        return Groups(
+        return UpdatedGroups(
             job=self.job,
             law=self.law,
             updated=Updated(updates, [], emitted, self._rows_of(moment[emitted])),
@@ -143,7 +145,7 @@ class _Batch:
             parts.append(kernel.fold(updates, initial, [c.take(index) for c in values]))
         return [pa.concat_arrays(list(columns)) for columns in zip(*parts, strict=True)]
 
-    def each(self, groups: Groups, cuts: Sequence[tuple[int, int]]) -> Iterator[pa.Table]:
+    def each(self, groups: UpdatedGroups, cuts: Sequence[tuple[int, int]]) -> Iterator[pa.Table]:
         """Return the results of windows after each record that changes them, in portions of
         records.
         """
@@ -189,7 +191,7 @@ class _Batch:
 
 def _held(
     job: Job,
-    law: Aggregation,
+    law: AggregationLaw,
     records: HistoryState,
     events: Timeline,
     open_: Mask,
@@ -222,7 +224,7 @@ def _held(
     return held, values_of(job, law, rows, order)
 
 
-def _records(job: Job, law: Aggregation) -> HistoryState:
+def _records(job: Job, law: AggregationLaw) -> HistoryState:
     """Return the store of records: ``_hash``, ``_event_time``, ``_row``, then the user columns."""
     assert law.windows is not None
     source = job.sources[0]

@@ -1,4 +1,4 @@
-"""Two streams joined within a window, on one bucket (``StreamJoin``).
+"""Two streams joined within a window, on one bucket (``StreamJoinLaw``).
 
 | store               | holds                                                                |
 |---------------------|----------------------------------------------------------------------|
@@ -26,11 +26,11 @@ from dovetail.laws.stream_join import NEVER, Arrivals, Pairs, Window, stream_tim
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Cause, Done, Job, minus, output, picked
 from dovetail.operators.stream_join_side import Meeting, Side, Stores
-from dovetail.physical.operators import StreamJoin
+from dovetail.physical.operators import StreamJoinLaw
 from dovetail.plan.metrics import metric
 
 
-def run(job: Job, law: StreamJoin) -> Done:
+def run(job: Job, law: StreamJoinLaw) -> Done:
     """Emit each record's matches, and the unmatched rows that are due."""
     window = law.window
     stores = Stores.of(job, law)
@@ -75,7 +75,7 @@ def run(job: Job, law: StreamJoin) -> Done:
 
 def _counted(
     job: Job,
-    law: StreamJoin,
+    law: StreamJoinLaw,
     events: Timeline,
     event: Sequence[Ints],
     meeting: Meeting,
@@ -103,7 +103,7 @@ def _arrival(events: Timeline, side: int, roles: int) -> Ints:
 
 
 def _arrivals(
-    events: Timeline, keyed: Mask, law: StreamJoin, side: int, roles: int
+    events: Timeline, keyed: Mask, law: StreamJoinLaw, side: int, roles: int
 ) -> tuple[Ints, Arrivals]:
     """Return a side's events, and the same rows as the law takes them."""
     event = np.flatnonzero(keyed & (events.source == law.sides[side]))
@@ -306,7 +306,7 @@ class _Caused:
 
 def _keep(
     job: Job,
-    law: StreamJoin,
+    law: StreamJoinLaw,
     stores: Stores,
     events: Timeline,
     keyed: Mask,

@@ -15,7 +15,7 @@ from dovetail.columns import DELETED, DUE, EVENT_TIME, HASH, PENDING, ROW
 from dovetail.laws.stream_join import NEVER, Arrivals, Pairs, Reach, Window, first_due, settled
 from dovetail.laws.table_join import preserved
 from dovetail.operators.job import Job, minus
-from dovetail.physical.operators import StreamJoin, marks, waiting
+from dovetail.physical.operators import StreamJoinLaw, marks, waiting
 from dovetail.state.history import HistoryState
 from dovetail.state.queue import QueueState
 from dovetail.state.run_state import RunState
@@ -39,7 +39,7 @@ class Stores:
     """One per side, empty if the side needs none."""
 
     @classmethod
-    def of(cls, job: Job, law: StreamJoin) -> Stores:
+    def of(cls, job: Job, law: StreamJoinLaw) -> Stores:
         """Open the stores of a bucket."""
         return cls(
             [
@@ -140,7 +140,7 @@ class Side:
     def of(
         cls,
         job: Job,
-        law: StreamJoin,
+        law: StreamJoinLaw,
         stores: Stores,
         side: int,
         events: Timeline,

@@ -1,4 +1,4 @@
-"""A stream joined with tables, on one bucket (``StreamTableJoin``).
+"""A stream joined with tables, on one bucket (``StreamTableJoinLaw``).
 
 Only the stream's records have results. Each meets the tables as they stand when it is processed; a
 versioned table is read as of the record's own time. With a *grace period* a record waits in a queue
@@ -40,13 +40,13 @@ from dovetail.operators.table_join import (
     emitted,
     keep,
 )
-from dovetail.physical.operators import StreamTableJoin
+from dovetail.physical.operators import StreamTableJoinLaw
 from dovetail.plan.metrics import metric
 from dovetail.state.history import HistoryState
 from dovetail.state.queue import QueueState
 
 
-def run(job: Job, law: StreamTableJoin) -> Done:
+def run(job: Job, law: StreamTableJoinLaw) -> Done:
     """Emit each stream record's result, in the order in which the records are processed."""
     sources = range(len(job.sources))
     stream = law.leaves[0]

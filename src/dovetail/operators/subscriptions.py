@@ -27,7 +27,7 @@ from dovetail.laws.table_join import preserved
 from dovetail.laws.versioning import newest
 from dovetail.operators.job import Job, whole
 from dovetail.operators.table_join import Pool, TableStore, counts, keep, latest, time_of
-from dovetail.physical.operators import ForeignKeyJoin
+from dovetail.physical.operators import ForeignKeyJoinLaw
 from dovetail.state.runs import Runs
 from dovetail.state.table_state import TableState
 
@@ -44,7 +44,7 @@ class Stores:
     """The numbers of references, if right rows appear alone; else None."""
 
     @classmethod
-    def of(cls, job: Job, law: ForeignKeyJoin) -> Stores:
+    def of(cls, job: Job, law: ForeignKeyJoinLaw) -> Stores:
         """Open the stores that the bucket's manifest records."""
         source = job.sources[0]
         subscribed = TableState(
@@ -68,10 +68,12 @@ class Stores:
     def runs(self) -> dict[str, Runs]:
         """The runs of all stores, as the manifest records them."""
         runs = {
-            ForeignKeyJoin.SUBSCRIPTIONS: self.subscribed.runs,
-            ForeignKeyJoin.RIGHT: self.right.runs,
+            ForeignKeyJoinLaw.SUBSCRIPTIONS: self.subscribed.runs,
+            ForeignKeyJoinLaw.RIGHT: self.right.runs,
         }
-        return runs if self.counts is None else runs | {ForeignKeyJoin.REFERENCES: self.counts.runs}
+        return (
+            runs if self.counts is None else runs | {ForeignKeyJoinLaw.REFERENCES: self.counts.runs}
+        )
 
     def referring(self, events: Timeline) -> Ints | None:
         """Return the number of stored rows that refer to each group's key, or None if it is not
@@ -205,7 +207,7 @@ class Subscriptions:
 
 
 def subscriptions_of(
-    job: Job, law: ForeignKeyJoin, store: TableState, events: Timeline, table: Right
+    job: Job, law: ForeignKeyJoinLaw, store: TableState, events: Timeline, table: Right
 ) -> Subscriptions:
     """Return the batch's messages and the stored subscriptions that the right table's changes meet.
     With ``emit="batch"``, include the subscriptions that messages replace.

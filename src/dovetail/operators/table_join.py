@@ -1,4 +1,4 @@
-"""Tables joined by key, on one bucket: the law over the stored last rows (``TableJoin``)."""
+"""Tables joined by key, on one bucket: the law over the stored last rows (``TableJoinLaw``)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dovetail.laws.versioning import LATEST, batch_versions, newest, within_rete
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Done, Job, output, picked
 from dovetail.physical.fragment import Operator
-from dovetail.physical.operators import TableJoin
+from dovetail.physical.operators import TableJoinLaw
 from dovetail.plan.metrics import metric
 from dovetail.state.history import HistoryState
 from dovetail.state.run_state import Located
@@ -35,7 +35,7 @@ from dovetail.state.table_state import TableState
 TableStore = TableState | HistoryState
 
 
-def run(job: Job, law: TableJoin) -> Done:
+def run(job: Job, law: TableJoinLaw) -> Done:
     """Emit every record's own result or, with ``emit="batch"``, each key's last one."""
     operator = job.operator
     sources = range(len(job.sources))
@@ -205,7 +205,7 @@ def _with_previous(
 
 
 def _differing(
-    operator: Operator, law: TableJoin, pools: Sequence[Pool], changes: Changes, before: Changes
+    operator: Operator, law: TableJoinLaw, pools: Sequence[Pool], changes: Changes, before: Changes
 ) -> Changes:
     """Keep the changes whose row differs from the one before, in presence or in any value."""
     equal = changes.present & before.present

@@ -1,5 +1,5 @@
 """The changes of a table, each with the row before it and the row after it, on one bucket
-(``ToChanges``). The store holds each key's last row.
+(``ToChangesLaw``). The store holds each key's last row.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dovetail.arrays.timeline import ABSENT
 from dovetail.laws.to_changes import said
 from dovetail.operators.job import Done, Job, output
 from dovetail.operators.row_changes import RowChanges, emitted
-from dovetail.physical.operators import ToChanges
+from dovetail.physical.operators import ToChangesLaw
 
 
-def run(job: Job, law: ToChanges) -> Done:
+def run(job: Job, law: ToChangesLaw) -> Done:
     """Emit the rows before and after each change, in the order of the records."""
     store = job.table_store(0)
     if not job.any_rows:

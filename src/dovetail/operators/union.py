@@ -1,4 +1,4 @@
-"""Streams or tables read as one, on one bucket: all rows in the order of arrival (``Union``).
+"""Streams or tables read as one, on one bucket: all rows in the order of arrival (``UnionLaw``).
 
 It has no store.
 """
@@ -15,10 +15,10 @@ from dovetail.columns import value_name
 from dovetail.laws.table_join import Changes
 from dovetail.operators.job import Done, Job, picked
 from dovetail.operators.table_join import emitted
-from dovetail.physical.operators import Union
+from dovetail.physical.operators import UnionLaw
 
 
-def run(job: Job, _: Union) -> Done:
+def run(job: Job, _: UnionLaw) -> Done:
     """Emit each row at its arrival."""
     if not job.any_rows:
         return Done(None, job.stores)

@@ -77,7 +77,7 @@ def foreign_key(
     table.
     """
     return Operator(
-        law=ops.ForeignKeyJoin(left.keys, how),
+        law=ops.ForeignKeyJoinLaw(left.keys, how),
         sources=(subscriptions(left, carries), right),
         emit=emit,
         visible=visible,
@@ -103,9 +103,9 @@ def in_order(answering: Operator, name: str) -> Operator:
     )
 
 
-def aggregation(node: Aggregation) -> groups.Aggregation:
+def aggregation(node: Aggregation) -> groups.AggregationLaw:
     """Return the law of an aggregation node. Value columns are numbered as in ``node.used``."""
-    return groups.Aggregation(
+    return groups.AggregationLaw(
         node.name,
         tuple(
             groups.Column(c.name, tuple(node.used.index(name) for name in c.columns), c.kernel)

@@ -58,7 +58,7 @@ class Settle(Law):
 
 
 @dataclass(frozen=True)
-class DeltaJoin(Law):
+class DeltaJoinLaw(Law):
     """A join that looks each side up in a store."""
 
     name: str
@@ -119,7 +119,7 @@ def settled(source: SourceSpec) -> SourceSpec:
     )
 
 
-def eventual(node: delta_join.DeltaJoin, sources: Sequence[SourceSpec]) -> DeltaJoin:
+def eventual(node: delta_join.DeltaJoin, sources: Sequence[SourceSpec]) -> DeltaJoinLaw:
     """Return the law of a delta join on these sources.
 
     Raises ``PlanError`` if a side has no look-up source.
@@ -145,7 +145,7 @@ def eventual(node: delta_join.DeltaJoin, sources: Sequence[SourceSpec]) -> Delta
                 cache=node.cache[number] if delta_join.has_fixed_key(entry, on) else 0,
             )
         )
-    return DeltaJoin(
+    return DeltaJoinLaw(
         name=node.label or f"{node.left.name}-{node.right.name}",
         how=node.how,
         form=node.form,

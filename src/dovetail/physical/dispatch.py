@@ -16,12 +16,12 @@ from dovetail.physical.operators import (
     Expire,
     Explode,
     Fill,
-    HistoryJoin,
-    StreamJoin,
-    StreamTableJoin,
-    TableJoin,
-    ToChanges,
-    Union,
+    HistoryJoinLaw,
+    StreamJoinLaw,
+    StreamTableJoinLaw,
+    TableJoinLaw,
+    ToChangesLaw,
+    UnionLaw,
 )
 from dovetail.plan import (
     joins,
@@ -47,27 +47,27 @@ def law_of(node: Node, entries: Sequence[Entry]) -> Law:
 
     ``entries``: the inputs of the stage. A source of the law is a position in them.
     """
-    return TableJoin(_tree(node, entries))
+    return TableJoinLaw(_tree(node, entries))
 
 
 @law_of.register
 def _(node: table_join.HistoryJoin, entries: Sequence[Entry]) -> Law:
-    return HistoryJoin(_sides(node, entries), node.how)
+    return HistoryJoinLaw(_sides(node, entries), node.how)
 
 
 @law_of.register
 def _(node: joins.Materialized, entries: Sequence[Entry]) -> Law:
-    return TableJoin(_tree(node.node, entries), distinct=True)
+    return TableJoinLaw(_tree(node.node, entries), distinct=True)
 
 
 @law_of.register
 def _(node: View, entries: Sequence[Entry]) -> Law:
-    return Union() if node.stream else TableJoin(_tree(node, entries))
+    return UnionLaw() if node.stream else TableJoinLaw(_tree(node, entries))
 
 
 @law_of.register(union.Union)
 def _(*_: object) -> Law:
-    return Union()
+    return UnionLaw()
 
 
 @law_of.register
@@ -97,18 +97,18 @@ def _(node: Filled, _: Sequence[Entry]) -> Law:
 
 @law_of.register
 def _(node: to_changes.ToChanges, _: Sequence[Entry]) -> Law:
-    return ToChanges(node.kinds)
+    return ToChangesLaw(node.kinds)
 
 
 @law_of.register
 def _(node: stream_table_join.StreamTableJoin, entries: Sequence[Entry]) -> Law:
-    return StreamTableJoin(_tree(node, entries), node.grace_us)
+    return StreamTableJoinLaw(_tree(node, entries), node.grace_us)
 
 
 @law_of.register
 def _(node: stream_join.StreamJoin, entries: Sequence[Entry]) -> Law:
     window = Window(**asdict(node.within))
-    return StreamJoin(_sides(node, entries), node.how, window, node.unmatched)
+    return StreamJoinLaw(_sides(node, entries), node.how, window, node.unmatched)
 
 
 def _sides(node: nodes.Join, entries: Sequence[Entry]) -> tuple[int, int]:

@@ -69,7 +69,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Aggregation(Law):
+class AggregationLaw(Law):
     """Rows aggregated by key and, if there are ``windows``, by window."""
 
     name: str

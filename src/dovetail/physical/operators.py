@@ -22,7 +22,7 @@ from dovetail.plan.spans import written
 
 
 @dataclass(frozen=True)
-class TableJoin(Law):
+class TableJoinLaw(Law):
     """A tree of joins of tables by key. Records of every table produce results."""
 
     tree: Tree
@@ -43,7 +43,7 @@ class TableJoin(Law):
 
 
 @dataclass(frozen=True)
-class StreamTableJoin(Law):
+class StreamTableJoinLaw(Law):
     """A stream, the first leaf, joined with tables. Only the stream's records produce results."""
 
     tree: Tree
@@ -91,7 +91,7 @@ class StreamTableJoin(Law):
 
 
 @dataclass(frozen=True)
-class StreamJoin(Law):
+class StreamJoinLaw(Law):
     """Two streams, or one with itself, joined if ``L.ts - before <= R.ts <= L.ts + after``."""
 
     sides: tuple[int, int]
@@ -179,7 +179,7 @@ def marks(side: int) -> str:
 
 
 @dataclass(frozen=True)
-class HistoryJoin(Law):
+class HistoryJoinLaw(Law):
     """Two versioned tables joined over all of their history."""
 
     sides: tuple[int, int]
@@ -228,7 +228,7 @@ class Subscribe(Law):
 
 
 @dataclass(frozen=True)
-class ForeignKeyJoin(Law):
+class ForeignKeyJoinLaw(Law):
     """Subscriptions by foreign key, joined with the table that they refer to."""
 
     primary: int
@@ -325,7 +325,7 @@ class InOrder(Law):
 
 
 @dataclass(frozen=True)
-class Union(Law):
+class UnionLaw(Law):
     """Streams or tables with the same columns, read as one. Each row is emitted as it comes."""
 
     valueless: ClassVar[bool] = True
@@ -394,7 +394,7 @@ class Expire(Law):
 
 
 @dataclass(frozen=True)
-class ToChanges(Law):
+class ToChangesLaw(Law):
     """The rows before and after each change of a table."""
 
     kinds: tuple[str, ...]

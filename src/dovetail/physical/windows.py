@@ -143,7 +143,7 @@ def windowed(
 
 def _timed(operator: Operator) -> Operator:
     """Return the operator so that it also emits groups of which only the time has changed."""
-    if not isinstance(operator.law, groups.Aggregation):
+    if not isinstance(operator.law, groups.AggregationLaw):
         return operator
     return replace(operator, law=replace(operator.law, timed=True))
 
@@ -346,7 +346,7 @@ class _Builder:
         feeds = tuple(
             made.feed(entry.row.names) for made, entry in zip(sides, entries, strict=True)
         )
-        law = ops.TableJoin(Join(Leaf(0), Leaf(len(sides) - 1), node.how))
+        law = ops.TableJoinLaw(Join(Leaf(0), Leaf(len(sides) - 1), node.how))
         return self._operator(law, sources, feeds, emit, _clocks(sides), self._selected(node))
 
     def _referred(self, node: WindowJoin, emit: Emit) -> _Made:
@@ -409,7 +409,7 @@ class _Builder:
             left.feed([*names, *(f.name for f in values)], looks=windows),
             right.feed(node.right.row.names),
         )
-        law = ops.StreamTableJoin(Join(Leaf(0), Leaf(1), node.how))
+        law = ops.StreamTableJoinLaw(Join(Leaf(0), Leaf(1), node.how))
         return self._operator(
             law, (source, theirs), feeds, "change", right.clocks, self._selected(node)
         )

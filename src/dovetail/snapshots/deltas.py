@@ -18,7 +18,7 @@ from dovetail.snapshots.reading import Keys, Reader, Versions, counted, keys_of,
 
 
 @dataclass(frozen=True)
-class Delta:
+class RowDelta:
     """The delta of a node, and the number of its rows."""
 
     frame: DataFrame | None
@@ -34,9 +34,9 @@ class Deltas:
         self._reader = reader
         self._old = old
         self._new = new
-        self._known: dict[SnapshotNode, Delta] = {}
+        self._known: dict[SnapshotNode, RowDelta] = {}
 
-    def of(self, node: SnapshotNode) -> Delta:
+    def of(self, node: SnapshotNode) -> RowDelta:
         """Return the delta of a node. Raises ``DataError`` if a source has several
         rows of one key.
         """
@@ -47,20 +47,20 @@ class Deltas:
                 self._known[node] = self._join(node)
         return self._known[node]
 
-    def changes(self, root: SnapshotNode) -> Delta:
+    def changes(self, root: SnapshotNode) -> RowDelta:
         """Return the root's keys whose rows differ, each with its row before and after."""
         delta = self.of(root)
         if delta.frame is None:
             return delta
         return self._counted(delta_rules.pair(delta.frame, root.key.names))
 
-    def _source(self, source: SnapshotSource) -> Delta:
+    def _source(self, source: SnapshotSource) -> RowDelta:
         """Return the delta of a table, from its change feed. Raises ``DataError`` for keys that are
         not unique.
         """
         old, new = (versions[source.table_id] for versions in (self._old, self._new))
         if old == new:
-            return Delta(None, 0)
+            return RowDelta(None, 0)
         keep, key = self._reader.scratch.keep, source.key.names
         feed = self._reader.feed(source, self._old, self._new)
         images = keep(delta_rules.images(feed, key))
@@ -79,7 +79,7 @@ class Deltas:
         refuse_keys(source, self._new, row["faulty"], row["nulls"])
         if row["fresh"]:
             self._refuse_known(source, images.where(delta_rules.FRESH))
-        return Delta(delta_rules.signed(images) if row["rows"] else None, row["rows"])
+        return RowDelta(delta_rules.signed(images) if row["rows"] else None, row["rows"])
 
     def _refuse_known(self, source: SnapshotSource, fresh: DataFrame) -> None:
         """Refuse keys that the change feed reports as new but that had a row in the
@@ -90,7 +90,7 @@ class Deltas:
         known = self._reader.having_keys(source, self._old, keys)
         refuse_keys(source, self._new, known.count(), 0)
 
-    def _join(self, node: SnapshotJoin) -> Delta:
+    def _join(self, node: SnapshotJoin) -> RowDelta:
         """Return the delta of a join: the sum of both sides' terms."""
         terms = [
             self._term(node, side, delta.frame)
@@ -98,7 +98,7 @@ class Deltas:
             if delta.frame is not None
         ]
         if not terms:
-            return Delta(None, 0)
+            return RowDelta(None, 0)
         both = reduce(lambda a, b: a.unionByName(b), terms)
         return self._counted(delta_rules.netted(node, both))
 
@@ -131,8 +131,8 @@ class Deltas:
         changed = small(delta.frame, delta.rows)
         return delta_rules.aged(rows, changed, node.key.names, new=standing is self._new)
 
-    def _counted(self, frame: DataFrame) -> Delta:
+    def _counted(self, frame: DataFrame) -> RowDelta:
         """Return a frame as a delta, computed once and counted."""
         kept = self._reader.scratch.keep(frame)
         rows = kept.count()
-        return Delta(kept if rows else None, rows)
+        return RowDelta(kept if rows else None, rows)

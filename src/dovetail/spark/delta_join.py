@@ -27,7 +27,7 @@ from dovetail.lookup.pool import opened
 from dovetail.lookup.source import Found
 from dovetail.operators.delta_join import join, last_rows
 from dovetail.operators.lookup_cache import CacheFile, SideCache
-from dovetail.physical.delta_join import DeltaJoin, Settle
+from dovetail.physical.delta_join import DeltaJoinLaw, Settle
 from dovetail.physical.fragment import Fragment, Operator
 from dovetail.physical.line import Plan, Step
 from dovetail.physical.look_up import look_ups, store_look_up
@@ -53,7 +53,7 @@ def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
     asked = [
         (side.lookup, side.index.columns, _carried(operator, number))
         for operator in (stage.fragment.last for stage in plan.stages)
-        if isinstance(operator.law, DeltaJoin)
+        if isinstance(operator.law, DeltaJoinLaw)
         for number, side in enumerate(operator.law.sides)
     ]
     laws = [store_look_up(view) for stage in plan.stages for view in look_ups(stage)]
@@ -188,7 +188,7 @@ class Asking:
     """
 
     def __init__(self, operator: Operator, query: str, buckets: Collection[int]) -> None:
-        assert isinstance(operator.law, DeltaJoin)
+        assert isinstance(operator.law, DeltaJoinLaw)
         self._operator = operator
         self._sides = operator.law.sides
         self.batch = task.micro_batch()

@@ -42,7 +42,7 @@ class Emission(ABC):
 
 
 @dataclass
-class Rows(Emission):
+class FlatEmission(Emission):
     """Changes as the rows of a query's output.
 
     If the stage counts, the rows have a column ``_counted`` besides. It is null, except in a last
@@ -92,7 +92,7 @@ def _in_pandas(table: pa.Table) -> pd.DataFrame:
 
 
 @dataclass
-class Blobs(Emission):
+class BlobEmission(Emission):
     """Changes as Arrow IPC streams, which carry every type.
 
     A last row has the counts of ``counts``, metrics of rows without use.

@@ -13,7 +13,7 @@ from functools import reduce
 from typing import ClassVar
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     BinaryType,
@@ -42,7 +42,7 @@ from dovetail.engine.pack import (
     whole,
 )
 from dovetail.operators.in_order import merge
-from dovetail.physical.delta_join import DeltaJoin, Settle
+from dovetail.physical.delta_join import DeltaJoinLaw, Settle
 from dovetail.physical.line import Reading, Step
 from dovetail.physical.operators import InOrder
 from dovetail.physical.output import Output, changelog_columns, output_of
@@ -55,9 +55,9 @@ from dovetail.spark import delta_join, project, task
 from dovetail.spark.buckets import Work
 from dovetail.spark.emission import (
     PACKED_COLUMNS,
-    Blobs,
+    BlobEmission,
     Emission,
-    Rows,
+    FlatEmission,
     ToBuckets,
     payloads,
 )
@@ -164,11 +164,9 @@ class Frames(Flow[DataFrame, DataFrame]):
         if FAILED not in read.frame.columns:
             return read
         failed = F.col(FAILED)
-        frame = read.frame.observe(
-            self._metric(metric(readings[0].port.source.name, "failed")),
-            F.count_if(failed.isNotNull()).alias("records"),
-            F.min(failed[LETTER]).alias("example"),
-        )
+        name = metric(readings[0].port.source.name, "failed")
+        number = F.when(failed.isNotNull(), F.lit(1))
+        frame = self._observing(read.frame, name, number, failed[LETTER])
         if step.letters is None and LEFT_OUT not in frame.columns:
             frame = frame.where(failed.isNull()).drop(FAILED)
         return replace(read, frame=frame)
@@ -242,7 +240,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         assert result is not None
         if fragment.stateful:
             output = output_of(step.stage)
-            made = self.staged(_union(inputs), step, Blobs(output, fragment.counts, result))
+            made = self.staged(_union(inputs), step, BlobEmission(output, fragment.counts, result))
             return self._observed(made, fragment.counts, result, 0)
         law, packed = fragment.last.law, _union(inputs)
         if isinstance(law, InOrder):
@@ -278,7 +276,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         """Return the rows that a fragment without state emits."""
         fragment, output = step.stage.fragment, output_of(step.stage)
         law, schema = fragment.last.law, _in_session_timezone(packed, output)
-        if isinstance(law, DeltaJoin):
+        if isinstance(law, DeltaJoinLaw):
             return delta_join.joined(
                 packed,
                 step,
@@ -300,22 +298,21 @@ class Frames(Flow[DataFrame, DataFrame]):
         """
         fragment, output = step.stage.fragment, output_of(step.stage)
         if self.flat and _is_flat(output) and not step.passes:
-            return self._counted(self.staged(packed, step, Rows(output, fragment.counts)), step)
-        blobs = self.staged(packed, step, Blobs(output, fragment.counts, step.number))
+            rows = self.staged(packed, step, FlatEmission(output, fragment.counts))
+            return self._counted(rows, fragment.counts)
+        blobs = self.staged(packed, step, BlobEmission(output, fragment.counts, step.number))
         blobs = self._observed(blobs, fragment.counts, step.number, 0)
         return unpacked(blobs, output, step)
 
-    def _counted(self, rows: DataFrame, step: Step) -> DataFrame:
-        """Return flat rows without those that only count, and count these as observed metrics."""
-        counts = step.stage.fragment.counts
-        if not counts:
+    def _counted(self, rows: DataFrame, metrics: Sequence[str]) -> DataFrame:
+        """Return the changes in rows of ``FlatEmission``; make its counts observed metrics."""
+        if not metrics:
             return rows
-        for place, name in enumerate(counts):
+        for place, name in enumerate(metrics):
             number, example = (
                 F.get_json_object(F.col(COUNTED), f"$[{place}][{part}]") for part in (0, 1)
             )
-            total = F.coalesce(F.sum(number.cast("long")), F.lit(0)).alias("records")
-            rows = rows.observe(self._metric(name), total, F.min(example).alias("example"))
+            rows = self._observing(rows, name, number.cast("long"), example)
         return rows.where(F.col(COUNTED).isNull()).drop(COUNTED)
 
     def _metric(self, name: str) -> str:
@@ -330,9 +327,16 @@ class Frames(Flow[DataFrame, DataFrame]):
         own = (F.col("reader") == reader) & (F.col("source") == number)
         for place, name in enumerate(metrics):
             count, example = (F.when(own, F.col(c)[place]) for c in ("counts", "examples"))
-            total = F.coalesce(F.sum(count), F.lit(0)).alias("records")
-            rows = rows.observe(self._metric(name), total, F.min(example).alias("example"))
+            rows = self._observing(rows, name, count, example)
         return rows
+
+    def _observing(self, rows: DataFrame, name: str, number: Column, example: Column) -> DataFrame:
+        """Return the rows, with a counter as an observed metric.
+
+        ``number``: how much each row adds, null for nothing. ``example``: a text, null for none.
+        """
+        total = F.coalesce(F.sum(number), F.lit(0)).alias("records")
+        return rows.observe(self._metric(name), total, F.min(example).alias("example"))
 
 
 @dataclass

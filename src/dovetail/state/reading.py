@@ -33,7 +33,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Input:
+class MergeInput:
     """A run that is being merged."""
 
     run: Run
@@ -110,7 +110,7 @@ class Input:
 #
 # The result is (4, 3). Of equal values those of the older input come first.
 def step_end(
-    inputs: Sequence[Input], read: Sequence[int], size_bytes: int, order: Order
+    inputs: Sequence[MergeInput], read: Sequence[int], size_bytes: int, order: Order
 ) -> tuple[int, ...]:
     """Return for each input, oldest first, the number of its rows read after the next step.
 
@@ -130,7 +130,7 @@ def step_end(
 
 
 def _before_last_value(
-    inputs: Sequence[Input], read: Sequence[int], now: list[int], ends: list[int], order: Order
+    inputs: Sequence[MergeInput], read: Sequence[int], now: list[int], ends: list[int], order: Order
 ) -> list[int]:
     """Move the ends back to where the first unread value of the leading column begins.
 
@@ -145,13 +145,13 @@ def _before_last_value(
     return [i.position(row, value, first, after=False) for i, row in zip(inputs, read, strict=True)]
 
 
-def _bytes(inputs: Sequence[Input], rows: Sequence[int]) -> float:
+def _bytes(inputs: Sequence[MergeInput], rows: Sequence[int]) -> float:
     """Estimate the size of the first ``rows[i]`` rows of all inputs i."""
     return sum(i.bytes_before(row) for i, row in zip(inputs, rows, strict=True))
 
 
 def _advanced(
-    inputs: Sequence[Input], now: list[int], ends: list[int], share: float, order: Order
+    inputs: Sequence[MergeInput], now: list[int], ends: list[int], share: float, order: Order
 ) -> list[int]:
     """Advance by about ``share`` bytes in the input whose share ends first, others up to there.
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from dovetail.columns import EVENT_TIME
 from dovetail.state.blobs import Blobs
 from dovetail.state.ipc import parts_of
-from dovetail.state.reading import Input, Order, step_end
+from dovetail.state.reading import MergeInput, Order, step_end
 from dovetail.state.runs import Merge, Run, Runs
 from dovetail.state.segment import Segment, SegmentCache, describe, encode
 
@@ -213,7 +213,7 @@ class RunState(ABC):
         self, merge: Merge, size_bytes: int, order: Order
     ) -> tuple[tuple[int, ...], list[pa.Table]]:
         """Return for each input how many rows are read after the next slice, and the slice."""
-        inputs = [Input(run, self._open) for run in self.runs.inputs(merge)]
+        inputs = [MergeInput(run, self._open) for run in self.runs.inputs(merge)]
         read = step_end(inputs, merge.read, size_bytes, order)
         pieces = [
             pa.concat_tables([self.schema.empty_table(), *input_.slice(start, end)])
