@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 import dovetail as dt
 from dovetail import testing
+from dovetail.physical.explain import explain
 
 ORDERS = {"id": pa.int64(), "city": pa.string(), "amount": pa.int64()}
 
@@ -98,6 +99,20 @@ def test_a_table_under_another_key(spark: SparkSession) -> None:
         if not deleted:
             rows[row["id"]] = (place, row)
         assert {key: row for key, row in made.items() if row} == last_by_key(rows)
+
+
+def test_deletes_under_another_key(spark: SparkSession) -> None:
+    """A deleted row is a record without a value, also where the former key is among the values."""
+    table = orders()
+    records = table.to_stream().key_by(place=F.upper("city"), errors="dead_letter")
+    assert "key by upper(city)" in explain(records.plan)
+    driver = testing.Driver(records, spark=spark)
+    driver.pipe(table, {"id": 1, "city": "Oslo", "amount": 5}, timestamp=1)
+    driver.pipe(table, {"id": 1}, timestamp=2, deleted=True)
+    driver.pipe(table, {"id": None, "city": "Oslo", "amount": 5}, timestamp=3)
+    found = [(change.change, change.key, change.timestamp_us) for change in driver.read()]
+    assert found == [("upsert", {"place": "OSLO"}, 1), ("delete", {"place": None}, 2)]
+    assert driver.dropped == 1
 
 
 def test_rows_under_one_key_fail(spark: SparkSession) -> None:

@@ -108,7 +108,7 @@ class Packer(Packing):
     |---|---|---|
     | with a foreign key that fails | failed | always |
     | with a null in the key, unless ``null_keys`` | dropped | unless ``keeps_time`` |
-    | with a null in a ``primary`` column | dropped | unless ``keeps_time`` |
+    | with a null in a ``primary`` column, and with values | dropped | unless ``keeps_time`` |
     | of a stream, without a value, unless ``valueless`` | dropped | unless ``keeps_time`` |
 
     Outgoing rows have ``PACKED``: one for each bucket and about ``_FLUSH_BYTES`` of input.
@@ -164,10 +164,15 @@ class Packer(Packing):
         needs_value = self.source.stream and not self.source.valueless
         if needs_value and DELETED in batch.schema.names:
             usable.append(pc.invert(batch.column(DELETED)))
-        own = () if self.source.null_keys else self._key_names
-        needed = dict.fromkeys([*own, *self.source.primary])
-        keys = (batch.column(name) for name in needed)
-        usable += [key.is_valid() for key in keys if key.null_count]
+        own = [] if self.source.null_keys else self._key_names
+        usable += [batch.column(name).is_valid() for name in own if batch.column(name).null_count]
+        for name in self.source.primary:
+            column = batch.column(name)
+            if name not in own and column.null_count:
+                # A record without a value has nulls in all values, a former key's among them.
+                valueless = name not in self._key_names and DELETED in batch.schema.names
+                valid = column.is_valid()
+                usable.append(pc.or_kleene(valid, batch.column(DELETED)) if valueless else valid)
         return reduce(pc.and_, usable) if usable else None
 
     def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:

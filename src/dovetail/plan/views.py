@@ -97,9 +97,9 @@ class View(Entry):
             return f"explode {self.columns[self.exploded]}"
         if self.stream != self.node.stream:
             return f"as a {'stream' if self.stream else 'table'}"
-        keys = self.columns[: len(self.key)]
-        if keys != tuple(self.node.key.names):
-            return f"key by {', '.join(map(said, keys))}"
+        keys = [said(column) for column in self.columns[: len(self.key)]]
+        if keys != self.node.key.names:
+            return f"key by {', '.join(keys)}"
         computed = any(not isinstance(column, str) for column in self.columns)
         return f"select{', computed' if computed else ''}"
 

@@ -44,13 +44,14 @@ class Running:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._present: list[set[Any]] = [set() for _ in pipeline.steps]
-        self._stream_time, self._clock = -1, _BEFORE
+        self._stream_time, self._clock, self._united = -1, _BEFORE, _BEFORE
         self._standing: list[dict[Any, Row]] = [{} for _ in pipeline.steps]
         self._rows: dict[Any, list[Any]] = {}
         self._last: dict[Any, list[Any] | None] = {}
         self._kept: dict[Any, list[Any] | None] = {}
         self._counts: dict[Any, tuple[int, int]] = {}
         self._groups: dict[Any, dict[Any, Any]] = {}
+        self._times: dict[Any, int] = {}
         self.failed = 0
 
     def step(self, record: Record) -> list[Result]:
@@ -58,6 +59,8 @@ class Running:
         if record.table not in self._pipeline.inputs or (record.key is None and not stream):
             return []
         value = None if record.deleted else list(record.value)
+        if record.key is not None:
+            self._united = max(self._united, record.time)
         if record.key is not None and not (not stream and self._left_out(value)):
             self._clock = max(self._clock, record.time)
         rows = [Row(record.key, value, record.time, self._clock)]
@@ -134,8 +137,8 @@ class Running:
 
     def _rekey(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
         """By the value; of several rows the last that came, and the one before when it goes."""
-        before, self._rows[row.key] = self._rows.get(row.key), row.value or []
-        old, new = before and before[0], row.value and row.value[0]
+        before, self._rows[row.key] = self._rows.get(row.key) or [None], row.value or []
+        old, new = before[0], row.value and row.value[0]
         for group in [old] if old is not None and old != new else []:
             self._groups[group].pop(row.key)
             yield self._newest(group, row)
@@ -146,8 +149,12 @@ class Running:
             yield self._newest(new, row)
 
     def _newest(self, group: Any, row: Row) -> Row:
+        """The group's row, at the largest time of what has changed the group."""
         last = next(reversed(self._groups[group].items()), None)
-        return row._replace(key=group, value=last and [last[0], *last[1][1:]])
+        time = self._times[group] = max(self._times.get(group, row.time), row.time)
+        if last is None:
+            del self._times[group]
+        return row._replace(key=group, value=last and [last[0], *last[1][1:]], time=time)
 
     def _to_table(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
         if row.key is not None:
@@ -168,7 +175,8 @@ class Running:
         if row.key is None:
             yield row
             return
-        self._stream_time = max(self._stream_time, row.time)
+        united = len(self._pipeline.inputs) > 1  # whose stream time is that of all that is read
+        self._stream_time = max(self._stream_time, self._united if united else row.time)
         near = (time for key, time in present if key == row.key and abs(time - row.time) <= within)
         if row.time >= self._stream_time - within and next(near, None) is None:
             present.add((row.key, row.time))
