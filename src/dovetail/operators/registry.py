@@ -1,26 +1,86 @@
-"""The dispatch from a law to the module that runs its operator."""
+"""The dispatch from a law to the function that runs its operator."""
 
 from __future__ import annotations
 
-import pkgutil
-from importlib import import_module
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-from dovetail import operators
-from dovetail.operators.histories import in_order
+from dovetail.operators import (
+    aggregate,
+    deduplicate,
+    expire,
+    explode,
+    fill,
+    final,
+    foreign_key_join,
+    history_join,
+    in_order,
+    retract,
+    sessions,
+    sliding,
+    stream_join,
+    stream_table_join,
+    subscribe,
+    table_join,
+    to_changes,
+    union,
+)
+from dovetail.operators.histories import in_order as with_times_in_order
 from dovetail.operators.job import Done, Job
+from dovetail.physical.groups import AggregationLaw, Retract
+from dovetail.physical.groups import Final as FinalLaw
+from dovetail.physical.law import Law
+from dovetail.physical.operators import (
+    Deduplicate,
+    Expire,
+    Explode,
+    Fill,
+    ForeignKeyJoinLaw,
+    HistoryJoinLaw,
+    InOrder,
+    StreamJoinLaw,
+    StreamTableJoinLaw,
+    Subscribe,
+    TableJoinLaw,
+    ToChangesLaw,
+    UnionLaw,
+)
+
+
+def _aggregated(job: Job, law: AggregationLaw) -> Done:
+    """Run an aggregation by the operator for its kind of windows."""
+    kind = None if law.windows is None else law.windows.kind
+    if kind == "session":
+        return sessions.run(job, law)
+    return sliding.run(job, law) if kind == "sliding" else aggregate.run(job, law)
+
+
+OPERATORS: Final[Mapping[type[Law], Callable[[Job, Any], Done]]] = {
+    AggregationLaw: _aggregated,
+    Deduplicate: deduplicate.run,
+    Expire: expire.run,
+    Explode: explode.run,
+    Fill: fill.run,
+    FinalLaw: final.run,
+    ForeignKeyJoinLaw: foreign_key_join.run,
+    HistoryJoinLaw: history_join.run,
+    InOrder: in_order.run,
+    Retract: retract.run,
+    StreamJoinLaw: stream_join.run,
+    StreamTableJoinLaw: stream_table_join.run,
+    Subscribe: subscribe.run,
+    TableJoinLaw: table_join.run,
+    ToChangesLaw: to_changes.run,
+    UnionLaw: union.run,
+}
+"""The function for each law that runs on one bucket."""
 
 
 def operate(job: Job) -> Done:
     """Run a job's operator on the rows of one bucket."""
     law = job.operator.law
     if any(source.in_order for source in job.sources):
-        job = in_order(job)
-    done: Done = import_module(f"dovetail.operators.{law.room}").run(job, law)
+        job = with_times_in_order(job)
+    done = OPERATORS[type(law)](job, law)
     assert done.stores.keys() <= job.operator.stores.keys(), "a store that is not declared"
     return done
-
-
-def import_all() -> None:
-    """Import every operator now, while the time for it is free."""
-    for module in pkgutil.iter_modules(operators.__path__):
-        import_module(f"dovetail.operators.{module.name}")

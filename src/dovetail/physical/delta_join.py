@@ -54,7 +54,6 @@ class Settle(Law):
     """The names of the columns that the join reads."""
 
     stateful: ClassVar[bool] = False
-    room = "delta_join"
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,6 @@ class DeltaJoinLaw(Law):
     """The left side, then the right side."""
 
     stateful: ClassVar[bool] = False
-    room = "delta_join"
 
     @property
     def leaves(self) -> tuple[int, ...]:

@@ -30,8 +30,6 @@ class Retract(Law):
     names: tuple[str, ...]
     """The users' names of the columns behind the key: the grouping, then the aggregated ones."""
 
-    room = "retract"
-
     def stores(self, sources: Sources) -> Mapping[str, Store]:
         """Describe the store of each key's last row, with the columns that are aggregated."""
         (source,) = sources
@@ -119,12 +117,6 @@ class AggregationLaw(Law):
         name = self.columns[column].name
         return f"{name}: index", f"{name}: parts"
 
-    @property
-    def room(self) -> str:
-        """The module of ``operators`` that runs it; it depends on the kind of windows."""
-        kind = None if self.windows is None else self.windows.kind
-        return {"session": "sessions", "sliding": "sliding"}.get(kind or "", "aggregate")
-
     def stores(self, sources: Sources) -> Mapping[str, Store]:
         """Describe the stores: accumulators, parts of long lists, records of sliding windows."""
         window = "" if self.windows is None else " and window, until it is closed"
@@ -174,7 +166,6 @@ class Final(Law):
     """True if stream time must pass that limit, not just reach it."""
 
     waits: ClassVar[bool] = True
-    room = "final"
     OPEN: ClassVar[str] = "open"
     CLOSING: ClassVar[str] = "closing"
 

@@ -177,11 +177,6 @@ class Law:
         return False
 
     @property
-    def room(self) -> str:
-        """The module of ``operators`` that runs it."""
-        raise NotImplementedError
-
-    @property
     def leaves(self) -> tuple[int, ...]:
         """The source of each leaf. A leaf is one group of value columns in the output."""
         return (0,)

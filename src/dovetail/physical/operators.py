@@ -30,7 +30,6 @@ class TableJoinLaw(Law):
     """True if, of a single table, only changes of its rows are emitted."""
 
     nets: ClassVar[bool] = True
-    room = "table_join"
 
     @property
     def leaves(self) -> tuple[int, ...]:
@@ -54,7 +53,6 @@ class StreamTableJoinLaw(Law):
     """
 
     waits: ClassVar[bool] = True
-    room = "stream_table_join"
 
     @property
     def leaves(self) -> tuple[int, ...]:
@@ -103,7 +101,6 @@ class StreamJoinLaw(Law):
 
     keeps_time: ClassVar[bool] = True
     waits: ClassVar[bool] = True
-    room = "stream_join"
 
     @property
     def leaves(self) -> tuple[int, ...]:
@@ -186,8 +183,6 @@ class HistoryJoinLaw(Law):
     """The sources of the left and the right side."""
     how: How
 
-    room = "history_join"
-
     @property
     def leaves(self) -> tuple[int, ...]:
         """The sources of the two sides."""
@@ -209,7 +204,6 @@ class Subscribe(Law):
     how: How
 
     whole_keys = True
-    room = "subscribe"
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
         """Describe the store of each row's foreign key."""
@@ -236,7 +230,6 @@ class ForeignKeyJoinLaw(Law):
     how: How
 
     whole_keys = True
-    room = "foreign_key_join"
     SUBSCRIPTIONS: ClassVar[str] = "subscriptions"
     RIGHT: ClassVar[str] = "right"
     REFERENCES: ClassVar[str] = "references"
@@ -308,7 +301,6 @@ class InOrder(Law):
     """True if only the last result is emitted for a key that has moved between buckets."""
 
     stateful: ClassVar[bool] = False
-    room = "in_order"
 
     @property
     def leaves(self) -> tuple[int, ...]:
@@ -329,7 +321,6 @@ class UnionLaw(Law):
     """Streams or tables with the same columns, read as one. Each row is emitted as it comes."""
 
     valueless: ClassVar[bool] = True
-    room = "union"
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
         """Describe no stores."""
@@ -345,8 +336,6 @@ class Deduplicate(Law):
     """
 
     within_us: int
-
-    room = "deduplicate"
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
         """Describe the store of keys and times. Each is kept until any record near it is late."""
@@ -372,7 +361,6 @@ class Expire(Law):
     after_us: int
 
     nets: ClassVar[bool] = True
-    room = "expire"
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
         """Describe the stores: the rows, and their keys by the time at which they may expire."""
@@ -401,7 +389,6 @@ class ToChangesLaw(Law):
     """The names of the kinds of change, one of which each row has as an additional value."""
 
     names_columns: ClassVar[bool] = True
-    room = "to_changes"
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """Return the types of the table's values, then that of the kind of change."""
@@ -425,7 +412,6 @@ class Explode(Law):
 
     nets: ClassVar[bool] = True
     names_columns: ClassVar[bool] = True
-    room = "explode"
 
     def key(self, sources: Sources) -> list[pa.Field]:
         """Return the table's key, then the position or the element."""
@@ -470,7 +456,6 @@ class Fill(Law):
 
     nets: ClassVar[bool] = True
     names_columns: ClassVar[bool] = True
-    room = "fill"
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """Return the types of the table's values, without the column of names."""

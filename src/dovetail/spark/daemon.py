@@ -15,10 +15,11 @@ import pyspark.sql.streaming.stateful_processor_api_client
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
+import dovetail.operators.delta_join
+import dovetail.operators.look_up
+import dovetail.operators.registry
 import dovetail.spark.buckets  # noqa: F401
-from dovetail.operators.registry import import_all
 
 if __name__ == "__main__":
-    import_all()
     gc.freeze()
     manager()
